@@ -1,0 +1,246 @@
+//! What concerns whole planes: creating one, starting cold, and what idle ones weigh.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use http::{Method, StatusCode};
+use polyplane_tests::kubeconfig::Endpoint;
+use polyplane_tests::programs::{is_ready, polyplane};
+use tokio::time::Instant;
+
+use crate::lane::{Content, Lane};
+use crate::proc::Process;
+use crate::report::{Format, Latencies, show_number, show_quantiles};
+use crate::target::Target;
+
+const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
+/// The longest anything here may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks at a server that starts; small against the milliseconds that are measured.
+const POLL: Duration = Duration::from_micros(200);
+
+/// Creates planes one after the other and, between them, plain objects: p99 against p99.
+///
+/// # Errors
+/// When the root plane refuses.
+pub async fn create_plane(target: &Target, count: u64, format: Format) -> Result<()> {
+    let lane = target.lane();
+    let unique = std::process::id();
+    let (mut planes, mut answers, mut objects) = (
+        Latencies::default(),
+        Latencies::default(),
+        Latencies::default(),
+    );
+    for index in 0..count {
+        let body = format!(r#"{{"metadata":{{"name":"bench-{unique}-{index}"}}}}"#);
+        let start = Instant::now();
+        let path = "/api/v1/namespaces/default/configmaps";
+        lane.call(Method::POST, path, Content::Json(body.into()))
+            .await?;
+        objects.add(start.elapsed());
+        let start = Instant::now();
+        let name = format!("bench-{unique}-{index}");
+        let mut seen = new_plane(lane, &name).await?;
+        answers.add(start.elapsed());
+        while !is_ready(&seen) {
+            ensure!(
+                start.elapsed() < LIMIT,
+                "the plane {name} does not become Ready"
+            );
+            tokio::time::sleep(POLL).await;
+            let path = format!("{CONTROL_PLANES}/{name}");
+            seen = lane.call(Method::GET, &path, Content::None).await?;
+        }
+        planes.add(start.elapsed());
+    }
+    for index in 0..count {
+        let path = format!("/api/v1/namespaces/default/configmaps/bench-{unique}-{index}");
+        lane.call(Method::DELETE, &path, Content::None).await?;
+        let path = format!("{CONTROL_PLANES}/bench-{unique}-{index}");
+        lane.call(Method::DELETE, &path, Content::None).await?;
+    }
+    show_quantiles(format, "one durable create", &objects);
+    show_quantiles(format, "create of a plane, answered", &answers);
+    show_quantiles(format, "create of a plane, Ready", &planes);
+    let ratio = planes.quantiles().p99 / objects.quantiles().p99;
+    show_number(format, "plane Ready against one create, p99", "x", ratio);
+    Ok(())
+}
+
+async fn new_plane(lane: &Lane, name: &str) -> Result<bytes::Bytes> {
+    let body = format!(
+        r#"{{"apiVersion":"polyplane.dev/v1alpha1","kind":"ControlPlane","metadata":{{"name":"{name}"}}}}"#
+    );
+    lane.call(Method::POST, CONTROL_PLANES, Content::Json(body.into()))
+        .await
+}
+
+/// Starts the server from nothing and from the folder that start left, several times.
+///
+/// # Errors
+/// When it does not start.
+pub async fn cold_start(rounds: u64, format: Format) -> Result<()> {
+    let program = polyplane()?;
+    let mut times: [Latencies; 4] = Default::default();
+    for round in 0..rounds {
+        let folder = tempfile::tempdir()?;
+        for (first, ready_slot) in [(true, 0), (false, 2)] {
+            let start = Instant::now();
+            let mut server = Started::new(&program, folder.path())?;
+            let lane = server.answering(folder.path(), start).await?;
+            times[ready_slot].add(start.elapsed());
+            let body = format!(r#"{{"metadata":{{"name":"cold-{round}-{first}"}}}}"#);
+            let path = "/api/v1/namespaces/default/configmaps";
+            lane.call(Method::POST, path, Content::Json(body.into()))
+                .await?;
+            times[ready_slot + 1].add(start.elapsed());
+        }
+    }
+    let names = [
+        "from nothing: /readyz is 200",
+        "from nothing: first create is durable",
+        "existing folder: /readyz is 200",
+        "existing folder: first create is durable",
+    ];
+    for (name, times) in names.iter().zip(&times) {
+        show_quantiles(format, name, times);
+    }
+    Ok(())
+}
+
+/// A server of our own, ended when dropped.
+struct Started(Child);
+
+impl Started {
+    fn new(program: &Path, folder: &Path) -> Result<Self> {
+        let child = Command::new(program)
+            .arg("up")
+            .arg("--dir")
+            .arg(folder)
+            .args(["--listen", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self(child))
+    }
+
+    /// Waits for the first 200 of /readyz. A kubeconfig that an earlier start left may name a port
+    /// where nobody listens any more, so it is read anew until it leads to the server.
+    async fn answering(&mut self, folder: &Path, start: Instant) -> Result<Lane> {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                bail!("the server ended with {status}");
+            }
+            if let Ok(endpoint) = Endpoint::from_kubeconfig(&folder.join("kubeconfig"), None)
+                && let Ok(lane) = Lane::open(&endpoint).await
+                && let Ok(request) = lane.request(Method::GET, "/readyz", Content::None)
+                && lane.exchange(request, StatusCode::OK).await.is_ok()
+            {
+                return Ok(lane);
+            }
+            ensure!(start.elapsed() < LIMIT, "the server does not become ready");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Creates planes and prints what each weighs: never used, after one request, with one watch.
+///
+/// # Errors
+/// When the process is unknown or the root plane refuses.
+pub async fn idle_planes(
+    target: &Target,
+    planes: u64,
+    watches: u64,
+    settle: Duration,
+    format: Format,
+) -> Result<()> {
+    ensure!(!target.processes.is_empty(), "no process id: give --pids");
+    let lane = target.lane();
+    let unique = std::process::id();
+    let name = |index: u64| format!("idle-{unique}-{index}");
+    let path = |index: u64| {
+        let name = name(index);
+        format!("/clusters/{name}/api/v1/namespaces/default/configmaps")
+    };
+    let resident = || -> Result<f64> {
+        let each = target.processes.iter().map(Process::resident);
+        Ok(each.sum::<Result<u64>>()? as f64)
+    };
+    let per_plane = |what: &str, before: f64, after: f64, count: u64| {
+        show_number(
+            format,
+            what,
+            "KiB",
+            (after - before) / 1024.0 / count.max(1) as f64,
+        );
+    };
+    let base = resident()?;
+    for index in 0..planes {
+        born(lane, &name(index)).await?;
+    }
+    tokio::time::sleep(settle).await;
+    let asleep = resident()?;
+    per_plane("resident per plane, never used", base, asleep, planes);
+    let cpu = target.meter()?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let spent = target.result("idle", &one_operation(), &cpu, &target.meter()?)?;
+    let spent = spent.server_micros().unwrap_or_default() / 2.0;
+    show_number(format, "CPU a second while all are idle", "µs", spent);
+    for index in 0..planes {
+        lane.call(Method::GET, &path(index), Content::None).await?;
+    }
+    let awake = resident()?;
+    per_plane("resident per plane, just read", asleep, awake, planes);
+    let mut open = Vec::new();
+    for index in 0..watches.min(planes) {
+        let lane = &target.lanes[index as usize % target.lanes.len()];
+        let watch = format!("{}?watch=1", path(index));
+        open.push(
+            lane.start(lane.request(Method::GET, &watch, Content::None)?)
+                .await?,
+        );
+    }
+    if !open.is_empty() {
+        per_plane(
+            "resident more per plane with one watch",
+            awake,
+            resident()?,
+            open.len() as u64,
+        );
+    }
+    drop(open);
+    tokio::time::sleep(settle).await;
+    per_plane("resident per plane after idling", base, resident()?, planes);
+    for index in 0..planes {
+        let path = format!("{CONTROL_PLANES}/{}", name(index));
+        lane.call(Method::DELETE, &path, Content::None).await?;
+    }
+    Ok(())
+}
+
+/// Creates a plane that is Ready in the answer to its creation.
+async fn born(lane: &Lane, name: &str) -> Result<()> {
+    let seen = new_plane(lane, name).await?;
+    ensure!(is_ready(&seen), "the plane {name} was not born Ready");
+    Ok(())
+}
+
+/// A stand-in of one operation, so that a meter's difference reads as CPU time alone.
+fn one_operation() -> crate::load::Outcome {
+    let mut outcome = crate::load::Outcome::default();
+    outcome.latencies.add(Duration::from_secs(1));
+    outcome.wall = Duration::from_secs(1);
+    outcome
+}

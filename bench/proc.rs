@@ -1,0 +1,107 @@
+//! What the kernel counts of a process: CPU time and resident memory.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// The unit of times in /proc, which is the same on every Linux (`USER_HZ`).
+const TICKS_PER_SECOND: u64 = 100;
+
+/// A process that is watched while load runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// What the kernel calls it.
+    pub name: String,
+}
+
+impl Process {
+    /// Looks up a running process.
+    ///
+    /// # Errors
+    /// When there is none of this id.
+    pub fn find(pid: u32) -> Result<Self> {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .with_context(|| format!("no process {pid}"))?;
+        Ok(Self {
+            pid,
+            name: name.trim().to_owned(),
+        })
+    }
+
+    /// This process.
+    pub fn own() -> Self {
+        Self {
+            pid: std::process::id(),
+            name: "bench".to_owned(),
+        }
+    }
+
+    /// CPU time used so far by all its threads, in user and kernel mode.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn cpu(&self) -> Result<Duration> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid))
+            .with_context(|| format!("the process {} has ended", self.name))?;
+        cpu_of_stat(&text).with_context(|| format!("cannot read the times of {}", self.name))
+    }
+
+    /// Resident memory in bytes.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn resident(&self) -> Result<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid))
+            .with_context(|| format!("the process {} has ended", self.name))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        let kib: u64 = kib.context("no VmRSS")?.parse()?;
+        Ok(kib * 1024)
+    }
+}
+
+/// The name stands in brackets and may contain blanks, so fields are counted behind it.
+fn cpu_of_stat(text: &str) -> Option<Duration> {
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// The processes behind a kubeconfig: those of a `pids` or `pid` file beside it.
+///
+/// # Errors
+/// When the file names a process that has ended.
+pub fn beside(kubeconfig: &Path) -> Result<Vec<Process>> {
+    let folder = kubeconfig.parent().unwrap_or(Path::new("."));
+    for name in ["pids", "pid"] {
+        if let Ok(text) = std::fs::read_to_string(folder.join(name)) {
+            let pids = text.split_whitespace().map(str::parse);
+            return pids.map(|pid| Process::find(pid?)).collect();
+        }
+    }
+    Ok(Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_blanks_and_brackets_does_not_shift_the_times() {
+        let text = "7 (a (b) c) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 5 1 1";
+        assert_eq!(cpu_of_stat(text), Some(Duration::from_secs(3)));
+        assert_eq!(cpu_of_stat("nonsense"), None);
+    }
+
+    #[test]
+    fn this_process_has_used_time_and_memory() {
+        let own = Process::find(std::process::id()).expect("this process runs");
+        assert!(own.resident().expect("runs") > 0);
+        assert!(own.cpu().is_ok());
+    }
+}

@@ -1,0 +1,345 @@
+//! The loads on one plane: get, list, create, patch, watch-fanout.
+//!
+//! Each prepares a namespace of its own and takes it away afterwards.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use clap::ValueEnum;
+use http::{Method, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::lane::{Content, Lane};
+use crate::load::{Load, Maker, Outcome, Pace, Turn};
+use crate::report::{Block, Latencies};
+use crate::target::Target;
+
+/// Objects a GET chooses from.
+const GET_OBJECTS: u64 = 1000;
+/// Objects in the answer of a LIST.
+const LIST_OBJECTS: u64 = 100;
+/// How long events may come after the last patch was acknowledged; what is missing then is lost.
+const STRAGGLERS: Duration = Duration::from_secs(20);
+/// How long a deleted namespace is waited for.
+const EMPTYING: Duration = Duration::from_secs(30);
+/// Bytes of data in each object, which makes about 1.2 KB as JSON.
+const DATA_BYTES: usize = 900;
+
+/// A load on one plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// One object of 1.2 KB out of a thousand
+    Get,
+    /// A hundred objects, 120 KB
+    List,
+    /// A new object of 1.2 KB, durable
+    Create,
+    /// A merge patch of one field, durable
+    Patch,
+    /// One change seen by many watchers; an operation is one delivered event
+    WatchFanout,
+}
+
+/// How hard a scenario is driven.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Streams over all connections.
+    pub streams: u64,
+    /// How requests follow each other.
+    pub pace: Pace,
+    /// Time of one block.
+    pub time: Duration,
+    /// Watchers of a fan-out.
+    pub watchers: u64,
+}
+
+/// A scenario with its objects in place.
+pub struct Prepared {
+    scenario: Scenario,
+    collection: String,
+    namespace: String,
+}
+
+impl Scenario {
+    /// What reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Create => "create",
+            Self::Patch => "patch",
+            Self::WatchFanout => "watch-fanout",
+        }
+    }
+
+    /// Puts the objects in place.
+    ///
+    /// # Errors
+    /// When the server refuses one.
+    pub async fn prepare(self, target: &Target, effort: &Effort) -> Result<Prepared> {
+        let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % 1_000_000_000_000;
+        let namespace = format!("bench-{}-{unique}", self.name());
+        let body = format!(r#"{{"metadata":{{"name":"{namespace}"}}}}"#);
+        let lane = target.lane();
+        lane.call(
+            Method::POST,
+            "/api/v1/namespaces",
+            Content::Json(body.into()),
+        )
+        .await?;
+        let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let objects = match self {
+            Self::Get => GET_OBJECTS,
+            Self::List => LIST_OBJECTS,
+            Self::Create => 0,
+            Self::Patch | Self::WatchFanout => effort.streams,
+        };
+        for index in 0..objects {
+            let object = object(&format!("o-{index}"));
+            lane.call(Method::POST, &collection, Content::Json(object))
+                .await?;
+        }
+        Ok(Prepared {
+            scenario: self,
+            collection,
+            namespace,
+        })
+    }
+}
+
+impl Prepared {
+    /// Runs one block.
+    ///
+    /// # Errors
+    /// When nothing was answered.
+    pub async fn block(&self, target: &Target, effort: &Effort) -> Result<Block> {
+        match self.scenario {
+            Scenario::WatchFanout => self.fan_out(target, effort).await,
+            _ => target.block(self.scenario.name(), &self.load(effort)).await,
+        }
+    }
+
+    /// Takes the namespace away and waits until it is gone, so that the server is not still busy
+    /// with it when the next load runs. A server without a namespace controller never gets there.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub async fn finish(self, target: &Target) -> Result<()> {
+        let path = format!("/api/v1/namespaces/{}", self.namespace);
+        let lane = target.lane();
+        lane.call(Method::DELETE, &path, Content::None).await?;
+        let begin = Instant::now();
+        while begin.elapsed() < EMPTYING {
+            let request = lane.request(Method::GET, &path, Content::None)?;
+            let (status, _) = lane.start(request).await?;
+            if status == StatusCode::NOT_FOUND {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
+    fn load(&self, effort: &Effort) -> Load {
+        let collection = self.collection.clone();
+        let expected = match self.scenario {
+            Scenario::Create => StatusCode::CREATED,
+            _ => StatusCode::OK,
+        };
+        let maker: Maker = match self.scenario {
+            Scenario::Get => Arc::new(move |lane: &Lane, turn: Turn| {
+                let index = scattered(turn) % GET_OBJECTS;
+                lane.request(
+                    Method::GET,
+                    &format!("{collection}/o-{index}"),
+                    Content::None,
+                )
+            }),
+            // Other kinds of the namespace are not in the way: kube-root-ca.crt has no such label.
+            Scenario::List => Arc::new(move |lane: &Lane, _| {
+                let path = format!("{collection}?labelSelector=bench");
+                lane.request(Method::GET, &path, Content::None)
+            }),
+            Scenario::Create => {
+                let run = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default();
+                let run = run.as_nanos() % 1_000_000_000_000;
+                Arc::new(move |lane: &Lane, turn: Turn| {
+                    let name = format!("c-{run}-{}-{}", turn.stream, turn.count);
+                    lane.request(Method::POST, &collection, Content::Json(object(&name)))
+                })
+            }
+            Scenario::Patch | Scenario::WatchFanout => Arc::new(move |lane: &Lane, turn: Turn| {
+                let path = format!("{collection}/o-{}", turn.stream);
+                lane.request(Method::PATCH, &path, Content::MergePatch(stamp()))
+            }),
+        };
+        Load {
+            maker,
+            expected,
+            streams: effort.streams,
+            pace: effort.pace,
+            time: effort.time,
+        }
+    }
+
+    /// Opens the watches, patches for a while, and counts what the watchers got.
+    async fn fan_out(&self, target: &Target, effort: &Effort) -> Result<Block> {
+        let path = format!("{}?labelSelector=bench&limit=1", self.collection);
+        let list = target
+            .lane()
+            .call(Method::GET, &path, Content::None)
+            .await?;
+        let list: Value = serde_json::from_slice(&list)?;
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .context("a list's version")?;
+        let path = format!(
+            "{}?watch=1&labelSelector=bench&resourceVersion={version}",
+            self.collection
+        );
+        // Watchers learn the number of changes when the last patch is acknowledged.
+        let (changes, wanted) = watch::channel(u64::MAX);
+        let mut watchers = JoinSet::new();
+        for index in 0..effort.watchers {
+            let lane = Arc::clone(&target.lanes[index as usize % target.lanes.len()]);
+            let request = lane.request(Method::GET, &path, Content::None)?;
+            let (status, body) = lane.start(request).await?;
+            anyhow::ensure!(
+                status == StatusCode::OK,
+                "a watch was answered with {status}"
+            );
+            watchers.spawn(follow(body, wanted.clone()));
+        }
+        let load = self.load(effort);
+        let before = target.meter()?;
+        let begin = Instant::now();
+        let patches = crate::load::run(&target.lanes, &load).await;
+        changes.send_replace(patches.latencies.len());
+        let mut total = Outcome {
+            first_error: patches.first_error,
+            ..Outcome::default()
+        };
+        total.errors = patches.errors;
+        while let Some(seen) = watchers.join_next().await {
+            let (latencies, bytes) = seen.context("a watcher's task")?;
+            if latencies.len() < patches.latencies.len() {
+                total.errors += patches.latencies.len() - latencies.len();
+                total
+                    .first_error
+                    .get_or_insert_with(|| "a watch ended early".to_owned());
+            }
+            total.latencies.append(latencies);
+            total.bytes += bytes;
+        }
+        total.wall = begin.elapsed();
+        target.result(self.scenario.name(), &total, &before, &target.meter()?)
+    }
+}
+
+/// Reads events until as many came as patches were acknowledged. An event's latency counts from
+/// the moment its patch was made, which the object carries.
+async fn follow(mut body: Incoming, mut wanted: watch::Receiver<u64>) -> (Latencies, u64) {
+    const MARK: &[u8] = b"\"stamp\":\"";
+    let (mut latencies, mut bytes) = (Latencies::default(), 0_u64);
+    let mut rest: Vec<u8> = Vec::new();
+    let mut settled = false;
+    let mut deadline = Instant::now();
+    while latencies.len() < *wanted.borrow() {
+        let frame = tokio::select! {
+            biased;
+            // Events first: they are what is measured. The number of changes settles once.
+            frame = body.frame() => frame,
+            changed = wanted.changed(), if !settled => {
+                settled = changed.is_ok();
+                deadline = Instant::now() + STRAGGLERS;
+                continue;
+            }
+            () = tokio::time::sleep_until(deadline), if settled => break,
+        };
+        let Some(Ok(frame)) = frame else { break };
+        let Some(data) = frame.data_ref() else {
+            continue;
+        };
+        bytes += data.len() as u64;
+        rest.extend_from_slice(data);
+        let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') else {
+            continue;
+        };
+        let now = now_nanos();
+        for line in rest[..end].split(|byte| *byte == b'\n') {
+            let at = line.windows(MARK.len()).rposition(|window| window == MARK);
+            let digits = at.and_then(|at| line.get(at + MARK.len()..at + MARK.len() + 20));
+            let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+            if let Some(sent) = text.and_then(|text| text.parse::<u64>().ok()) {
+                latencies.add(Duration::from_nanos(now.saturating_sub(sent)));
+            }
+        }
+        rest.drain(..=end);
+    }
+    (latencies, bytes)
+}
+
+fn object(name: &str) -> Bytes {
+    let data = "x".repeat(DATA_BYTES);
+    let text = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"bench":"1"}}}},"data":{{"text":"{data}"}}}}"#
+    );
+    Bytes::from(text)
+}
+
+/// A patch that carries the moment it was made.
+fn stamp() -> Bytes {
+    Bytes::from(format!(r#"{{"data":{{"stamp":"{:020}"}}}}"#, now_nanos()))
+}
+
+fn now_nanos() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Spreads turns evenly over objects without a random generator (a step of splitmix64).
+fn scattered(turn: Turn) -> u64 {
+    let mixed = (turn.stream << 32 | turn.count).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_json_of_the_promised_size() {
+        let object = object("o-1");
+        let value: Value = serde_json::from_slice(&object).expect("JSON");
+        assert_eq!(value["metadata"]["name"], "o-1");
+        assert!((1000..1200).contains(&object.len()));
+        assert!(serde_json::from_slice::<Value>(&stamp()).is_ok());
+    }
+
+    #[test]
+    fn turns_are_spread_over_all_objects() {
+        let mut seen = vec![0; 10];
+        for stream in 0..10 {
+            for count in 0..1000 {
+                seen[(scattered(Turn { stream, count }) % 10) as usize] += 1;
+            }
+        }
+        assert!(
+            seen.iter().all(|hits| (800..1200).contains(hits)),
+            "{seen:?}"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! One server under load: its endpoint, its processes, its connections.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use polyplane_tests::kubeconfig::Endpoint;
+
+use crate::lane::Lane;
+use crate::load::{Load, Outcome, run};
+use crate::proc::{Process, beside};
+use crate::report::{Block, Usage};
+
+/// A kubeconfig file with an optional context, written `file[:context]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub kubeconfig: PathBuf,
+    /// The context; the current one if absent.
+    pub context: Option<String>,
+}
+
+impl std::str::FromStr for Place {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (file, context) = match text.rsplit_once(':') {
+            Some((file, context)) => (file, Some(context.to_owned())),
+            None => (text, None),
+        };
+        Ok(Self {
+            kubeconfig: PathBuf::from(file),
+            context,
+        })
+    }
+}
+
+/// A server under load.
+pub struct Target {
+    /// What reports call it.
+    pub label: String,
+    /// Its processes.
+    pub processes: Vec<Process>,
+    /// Open connections.
+    pub lanes: Vec<Arc<Lane>>,
+}
+
+impl Target {
+    /// Connects. Without `pids` the processes are looked up beside the kubeconfig.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or a process is not there.
+    pub async fn open(label: &str, place: &Place, pids: &[u32], lanes: usize) -> Result<Self> {
+        let endpoint = Endpoint::from_kubeconfig(&place.kubeconfig, place.context.as_deref())?;
+        let processes = match pids {
+            [] => beside(&place.kubeconfig)?,
+            pids => pids
+                .iter()
+                .map(|pid| Process::find(*pid))
+                .collect::<Result<_>>()?,
+        };
+        let mut open = Vec::new();
+        for _ in 0..lanes.max(1) {
+            open.push(Arc::new(Lane::open(&endpoint).await?));
+        }
+        Ok(Self {
+            label: label.to_owned(),
+            processes,
+            lanes: open,
+        })
+    }
+
+    /// The first connection, for preparations.
+    pub fn lane(&self) -> &Lane {
+        &self.lanes[0]
+    }
+
+    /// CPU time of each process and of this one.
+    ///
+    /// # Errors
+    /// When a process has ended.
+    pub fn meter(&self) -> Result<Meter> {
+        let server = self
+            .processes
+            .iter()
+            .map(Process::cpu)
+            .collect::<Result<_>>()?;
+        Ok(Meter {
+            server,
+            client: Process::own().cpu()?,
+        })
+    }
+
+    /// Runs one block of a load.
+    ///
+    /// # Errors
+    /// When nothing was answered, or a process has ended.
+    pub async fn block(&self, scenario: &str, load: &Load) -> Result<Block> {
+        let before = self.meter()?;
+        let outcome = run(&self.lanes, load).await;
+        let after = self.meter()?;
+        self.result(scenario, &outcome, &before, &after)
+    }
+
+    /// Divides what was used by what was done.
+    ///
+    /// # Errors
+    /// When nothing was done.
+    pub fn result(
+        &self,
+        scenario: &str,
+        outcome: &Outcome,
+        before: &Meter,
+        after: &Meter,
+    ) -> Result<Block> {
+        let operations = outcome.latencies.len();
+        if operations == 0 {
+            let error = outcome
+                .first_error
+                .as_deref()
+                .unwrap_or("no operation was done");
+            bail!("{}, {scenario}: {error}", self.label);
+        }
+        let each = |used: Duration| used.as_secs_f64() * 1e6 / operations as f64;
+        let times = before.server.iter().zip(&after.server);
+        let server = self
+            .processes
+            .iter()
+            .zip(times)
+            .map(|(process, (before, after))| Usage {
+                name: process.name.clone(),
+                micros_per_operation: each(after.saturating_sub(*before)),
+            });
+        Ok(Block {
+            scenario: scenario.to_owned(),
+            operations,
+            errors: outcome.errors,
+            first_error: outcome.first_error.clone(),
+            per_second: operations as f64 / outcome.wall.as_secs_f64(),
+            megabytes_per_second: outcome.bytes as f64 / 1e6 / outcome.wall.as_secs_f64(),
+            latency: outcome.latencies.quantiles(),
+            server: server.collect(),
+            client: Usage {
+                name: "bench".to_owned(),
+                micros_per_operation: each(after.client.saturating_sub(before.client)),
+            },
+        })
+    }
+}
+
+/// CPU times at one moment.
+pub struct Meter {
+    server: Vec<Duration>,
+    client: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_file_and_perhaps_a_context() {
+        let place: Place = "/a/kubeconfig:root".parse().expect("infallible");
+        assert_eq!(place.kubeconfig, PathBuf::from("/a/kubeconfig"));
+        assert_eq!(place.context.as_deref(), Some("root"));
+        let place: Place = "kubeconfig".parse().expect("infallible");
+        assert_eq!(place.context, None);
+    }
+}

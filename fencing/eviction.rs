@@ -1,0 +1,324 @@
+//! When a replica removes another from the ring. Owns suspicion and its brakes; must not know how a
+//! connection failed beyond what the driver says of it. A wrong decision costs a restart of planes,
+//! never a stale read or a lost write: the evicted one finds out by its next compare.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use polyplane_ring::ReplicaId;
+
+use crate::record::Holder;
+use crate::time::{Duration, Time};
+use crate::transaction::{Compare, Transaction, Write};
+
+/// At most one eviction per replica in this time (FENCING 18).
+pub const EVICTION_SPACING: Duration = Duration::from_millis(1000);
+
+/// How a peer appears from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Trouble {
+    /// All its connections were reset and new ones are refused: its process is gone.
+    ResetAndRefused,
+    /// All attempts time out: it, or the way to it, is stuck.
+    TimedOut,
+}
+
+/// What happens to suspicion.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The members of the newest view, this replica included.
+    View(Vec<Holder>),
+    /// A peer cannot be reached.
+    Unreachable {
+        /// Which life of which peer.
+        peer: Holder,
+        /// How.
+        trouble: Trouble,
+    },
+    /// A peer answered.
+    Reached(Holder),
+    /// Another replica's complaint about a peer stands in the store.
+    Complaint {
+        /// Who complains.
+        from: ReplicaId,
+        /// About which life.
+        about: Holder,
+    },
+    /// Another replica took its complaint back.
+    Withdrawn {
+        /// Who complained.
+        from: ReplicaId,
+        /// About which life.
+        about: Holder,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What the driver does about suspicion.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Send this once. Its outcome need not be reported: the view tells.
+    Evict {
+        /// Who goes.
+        target: Holder,
+        /// How.
+        transaction: Transaction,
+    },
+    /// Put the own complaint about this life, hanging on the own store lease.
+    Complain(Holder),
+    /// Delete the own complaint about this life.
+    Withdraw(Holder),
+}
+
+/// One replica's suspicions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Eviction {
+    me: Holder,
+    members: BTreeSet<Holder>,
+    troubles: BTreeMap<Holder, Trouble>,
+    complaints: BTreeMap<Holder, BTreeSet<ReplicaId>>,
+    last: Option<Time>,
+}
+
+impl Eviction {
+    /// Suspicions of a life that has none yet.
+    pub fn new(me: Holder) -> Self {
+        Self {
+            me,
+            members: BTreeSet::new(),
+            troubles: BTreeMap::new(),
+            complaints: BTreeMap::new(),
+            last: None,
+        }
+    }
+
+    /// Takes one event in and says what to do, in order.
+    pub fn step(&mut self, now: Time, event: Event) -> Vec<Action> {
+        let mut actions = match event {
+            Event::View(members) => self.view(members),
+            Event::Unreachable { peer, trouble } => self.unreachable(peer, trouble),
+            Event::Reached(peer) => self.reached(peer),
+            Event::Complaint { from, about } => {
+                if from != self.me.replica && self.members.contains(&about) {
+                    self.complaints.entry(about).or_default().insert(from);
+                }
+                Vec::new()
+            }
+            Event::Withdrawn { from, about } => {
+                if let Some(complaints) = self.complaints.get_mut(&about) {
+                    complaints.remove(&from);
+                }
+                Vec::new()
+            }
+            Event::Tick => Vec::new(),
+        };
+        actions.extend(self.evict(now));
+        actions
+    }
+
+    fn view(&mut self, members: Vec<Holder>) -> Vec<Action> {
+        self.members = members.into_iter().collect();
+        let members = &self.members;
+        let left = self
+            .troubles
+            .iter()
+            .filter(|(peer, _)| !members.contains(*peer));
+        let complained = left.filter(|(_, trouble)| **trouble == Trouble::TimedOut);
+        let actions = complained
+            .map(|(peer, _)| Action::Withdraw(peer.clone()))
+            .collect();
+        self.troubles.retain(|peer, _| members.contains(peer));
+        self.complaints.retain(|peer, _| members.contains(peer));
+        actions
+    }
+
+    fn unreachable(&mut self, peer: Holder, trouble: Trouble) -> Vec<Action> {
+        if peer == self.me || !self.members.contains(&peer) {
+            return Vec::new();
+        }
+        let known = self.troubles.insert(peer.clone(), trouble);
+        match (known, trouble) {
+            (Some(Trouble::TimedOut), Trouble::TimedOut) => Vec::new(),
+            (None | Some(Trouble::ResetAndRefused), Trouble::TimedOut) => {
+                vec![Action::Complain(peer)]
+            }
+            (Some(Trouble::TimedOut), Trouble::ResetAndRefused) => vec![Action::Withdraw(peer)],
+            (None | Some(Trouble::ResetAndRefused), Trouble::ResetAndRefused) => Vec::new(),
+        }
+    }
+
+    fn reached(&mut self, peer: Holder) -> Vec<Action> {
+        match self.troubles.remove(&peer) {
+            Some(Trouble::TimedOut) => vec![Action::Withdraw(peer)],
+            Some(Trouble::ResetAndRefused) | None => Vec::new(),
+        }
+    }
+
+    fn evict(&mut self, now: Time) -> Option<Action> {
+        if self
+            .last
+            .is_some_and(|last| now.since(last) < EVICTION_SPACING)
+        {
+            return None;
+        }
+        let target = self
+            .troubles
+            .keys()
+            .find(|peer| self.convicted(peer))?
+            .clone();
+        self.last = Some(now);
+        // Of two that evict each other one wins: the other's key is gone by then.
+        let compares = vec![
+            Compare::MemberIs(target.clone()),
+            Compare::MemberIs(self.me.clone()),
+        ];
+        let writes = vec![Write::DeleteMember(target.replica.clone())];
+        Some(Action::Evict {
+            target,
+            transaction: Transaction { compares, writes },
+        })
+    }
+
+    fn convicted(&self, peer: &Holder) -> bool {
+        match self.troubles.get(peer) {
+            Some(Trouble::ResetAndRefused) => true,
+            Some(Trouble::TimedOut) => {
+                let others = self.members.len().saturating_sub(1);
+                let from_living = |from: &&ReplicaId| {
+                    **from != peer.replica && self.members.iter().any(|m| m.replica == **from)
+                };
+                let complaints = self.complaints.get(peer);
+                let of_others = complaints.map_or(0, |all| all.iter().filter(from_living).count());
+                // The own complaint is one of them.
+                (of_others + 1) * 2 >= others
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_ring::Incarnation;
+
+    fn holder(replica: &str) -> Holder {
+        let incarnation = Incarnation::new(1);
+        Holder {
+            replica: replica.parse().expect("a replica id"),
+            incarnation,
+        }
+    }
+
+    fn ring(names: &[&str]) -> Eviction {
+        let mut eviction = Eviction::new(holder(names[0]));
+        let members = names.iter().map(|name| holder(name)).collect();
+        assert!(
+            eviction
+                .step(Time::from_nanos(0), Event::View(members))
+                .is_empty()
+        );
+        eviction
+    }
+
+    fn evicted(actions: &[Action]) -> Vec<&Holder> {
+        let target = |action: &'_ Action| matches!(action, Action::Evict { .. });
+        let evicts = actions.iter().filter(|action| target(action));
+        evicts
+            .map(|action| match action {
+                Action::Evict { target, .. } => target,
+                Action::Complain(peer) | Action::Withdraw(peer) => peer,
+            })
+            .collect()
+    }
+
+    fn refused(peer: &str) -> Event {
+        Event::Unreachable {
+            peer: holder(peer),
+            trouble: Trouble::ResetAndRefused,
+        }
+    }
+
+    fn timed_out(peer: &str) -> Event {
+        Event::Unreachable {
+            peer: holder(peer),
+            trouble: Trouble::TimedOut,
+        }
+    }
+
+    #[test]
+    fn refusals_evict_at_once_but_one_per_second() {
+        let mut eviction = ring(&["a", "b", "c"]);
+        let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
+        let actions = eviction.step(at(10), refused("b"));
+        assert_eq!(evicted(&actions), [&holder("b")]);
+        let [Action::Evict { transaction, .. }] = actions.as_slice() else {
+            panic!("one eviction expected, got {actions:?}");
+        };
+        let compares = [
+            Compare::MemberIs(holder("b")),
+            Compare::MemberIs(holder("a")),
+        ];
+        assert_eq!(transaction.compares, compares);
+        assert!(eviction.step(at(20), refused("c")).is_empty());
+        let view = Event::View(vec![holder("a"), holder("c")]);
+        assert!(eviction.step(at(30), view).is_empty());
+        assert!(eviction.step(at(1009), Event::Tick).is_empty());
+        assert_eq!(
+            evicted(&eviction.step(at(1010), Event::Tick)),
+            [&holder("c")]
+        );
+    }
+
+    #[test]
+    fn time_outs_need_half_of_the_other_replicas() {
+        let mut eviction = ring(&["a", "b", "c", "d", "e", "f"]);
+        let now = Time::from_nanos(5);
+        assert_eq!(
+            eviction.step(now, timed_out("b")),
+            [Action::Complain(holder("b"))]
+        );
+        let complaint = |from: &str| Event::Complaint {
+            from: from.parse().expect("a replica id"),
+            about: holder("b"),
+        };
+        assert!(
+            eviction.step(now, complaint("c")).is_empty(),
+            "two of five are not half"
+        );
+        assert!(
+            eviction.step(now, complaint("b")).is_empty(),
+            "the accused has no voice"
+        );
+        assert!(
+            eviction.step(now, complaint("x")).is_empty(),
+            "nor has a stranger"
+        );
+        assert_eq!(evicted(&eviction.step(now, complaint("d"))), [&holder("b")]);
+    }
+
+    #[test]
+    fn a_replica_cut_off_from_all_peers_evicts_nobody() {
+        let mut eviction = ring(&["a", "b", "c", "d"]);
+        for peer in ["b", "c", "d"] {
+            let actions = eviction.step(Time::from_nanos(5), timed_out(peer));
+            assert_eq!(actions, [Action::Complain(holder(peer))]);
+        }
+        let actions = eviction.step(Time::from_nanos(6), Event::Reached(holder("b")));
+        assert_eq!(actions, [Action::Withdraw(holder("b"))]);
+    }
+
+    #[test]
+    fn of_a_pair_one_complaint_is_half() {
+        let mut eviction = ring(&["a", "b"]);
+        let actions = eviction.step(Time::from_nanos(5), timed_out("b"));
+        assert_eq!(evicted(&actions), [&holder("b")]);
+        assert!(
+            ring(&["a", "b"])
+                .step(Time::from_nanos(5), timed_out("a"))
+                .is_empty()
+        );
+    }
+}

@@ -1,0 +1,342 @@
+//! The protocol in a world that does its worst: one plane, up to three processes, one store, and
+//! transactions that are applied late, whose replies lag or never come. Owns the scenarios and what
+//! may happen next; every decision is made by the crate's own machines.
+//!
+//! A paused process is one that is not scheduled. One tick is one nanosecond on every clock, but
+//! each process may miss one tick in a run. The read lease is two ticks, the margin one.
+
+mod breach;
+mod replica;
+pub mod scenarios;
+mod store;
+mod world;
+
+use std::sync::Arc;
+
+use polyplane_fencing::{CommitPermit, Duration, LeaseTerms, ReplicaId, Rule, Rules};
+use stateright::{Model, Property};
+
+pub use breach::Breach;
+use replica::Replica;
+use store::{Message, Request, Store};
+
+/// R in ticks.
+pub const READ_LEASE: u64 = 2;
+/// The margin in ticks.
+pub const MARGIN: u64 = 1;
+/// Where every clock begins.
+pub const ORIGIN: u64 = 100;
+
+/// A set of writes, one bit each.
+pub type Writes = u32;
+
+/// Whether a reply may come long after its transaction was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replies {
+    Prompt,
+    Lagging,
+}
+
+/// How the member key is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberReads {
+    /// Nobody reads anything: only writes are watched.
+    None,
+    /// Sent, served and answered in one step.
+    AtOnce,
+    /// In three steps.
+    InSteps,
+}
+
+/// Whether it is also checked that each lone survivor comes to own the plane (F8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survival {
+    Unchecked,
+    Checked,
+}
+
+/// How often each thing may happen in one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub writes: u8,
+    pub reads: u8,
+    pub acquires: u8,
+    pub hand_offs: u8,
+    pub losses: u8,
+    pub expiries: u8,
+    pub ticks: u8,
+    /// Ticks that some clock misses.
+    pub slow: u8,
+}
+
+impl World {
+    /// What has happened so far, by kind.
+    pub fn spent(&self) -> &Budget {
+        &self.spent
+    }
+}
+
+/// What one check explores.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub rules: Rules,
+    /// The replica name of each process; two processes of one name are two incarnations.
+    pub names: Vec<usize>,
+    /// How many of the processes run from the start. The others may start at any time.
+    pub running: usize,
+    pub budget: Budget,
+    pub replies: Replies,
+    pub member_reads: MemberReads,
+    pub survival: Survival,
+    /// What may happen at all; a scenario that hunts one hole leaves out what has no part in it.
+    pub focus: fn(&World, Happening) -> bool,
+    ids: Vec<ReplicaId>,
+}
+
+impl Scenario {
+    /// Two replicas and the full set of rules; process 0 is asked first.
+    pub fn new(budget: Budget) -> Self {
+        let id = |n| format!("r{n}").parse().expect("a replica id");
+        Self {
+            rules: Rules::default(),
+            names: vec![0, 1],
+            running: 2,
+            budget,
+            replies: Replies::Prompt,
+            member_reads: MemberReads::AtOnce,
+            survival: Survival::Unchecked,
+            focus: |_, _| true,
+            ids: (0..3).map(id).collect(),
+        }
+    }
+
+    /// The same without one rule.
+    pub fn without(self, rule: Rule) -> Self {
+        Self {
+            rules: Rules::without(rule),
+            ..self
+        }
+    }
+
+    /// The same with these processes, the first `running` of them running.
+    pub fn processes(self, names: &[usize], running: usize) -> Self {
+        Self {
+            names: names.to_vec(),
+            running,
+            ..self
+        }
+    }
+
+    fn terms(&self) -> LeaseTerms {
+        let ticks = Duration::from_nanos;
+        LeaseTerms::new(ticks(READ_LEASE), ticks(MARGIN)).expect("neither is zero")
+    }
+}
+
+/// One state of the world.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct World {
+    store: Store,
+    replicas: Vec<Arc<Replica>>,
+    net: Vec<Message>,
+    spent: Budget,
+    next_write: u8,
+    /// Writes acknowledged to a caller, or seen by an answered read.
+    observed: Writes,
+    /// Writes whose caller was told that they were not done.
+    denied: Writes,
+    pub breach: Option<Breach>,
+}
+
+/// One thing that may happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Happening {
+    /// All clocks advance, except one perhaps.
+    Tick {
+        slow: Option<usize>,
+    },
+    /// The store drops the member key of a replica.
+    Expire(usize),
+    /// A process starts, as a newcomer.
+    Start(usize),
+    /// A process sees the newest view.
+    See(usize),
+    ReadMember(usize),
+    SendMemberRead(usize),
+    ServeMemberRead(usize),
+    AnswerMemberRead(usize),
+    Acquire(usize),
+    Apply(usize),
+    Reply(usize),
+    /// The sender gives up waiting; the transaction may be applied at any time, or never.
+    Lose(usize),
+    Write(usize),
+    /// A handler takes the plane's state from memory.
+    Read(usize),
+    /// The handler's answer leaves, if the check allows it.
+    Answer(usize),
+    HandOff {
+        from: usize,
+        to: usize,
+    },
+    DeliverStream {
+        from: usize,
+        to: usize,
+    },
+    EndStream(usize),
+    CallOff(usize),
+}
+
+impl Model for Scenario {
+    type State = World;
+    type Action = Happening;
+
+    fn init_states(&self) -> Vec<World> {
+        let mut world = World {
+            store: Store::default(),
+            replicas: self
+                .names
+                .iter()
+                .map(|name| Arc::new(Replica::idle(*name)))
+                .collect(),
+            net: Vec::new(),
+            spent: Budget::default(),
+            next_write: 0,
+            observed: 0,
+            denied: 0,
+            breach: None,
+        };
+        for process in 0..self.running {
+            world.start(self, process);
+        }
+        for process in 0..self.running {
+            world.see(process);
+        }
+        // Process 0 owns the plane.
+        world.acquire(0);
+        world.apply(self, 0);
+        world.reply(0);
+        vec![world]
+    }
+
+    fn actions(&self, world: &World, out: &mut Vec<Happening>) {
+        if world.breach.is_some() {
+            return;
+        }
+        self.time_and_members(world, out);
+        for process in 0..self.names.len() {
+            if world.replicas[process].runs() {
+                self.of_process(world, process, out);
+            }
+        }
+        for (index, message) in world.net.iter().enumerate() {
+            match &message.reply {
+                None => out.push(Happening::Apply(index)),
+                Some(_) => out.push(Happening::Reply(index)),
+            }
+            if !message.forgotten && world.spent.losses < self.budget.losses {
+                out.push(Happening::Lose(index));
+            }
+        }
+        out.retain(|happening| (self.focus)(world, *happening));
+    }
+
+    fn next_state(&self, world: &World, happening: Happening) -> Option<World> {
+        let mut next = world.clone();
+        next.happen(self, happening);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("no invariant is broken", |_, world: &World| {
+                world.breach.is_none()
+            }),
+            Property::always("F1 two holders are never both valid", |_, world: &World| {
+                let valid = world.replicas.iter().filter(|replica| replica.answers());
+                valid.count() <= 1
+            }),
+            Property::always(
+                "F8 a lone survivor owns the plane",
+                |scenario: &Self, world: &World| {
+                    scenario.survival == Survival::Unchecked
+                        || (0..scenario.names.len())
+                            .all(|process| world.survived_by(scenario, process))
+                },
+            ),
+            Property::sometimes("the plane has a second owner", |_, world: &World| {
+                let others = world.replicas.iter().skip(1);
+                world.store.epoch() > 1 && others.filter(|r| r.tenure().is_some()).count() > 0
+            }),
+        ]
+    }
+}
+
+impl Scenario {
+    fn time_and_members(&self, world: &World, out: &mut Vec<Happening>) {
+        if world.spent.ticks < self.budget.ticks {
+            out.push(Happening::Tick { slow: None });
+            for (process, replica) in world.replicas.iter().enumerate() {
+                if world.spent.slow < self.budget.slow && replica.may_lose_a_tick() {
+                    out.push(Happening::Tick {
+                        slow: Some(process),
+                    });
+                }
+            }
+        }
+        for (process, replica) in world.replicas.iter().enumerate() {
+            if !replica.runs() {
+                out.push(Happening::Start(process));
+            } else if world.lives(process) && world.spent.expiries < self.budget.expiries {
+                out.push(Happening::Expire(process));
+            }
+        }
+    }
+
+    fn of_process(&self, world: &World, process: usize, out: &mut Vec<Happening>) {
+        let replica = &world.replicas[process];
+        if replica.seen() != world.store.view() && replica.holder().is_some() {
+            out.push(Happening::See(process));
+        }
+        match self.member_reads {
+            MemberReads::None => {}
+            MemberReads::AtOnce if replica.wants_proof() => {
+                out.push(Happening::ReadMember(process));
+            }
+            MemberReads::AtOnce => {}
+            MemberReads::InSteps => out.extend(replica.next_of_member_read(process)),
+        }
+        if world.spent.acquires < self.budget.acquires && world.could_acquire(process) {
+            out.push(Happening::Acquire(process));
+        }
+        if replica.has_read() {
+            out.push(Happening::Answer(process));
+        } else if world.spent.reads < self.budget.reads && replica.may_read() {
+            out.push(Happening::Read(process));
+        }
+        let granted = matches!(replica.permit(), CommitPermit::Granted(_));
+        if granted && world.spent.writes < self.budget.writes {
+            out.push(Happening::Write(process));
+        }
+        if let Some(to) = replica.streaming_to() {
+            if world.replicas[to].runs() && !world.replicas[to].has_stream() {
+                out.push(Happening::DeliverStream { from: process, to });
+            }
+            out.push(Happening::EndStream(process));
+        }
+        if replica.may_call_off() {
+            out.push(Happening::CallOff(process));
+        }
+        if world.spent.hand_offs < self.budget.hand_offs && replica.tenure().is_some() {
+            for to in 0..self.names.len() {
+                if to != process && world.replicas[to].runs() && !replica.leaving() {
+                    out.push(Happening::HandOff { from: process, to });
+                }
+            }
+        }
+    }
+
+    fn id(&self, process: usize) -> ReplicaId {
+        self.ids[self.names[process]].clone()
+    }
+}

@@ -1,0 +1,418 @@
+//! One process of the model: the crate's machines and the least a driver adds to them. Owns the
+//! process's clock, the plane's published state, the batch in flight and one slow reader.
+
+use polyplane_fencing::{
+    Action, CommitPermit, Event, Fence, Holder, Incarnation, LeaseTerms, Member, Observed,
+    PlaneFence, PlaneKind, ReplicaId, Revision, Rules, Tenure, Time, Transaction, Verdict,
+    ViewNumber, Witness, member,
+};
+
+use super::{Happening, Message, ORIGIN, READ_LEASE, Request, Scenario, Writes};
+
+/// The member keys as a process sees them.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    pub number: Revision,
+    pub members: [Option<Incarnation>; 3],
+}
+
+/// State taken from memory for a request that was not answered yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Read {
+    pub tenure: Tenure,
+    pub value: Writes,
+    /// What had been acknowledged or seen when the request came.
+    pub floor: Writes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum MemberRead {
+    Idle,
+    Sent(Time),
+    Served(Time, Option<Incarnation>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Stream {
+    None,
+    Chosen(usize),
+    Running(usize),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Machines {
+    member: Member,
+    fence: PlaneFence,
+    witness: Witness,
+    me: Holder,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Replica {
+    name: usize,
+    clock: u64,
+    lost_a_tick: bool,
+    machines: Option<Machines>,
+    seen: Revision,
+    key_lost_at: Option<u8>,
+    /// The newest tenure, ended or not: a slow handler may still hold it.
+    tenure: Option<Tenure>,
+    state: Vec<u8>,
+    batch: Option<u8>,
+    received: Option<Vec<u8>>,
+    stream: Stream,
+    read: Option<Read>,
+    member_read: MemberRead,
+}
+
+/// A newcomer of this process's name.
+pub fn newcomer(scenario: &Scenario, process: usize) -> Member {
+    let cadence = member::Cadence {
+        read_every: polyplane_fencing::Duration::from_nanos(1),
+        renew_every: polyplane_fencing::Duration::from_nanos(1),
+    };
+    let id = scenario.id(process);
+    let (member, _) = Member::new(id, scenario.terms(), cadence, scenario.rules);
+    member
+}
+
+impl Replica {
+    pub fn idle(name: usize) -> Self {
+        Self {
+            name,
+            clock: ORIGIN,
+            lost_a_tick: false,
+            machines: None,
+            seen: Revision::default(),
+            key_lost_at: None,
+            tenure: None,
+            state: Vec::new(),
+            batch: None,
+            received: None,
+            stream: Stream::None,
+            read: None,
+            member_read: MemberRead::Idle,
+        }
+    }
+
+    /// A life begins, with empty hands.
+    pub fn begin(&mut self, scenario: &Scenario, member: Member) {
+        let me = member
+            .holder()
+            .cloned()
+            .expect("a newcomer that joined has a life");
+        let (terms, rules): (LeaseTerms, Rules) = (scenario.terms(), scenario.rules);
+        let fence = PlaneFence::new(me.clone(), PlaneKind::Root, terms, rules);
+        let witness = Witness::shared_store();
+        *self = Self {
+            clock: self.clock,
+            lost_a_tick: self.lost_a_tick,
+            machines: Some(Machines {
+                member,
+                fence,
+                witness,
+                me,
+            }),
+            ..Self::idle(self.name)
+        };
+    }
+
+    pub fn name(&self) -> usize {
+        self.name
+    }
+
+    pub fn runs(&self) -> bool {
+        self.machines.is_some()
+    }
+
+    /// The life this process has or had.
+    pub fn holder(&self) -> Option<Holder> {
+        self.machines.as_ref().map(|machines| machines.me.clone())
+    }
+
+    pub fn now(&self) -> Time {
+        Time::from_nanos(self.clock)
+    }
+
+    pub fn advance(&mut self, ticks: u64) {
+        self.clock += ticks;
+    }
+
+    pub fn may_lose_a_tick(&self) -> bool {
+        self.runs() && !self.lost_a_tick
+    }
+
+    pub fn lose_a_tick(&mut self) {
+        self.lost_a_tick = true;
+    }
+
+    pub fn key_was_lost(&mut self, ticks: u8) {
+        self.key_lost_at.get_or_insert(ticks);
+    }
+
+    pub fn key_lost_at(&self) -> Option<u8> {
+        self.key_lost_at
+    }
+
+    pub fn seen(&self) -> Revision {
+        self.seen
+    }
+
+    pub fn see(&mut self, view: View, ids: &[(usize, ReplicaId)]) {
+        let now = self.now();
+        self.seen = view.number;
+        let Some(machines) = &mut self.machines else {
+            return;
+        };
+        let holder = |(name, incarnation): (usize, &Option<Incarnation>)| {
+            let incarnation = (*incarnation)?;
+            let (_, replica) = ids.iter().find(|(known, _)| *known == name)?;
+            Some(Holder {
+                replica: replica.clone(),
+                incarnation,
+            })
+        };
+        let members = view.members.iter().enumerate().filter_map(holder);
+        machines
+            .witness
+            .observe(now, ViewNumber::new(view.number.get()), members);
+    }
+
+    pub fn member_step(&mut self, event: member::Event) -> Vec<member::Action> {
+        let now = self.now();
+        match &mut self.machines {
+            Some(machines) => machines.member.step(now, event),
+            None => Vec::new(),
+        }
+    }
+
+    pub fn fence_step(&mut self, event: Event) -> Vec<Action> {
+        let now = self.now();
+        match &mut self.machines {
+            Some(machines) => machines.fence.step(now, event),
+            None => Vec::new(),
+        }
+    }
+
+    pub fn acquire(&mut self, fence: Option<Observed<Fence>>) -> Vec<Action> {
+        let now = self.now();
+        match &mut self.machines {
+            Some(machines) => {
+                let sighting = machines.witness.judge(fence);
+                machines.fence.step(now, Event::Acquire(sighting))
+            }
+            None => Vec::new(),
+        }
+    }
+
+    pub fn tenure(&self) -> Option<Tenure> {
+        self.machines.as_ref()?.fence.tenure()
+    }
+
+    /// Whether an answer under the newest tenure would leave now.
+    pub fn answers(&self) -> bool {
+        self.tenure()
+            .is_some_and(|tenure| self.verdict(tenure) == Verdict::Answer)
+    }
+
+    fn verdict(&self, tenure: Tenure) -> Verdict {
+        match &self.machines {
+            Some(machines) => machines
+                .fence
+                .answer(self.now(), machines.member.lease(), tenure),
+            None => Verdict::Moved,
+        }
+    }
+
+    pub fn permit(&self) -> CommitPermit {
+        match (&self.machines, self.tenure()) {
+            (Some(machines), Some(tenure)) => machines.fence.commit_permit(self.now(), tenure),
+            (Some(_), None) | (None, _) => CommitPermit::Moved,
+        }
+    }
+
+    pub fn message(
+        &self,
+        attempt: polyplane_fencing::Attempt,
+        transaction: Transaction,
+    ) -> Message {
+        self.message_for(Request::Fence(attempt), transaction)
+    }
+
+    fn message_for(&self, request: Request, transaction: Transaction) -> Message {
+        Message {
+            from: usize::MAX,
+            sender: self.holder(),
+            request,
+            transaction,
+            sent: self.now(),
+            reply: None,
+            forgotten: false,
+        }
+    }
+
+    pub fn send_write(&mut self, write: u8) -> Message {
+        let CommitPermit::Granted(guard) = self.permit() else {
+            panic!("a write is sent only with a permit");
+        };
+        let epoch = self.tenure().map(Tenure::epoch).unwrap_or_default();
+        self.fence_step(Event::CommitSent);
+        self.batch = Some(write);
+        let compares = guard.fence().into_iter().chain(guard.member()).collect();
+        let transaction = Transaction {
+            compares,
+            writes: Vec::new(),
+        };
+        self.message_for(Request::Commit { write, epoch }, transaction)
+    }
+
+    pub fn take_batch(&mut self) -> Option<u8> {
+        self.batch.take()
+    }
+
+    pub fn publish(&mut self, write: u8) {
+        if self.batch.take().is_some() {
+            self.state.push(write);
+        }
+    }
+
+    pub fn state(&self) -> &[u8] {
+        &self.state
+    }
+
+    pub fn load(&mut self, stored: Vec<u8>) -> Event {
+        self.received = None;
+        self.state = stored;
+        self.keep()
+    }
+
+    pub fn load_stream(&mut self) -> Event {
+        self.state = self.received.take().unwrap_or_default();
+        self.keep()
+    }
+
+    pub fn keep(&mut self) -> Event {
+        self.batch = None;
+        self.tenure = self.tenure();
+        Event::Loaded { head: self.head() }
+    }
+
+    pub fn replay(&mut self, history: Vec<u8>) -> Event {
+        self.state = history;
+        Event::Replayed { head: self.head() }
+    }
+
+    fn head(&self) -> Revision {
+        Revision::new(self.state.len() as u64)
+    }
+
+    /// The writes in the state in memory.
+    pub fn writes(&self) -> Writes {
+        self.state
+            .iter()
+            .fold(0, |writes, write| writes | 1 << write)
+    }
+
+    /// Whether a handler that holds the newest tenure could still come to answer.
+    pub fn may_read(&self) -> bool {
+        self.tenure
+            .is_some_and(|tenure| self.verdict(tenure) != Verdict::Moved)
+    }
+
+    pub fn read(&mut self, floor: Writes) {
+        let value = self.writes();
+        self.read = self.tenure.map(|tenure| Read {
+            tenure,
+            value,
+            floor,
+        });
+    }
+
+    pub fn has_read(&self) -> bool {
+        self.read.is_some()
+    }
+
+    pub fn check_read(&self) -> Option<(Read, Verdict)> {
+        self.read.map(|read| (read, self.verdict(read.tenure)))
+    }
+
+    pub fn end_read(&mut self) {
+        self.read = None;
+    }
+
+    /// Whether a member read now would lengthen the read lease, or find the loss.
+    pub fn wants_proof(&self) -> bool {
+        self.machines.as_ref().is_some_and(|machines| {
+            let until = machines.member.lease().until().map_or(0, Time::as_nanos);
+            machines.member.holder().is_some() && until < self.clock + READ_LEASE
+        })
+    }
+
+    pub fn next_of_member_read(&self, process: usize) -> Option<Happening> {
+        match self.member_read {
+            MemberRead::Idle if self.wants_proof() => Some(Happening::SendMemberRead(process)),
+            MemberRead::Idle => None,
+            MemberRead::Sent(_) => Some(Happening::ServeMemberRead(process)),
+            MemberRead::Served(..) => Some(Happening::AnswerMemberRead(process)),
+        }
+    }
+
+    pub fn send_member_read(&mut self) {
+        self.member_read = MemberRead::Sent(self.now());
+    }
+
+    pub fn serve_member_read(&mut self, found: Option<Incarnation>) {
+        if let MemberRead::Sent(sent) = self.member_read {
+            self.member_read = MemberRead::Served(sent, found);
+        }
+    }
+
+    pub fn take_member_read(&mut self) -> Option<(Time, Option<Incarnation>)> {
+        let MemberRead::Served(sent, found) = self.member_read else {
+            return None;
+        };
+        self.member_read = MemberRead::Idle;
+        Some((sent, found))
+    }
+
+    pub fn receive_stream(&mut self, state: Vec<u8>) -> Event {
+        let head = Revision::new(state.len() as u64);
+        self.received = Some(state);
+        Event::StreamReceived { head }
+    }
+
+    pub fn has_stream(&self) -> bool {
+        self.received.is_some()
+    }
+
+    pub fn stream_towards(&mut self, to: usize) {
+        self.stream = Stream::Chosen(to);
+    }
+
+    pub fn stream_runs(&mut self) {
+        if let Stream::Chosen(to) = self.stream {
+            self.stream = Stream::Running(to);
+        }
+    }
+
+    pub fn stream_is_over(&mut self) {
+        self.stream = Stream::None;
+    }
+
+    pub fn streaming_to(&self) -> Option<usize> {
+        match self.stream {
+            Stream::Running(to) => Some(to),
+            Stream::None | Stream::Chosen(_) => None,
+        }
+    }
+
+    pub fn leaving(&self) -> bool {
+        self.stream != Stream::None
+    }
+
+    /// Whether calling a hand-off off would do anything.
+    pub fn may_call_off(&self) -> bool {
+        let mut probe = self.clone();
+        !probe.fence_step(Event::CallOff).is_empty()
+    }
+}

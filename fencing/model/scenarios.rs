@@ -1,0 +1,332 @@
+//! What is explored: the sound protocol within small and large budgets, and the protocol without
+//! each of its rules. Owns names and budgets.
+
+use polyplane_fencing::Rule;
+
+use super::{Budget, Happening, MemberReads, Replies, Scenario, Survival};
+
+/// A scenario and the name it is reported under.
+pub type Named = (&'static str, Scenario);
+
+/// Whole spaces small enough for every test run.
+pub fn small() -> Vec<Named> {
+    let none = Budget::default();
+    vec![
+        (
+            "takeover, reads, drift",
+            Scenario::new(Budget {
+                writes: 1,
+                reads: 1,
+                acquires: 1,
+                expiries: 1,
+                ticks: 3,
+                slow: 1,
+                ..none
+            }),
+        ),
+        (
+            "unknown outcomes of commit, acquire and Released",
+            Scenario {
+                member_reads: MemberReads::None,
+                survival: Survival::Checked,
+                ..Scenario::new(Budget {
+                    writes: 1,
+                    acquires: 2,
+                    hand_offs: 1,
+                    losses: 2,
+                    expiries: 1,
+                    ..none
+                })
+            },
+        ),
+        (
+            "hand-off, reads, a lost reply",
+            Scenario::new(Budget {
+                writes: 1,
+                reads: 1,
+                acquires: 1,
+                hand_offs: 1,
+                losses: 1,
+                ..none
+            }),
+        ),
+        (
+            "two incarnations of one replica",
+            Scenario::new(Budget {
+                acquires: 1,
+                ticks: 3,
+                ..none
+            })
+            .processes(&[0, 1, 0], 2),
+        ),
+        (
+            "two incarnations, a lost reply, survivors",
+            Scenario {
+                member_reads: MemberReads::None,
+                survival: Survival::Checked,
+                ..Scenario::new(Budget {
+                    writes: 1,
+                    acquires: 2,
+                    losses: 1,
+                    ..none
+                })
+            }
+            .processes(&[0, 1, 0], 2),
+        ),
+    ]
+}
+
+/// Larger budgets, for hours rather than seconds.
+pub fn large() -> Vec<Named> {
+    let none = Budget::default();
+    vec![
+        (
+            "takeover, reads, drift, lagging replies",
+            Scenario {
+                replies: Replies::Lagging,
+                ..Scenario::new(Budget {
+                    writes: 2,
+                    reads: 2,
+                    acquires: 2,
+                    expiries: 2,
+                    ticks: 5,
+                    slow: 1,
+                    ..none
+                })
+            },
+        ),
+        (
+            "takeover, member reads in steps",
+            Scenario {
+                member_reads: MemberReads::InSteps,
+                ..Scenario::new(Budget {
+                    writes: 1,
+                    reads: 1,
+                    acquires: 1,
+                    expiries: 1,
+                    ticks: 5,
+                    slow: 1,
+                    ..none
+                })
+            },
+        ),
+        (
+            "unknown outcomes, lagging replies",
+            Scenario {
+                member_reads: MemberReads::None,
+                replies: Replies::Lagging,
+                survival: Survival::Checked,
+                ..Scenario::new(Budget {
+                    writes: 3,
+                    acquires: 3,
+                    hand_offs: 1,
+                    losses: 3,
+                    expiries: 1,
+                    ..none
+                })
+            },
+        ),
+        (
+            "two hand-offs, reads, two lost replies",
+            Scenario::new(Budget {
+                writes: 2,
+                reads: 1,
+                acquires: 2,
+                hand_offs: 2,
+                losses: 2,
+                ticks: 2,
+                ..none
+            }),
+        ),
+        (
+            "hand-off, crash, reads, drift, a lost reply",
+            Scenario::new(Budget {
+                writes: 2,
+                reads: 1,
+                acquires: 2,
+                hand_offs: 1,
+                losses: 1,
+                expiries: 1,
+                ticks: 4,
+                slow: 1,
+            }),
+        ),
+        (
+            "two incarnations, hand-off, a lost reply",
+            Scenario {
+                survival: Survival::Checked,
+                ..Scenario::new(Budget {
+                    writes: 1,
+                    reads: 1,
+                    acquires: 2,
+                    hand_offs: 1,
+                    losses: 1,
+                    ticks: 4,
+                    ..none
+                })
+                .processes(&[0, 1, 0], 2)
+            },
+        ),
+        (
+            "three replicas, two expiries, hand-off",
+            Scenario::new(Budget {
+                writes: 1,
+                reads: 1,
+                acquires: 2,
+                hand_offs: 1,
+                expiries: 2,
+                ticks: 4,
+                ..none
+            })
+            .processes(&[0, 1, 2], 3),
+        ),
+    ]
+}
+
+/// Three replicas and wide budgets, for random walks.
+pub fn wide() -> Scenario {
+    Scenario {
+        replies: Replies::Lagging,
+        member_reads: MemberReads::InSteps,
+        ..Scenario::new(Budget {
+            writes: 12,
+            reads: 20,
+            acquires: 12,
+            hand_offs: 6,
+            losses: 8,
+            expiries: 3,
+            ticks: 60,
+            slow: 4,
+        })
+        .processes(&[0, 1, 2, 0, 1], 3)
+    }
+}
+
+/// The protocol without a rule, in the smallest scenario that misses it.
+pub fn without(rule: Rule) -> Scenario {
+    let none = Budget::default();
+    let unread = |budget| Scenario {
+        member_reads: MemberReads::None,
+        ..Scenario::new(budget)
+    };
+    let survival = |scenario| Scenario {
+        survival: Survival::Checked,
+        ..scenario
+    };
+    let takeover = Budget {
+        writes: 1,
+        reads: 1,
+        acquires: 1,
+        expiries: 1,
+        ..none
+    };
+    let scenario = match rule {
+        Rule::CommitComparesFence | Rule::CommitSettledByWrite => unread(Budget {
+            writes: 1,
+            losses: 1,
+            ..none
+        }),
+        Rule::CommitComparesOwnMember => unread(Budget {
+            writes: 1,
+            expiries: 1,
+            ..none
+        }),
+        Rule::AcquireComparesFence => unread(Budget {
+            acquires: 2,
+            hand_offs: 1,
+            ..none
+        }),
+        // B's key is gone, C saw it long ago; then A's goes, B takes the plane and C takes it from B.
+        Rule::AcquireComparesOwnMember => Scenario {
+            focus: |world, happening| match (happening, world.spent()) {
+                (Happening::Expire(process), spent) => process + spent.expiries as usize == 1,
+                (Happening::See(process), spent) => process + spent.expiries as usize == 3,
+                (Happening::ReadMember(process), spent) => process != 1 && spent.ticks > 0,
+                (Happening::Acquire(process), _) => process > 0,
+                _ => true,
+            },
+            ..Scenario::new(Budget {
+                acquires: 2,
+                expiries: 2,
+                ticks: 3,
+                ..none
+            })
+        }
+        .processes(&[0, 1, 2], 3),
+        Rule::TakeoverNamesIncarnation => survival(unread(none).processes(&[0, 1, 0], 2)),
+        Rule::ProofNamesIncarnation => Scenario::new(Budget {
+            acquires: 1,
+            ticks: 4,
+            ..none
+        })
+        .processes(&[0, 1, 0], 2),
+        Rule::ProofCountsFromSending => Scenario {
+            member_reads: MemberReads::InSteps,
+            ..Scenario::new(Budget {
+                reads: 1,
+                expiries: 1,
+                ticks: 3,
+                ..none
+            })
+        }
+        .processes(&[0], 1),
+        Rule::TakeoverWaits => Scenario::new(takeover),
+        Rule::TakeoverWaitsMargin => Scenario::new(Budget {
+            ticks: 3,
+            slow: 1,
+            ..takeover
+        }),
+        Rule::AdoptionWaits => Scenario::new(Budget {
+            acquires: 2,
+            losses: 1,
+            ticks: 1,
+            ..takeover
+        }),
+        Rule::OwnFenceIsAdopted => survival(unread(Budget {
+            acquires: 1,
+            expiries: 1,
+            losses: 1,
+            ..none
+        })),
+        Rule::ReleaseAfterWait => Scenario::new(Budget {
+            acquires: 2,
+            hand_offs: 1,
+            expiries: 1,
+            ..none
+        })
+        .processes(&[0, 1, 2], 3),
+        Rule::TenureEndsBeforeReleased => unread(Budget {
+            hand_offs: 1,
+            ..none
+        }),
+        Rule::AnswerNeedsTenure => Scenario::new(Budget {
+            writes: 1,
+            reads: 1,
+            acquires: 1,
+            hand_offs: 1,
+            ..none
+        }),
+        Rule::AnswerNeedsLease => Scenario::new(Budget {
+            ticks: 3,
+            ..takeover
+        }),
+        Rule::ReleaseSettledByWrite => Scenario::new(Budget {
+            acquires: 1,
+            hand_offs: 1,
+            losses: 1,
+            ..none
+        }),
+        Rule::StreamOnlyFromReleased => unread(Budget {
+            hand_offs: 1,
+            reads: 0,
+            ..takeover
+        }),
+        Rule::StreamAtReleasedHead => unread(Budget {
+            writes: 1,
+            acquires: 1,
+            hand_offs: 2,
+            ..none
+        }),
+    };
+    scenario.without(rule)
+}

@@ -1,0 +1,205 @@
+//! The store of the model: one fence, member keys, and a history of writes. Owns what a
+//! transaction does there and the invariants the store can see.
+
+use polyplane_fencing::{
+    Attempt, Compare, Directory, Epoch, Fence, FenceState, Holder, Incarnation, Observed, Outcome,
+    Refusal, Revision, Time, Transaction, Write,
+};
+
+use super::{Breach, Scenario, Writes};
+
+/// What a transaction is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Request {
+    Fence(Attempt),
+    Commit { write: u8, epoch: Epoch },
+}
+
+/// What came of it, with the history as it was then.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reply {
+    pub outcome: Outcome,
+    pub history: Vec<u8>,
+}
+
+/// A transaction on its way, or its reply on the way back.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Message {
+    pub from: usize,
+    pub sender: Option<Holder>,
+    pub request: Request,
+    pub transaction: Transaction,
+    pub sent: Time,
+    pub reply: Option<Reply>,
+    /// Its sender reported it as unknown.
+    pub forgotten: bool,
+}
+
+impl Message {
+    /// The same message, sent by this process.
+    pub fn of(self, process: usize) -> Self {
+        Self {
+            from: process,
+            ..self
+        }
+    }
+
+    pub fn releases(&self) -> bool {
+        self.transaction.writes.iter().any(|write| match write {
+            Write::PutFence(fence) => matches!(fence.state, FenceState::Released { .. }),
+            Write::PutMember { .. } | Write::DeleteMember(_) | Write::PutLeaseTerms(_) => false,
+        })
+    }
+}
+
+/// Fence, member keys and history count their revisions apart: nothing compares one's with
+/// another's, and so fewer states differ.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Store {
+    fence: Option<Observed<Fence>>,
+    members: [Option<Incarnation>; 3],
+    member_revision: u64,
+    history: Vec<u8>,
+}
+
+impl Store {
+    pub fn fence(&self) -> Option<Observed<Fence>> {
+        self.fence.clone()
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.fence
+            .as_ref()
+            .map_or(0, |fence| fence.value.epoch.get())
+    }
+
+    pub fn member(&self, name: usize) -> Option<Incarnation> {
+        self.members[name]
+    }
+
+    pub fn members(&self) -> [Option<Incarnation>; 3] {
+        self.members
+    }
+
+    pub fn view(&self) -> Revision {
+        Revision::new(self.member_revision)
+    }
+
+    pub fn history(&self) -> Vec<u8> {
+        self.history.clone()
+    }
+
+    pub fn put_member(&mut self, name: usize) -> Revision {
+        self.member_revision += 1;
+        self.members[name] = Some(Incarnation::new(self.member_revision));
+        self.view()
+    }
+
+    pub fn remove_member(&mut self, name: usize) {
+        self.member_revision += 1;
+        self.members[name] = None;
+    }
+
+    /// Applies or refuses a transaction.
+    pub fn apply(
+        &mut self,
+        scenario: &Scenario,
+        message: &Message,
+        sender_lives: bool,
+        denied: Writes,
+    ) -> (Outcome, Option<Breach>) {
+        let transaction = &message.transaction;
+        if !transaction
+            .compares
+            .iter()
+            .all(|compare| self.holds(scenario, compare))
+        {
+            let refusal = Refusal {
+                at: Revision::new(self.history.len() as u64),
+                fence: self.fence.clone(),
+                own_incarnation: self.members[scenario.names[message.from]],
+                directory: Directory::Present,
+            };
+            return (Outcome::Refused(refusal), None);
+        }
+        match message.request {
+            Request::Commit { write, epoch } => {
+                let breach = self.commit_breach(message, epoch, sender_lives, denied, write);
+                self.history.push(write);
+                (
+                    Outcome::Applied(Revision::new(self.history.len() as u64)),
+                    breach,
+                )
+            }
+            Request::Fence(_) => {
+                let breach = self.put_fence(transaction);
+                let revision = self
+                    .fence
+                    .as_ref()
+                    .map_or(Revision::default(), |f| f.revision);
+                (Outcome::Applied(revision), breach)
+            }
+        }
+    }
+
+    fn commit_breach(
+        &self,
+        message: &Message,
+        epoch: Epoch,
+        sender_lives: bool,
+        denied: Writes,
+        write: u8,
+    ) -> Option<Breach> {
+        let current = self.fence.as_ref().is_some_and(|fence| {
+            let fence = &fence.value;
+            let holder = Some(&fence.holder) == message.sender.as_ref();
+            holder && fence.epoch == epoch && fence.state == FenceState::Held
+        });
+        if !current {
+            return Some(Breach::OldEpochWrote);
+        }
+        if !sender_lives {
+            return Some(Breach::DeadWrote);
+        }
+        (denied & 1 << write != 0).then_some(Breach::DeniedThenDone)
+    }
+
+    fn put_fence(&mut self, transaction: &Transaction) -> Option<Breach> {
+        let mut breach = None;
+        for write in &transaction.writes {
+            let Write::PutFence(value) = write else {
+                continue;
+            };
+            let revision = self.fence.as_ref().map_or(0, |fence| fence.revision.get()) + 1;
+            if let Some(Observed { value: old, .. }) = &self.fence {
+                let same = old.holder == value.holder && old.epoch == value.epoch;
+                if !same && value.epoch <= old.epoch {
+                    breach = Some(Breach::EpochFell);
+                }
+            }
+            let revision = Revision::new(revision);
+            self.fence = Some(Observed {
+                value: value.clone(),
+                revision,
+            });
+        }
+        breach
+    }
+
+    fn holds(&self, scenario: &Scenario, compare: &Compare) -> bool {
+        let key = |replica| {
+            let name = scenario.ids.iter().position(|id| id == replica);
+            name.and_then(|name| self.members[name])
+        };
+        match compare {
+            Compare::FenceAbsent => self.fence.is_none(),
+            Compare::FenceAt(at) => self.fence.as_ref().is_some_and(|f| f.revision == *at),
+            Compare::DirectoryPresent => true,
+            Compare::MemberIs(holder) => key(&holder.replica) == Some(holder.incarnation),
+            Compare::MemberIsNot(holder) => key(&holder.replica) != Some(holder.incarnation),
+            Compare::MemberAbsent(replica) => key(replica).is_none(),
+            Compare::LevelFloorAt(floor) => floor.is_none(),
+            Compare::LeaseTermsAt(terms) => terms.is_none(),
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! What happens, happening by happening: the least a driver does, and the invariants it can see.
+//! Owns no decision: those are the crate's.
+
+use std::sync::Arc;
+
+use polyplane_fencing::{
+    Action, Event, Incarnation, Load, Outcome, Proof, ReplicaId, Streaming, TenureEnd, Time,
+    Verdict, member,
+};
+
+use super::replica::{self, Replica, View};
+use super::store::{Reply, Request, Store};
+use super::{Breach, Happening, MARGIN, READ_LEASE, Replies, Scenario, World};
+
+impl World {
+    pub(super) fn happen(&mut self, scenario: &Scenario, happening: Happening) {
+        match happening {
+            Happening::Tick { slow } => self.tick(slow),
+            Happening::Expire(process) => {
+                self.spent.expiries += 1;
+                self.expire(process);
+            }
+            Happening::Start(process) => self.start(scenario, process),
+            Happening::See(process) => self.see(process),
+            Happening::ReadMember(process) => self.read_member(process),
+            Happening::SendMemberRead(process) => self.replica(process).send_member_read(),
+            Happening::ServeMemberRead(process) => {
+                let found = self.store.member(self.replicas[process].name());
+                self.replica(process).serve_member_read(found);
+            }
+            Happening::AnswerMemberRead(process) => {
+                if let Some((sent, found)) = self.replica(process).take_member_read() {
+                    self.member_read(process, sent, found);
+                }
+            }
+            Happening::Acquire(process) => {
+                self.spent.acquires += 1;
+                self.acquire(process);
+            }
+            Happening::Apply(index) => {
+                self.apply(scenario, index);
+                let prompt = scenario.replies == Replies::Prompt;
+                if prompt && self.net.get(index).is_some_and(|m| m.reply.is_some()) {
+                    self.reply(index);
+                }
+            }
+            Happening::Reply(index) => self.reply(index),
+            Happening::Lose(index) => {
+                self.spent.losses += 1;
+                self.lose(index);
+            }
+            Happening::Write(process) => self.write(process),
+            Happening::Read(process) => {
+                self.spent.reads += 1;
+                let floor = self.observed;
+                self.replica(process).read(floor);
+            }
+            Happening::Answer(process) => self.answer(process),
+            Happening::HandOff { from, to } => {
+                self.spent.hand_offs += 1;
+                let successor = scenario.id(to);
+                let streaming = Streaming::To(successor.clone());
+                self.replica(from).stream_towards(to);
+                let hand_off = Event::HandOff {
+                    successor: Some(successor),
+                    streaming,
+                };
+                self.fence_event(from, hand_off, None);
+            }
+            Happening::DeliverStream { from, to } => {
+                let state = self.replicas[from].state().to_vec();
+                let event = self.replica(to).receive_stream(state);
+                self.fence_event(to, event, None);
+            }
+            Happening::EndStream(process) => {
+                self.replica(process).stream_is_over();
+                self.fence_event(process, Event::StreamEnded, None);
+            }
+            Happening::CallOff(process) => {
+                self.replica(process).stream_is_over();
+                self.fence_event(process, Event::CallOff, None);
+            }
+        }
+    }
+
+    fn tick(&mut self, slow: Option<usize>) {
+        self.spent.ticks += 1;
+        for process in 0..self.replicas.len() {
+            match slow == Some(process) {
+                true => {
+                    self.spent.slow += 1;
+                    self.replica(process).lose_a_tick();
+                }
+                false => self.replica(process).advance(1),
+            }
+        }
+    }
+
+    pub(super) fn lives(&self, process: usize) -> bool {
+        self.replicas[process].holder().is_some_and(|holder| {
+            self.store.member(self.replicas[process].name()) == Some(holder.incarnation)
+        })
+    }
+
+    fn expire(&mut self, process: usize) {
+        let ticks = self.spent.ticks;
+        let name = self.replicas[process].name();
+        self.store.remove_member(name);
+        for other in 0..self.replicas.len() {
+            if self.replicas[other].name() == name && self.replicas[other].runs() {
+                self.replica(other).key_was_lost(ticks);
+            }
+        }
+    }
+
+    /// A newcomer removes its predecessor's key and puts its own, as [`member::Member`] says.
+    pub(super) fn start(&mut self, scenario: &Scenario, process: usize) {
+        let name = self.replicas[process].name();
+        let facts = |store: &Store| member::JoinFacts {
+            predecessor: store.member(name),
+            level_floor: None,
+            terms: None,
+        };
+        let mut member = replica::newcomer(scenario, process);
+        let now = self.replicas[process].now();
+        for _ in 0..2 {
+            let predecessor = self.store.member(name);
+            let actions = member.step(now, member::Event::Facts(facts(&self.store)));
+            let [member::Action::Transact { attempt, .. }] = actions[..] else {
+                panic!("a newcomer sends one transaction, not {actions:?}");
+            };
+            let revision = match predecessor {
+                Some(_) => {
+                    self.expire(process);
+                    self.store.view()
+                }
+                None => self.store.put_member(name),
+            };
+            let outcome = Outcome::Applied(revision);
+            member.step(now, member::Event::Done { attempt, outcome });
+            if member.holder().is_some() {
+                break;
+            }
+        }
+        self.replica(process).begin(scenario, member);
+        self.see(process);
+    }
+
+    pub(super) fn see(&mut self, process: usize) {
+        let view = View {
+            number: self.store.view(),
+            members: self.store.members(),
+        };
+        let ids: Vec<(usize, ReplicaId)> = self
+            .replicas
+            .iter()
+            .filter_map(|r| Some((r.name(), r.holder()?.replica.clone())))
+            .collect();
+        self.replica(process).see(view, &ids);
+    }
+
+    fn read_member(&mut self, process: usize) {
+        let now = self.replicas[process].now();
+        let found = self.store.member(self.replicas[process].name());
+        self.member_read(process, now, found);
+    }
+
+    fn member_read(&mut self, process: usize, sent: Time, found: Option<Incarnation>) {
+        let event = member::Event::MemberRead { sent, found };
+        self.member_event(process, event);
+    }
+
+    fn member_event(&mut self, process: usize, event: member::Event) {
+        for action in self.replica(process).member_step(event) {
+            if action == member::Action::CloseAllPlanes {
+                self.fence_event(process, Event::MemberLost, None);
+            }
+        }
+    }
+
+    pub(super) fn could_acquire(&self, process: usize) -> bool {
+        let mut probe = Replica::clone(&self.replicas[process]);
+        let actions = probe.acquire(self.store.fence());
+        actions.iter().any(|a| matches!(a, Action::Transact { .. }))
+    }
+
+    pub(super) fn acquire(&mut self, process: usize) {
+        let fence = self.store.fence();
+        let actions = self.replica(process).acquire(fence);
+        self.perform(process, actions, None);
+    }
+
+    fn write(&mut self, process: usize) {
+        self.spent.writes += 1;
+        let write = self.next_write;
+        self.next_write += 1;
+        let request = self.replica(process).send_write(write).of(process);
+        self.net.push(request);
+    }
+
+    fn answer(&mut self, process: usize) {
+        let ticks = self.spent.ticks;
+        let Some((read, verdict)) = self.replica(process).check_read() else {
+            return;
+        };
+        match verdict {
+            Verdict::Answer => {
+                if read.floor & !read.value != 0 {
+                    self.breach = Some(Breach::StaleRead);
+                }
+                let allowed = READ_LEASE + MARGIN;
+                let lost = self.replicas[process].key_lost_at();
+                if lost.is_some_and(|lost| u64::from(ticks - lost) >= allowed) {
+                    self.breach = Some(Breach::AnswerOfTheDead);
+                }
+                self.observed |= read.value;
+                self.replica(process).end_read();
+            }
+            Verdict::Moved => self.replica(process).end_read(),
+            Verdict::Wait => {}
+        }
+    }
+
+    pub(super) fn apply(&mut self, scenario: &Scenario, index: usize) {
+        let message = self.net[index].clone();
+        let sender = &self.replicas[message.from];
+        let Some(holder) = message.sender.clone() else {
+            return;
+        };
+        let alive = self.store.member(sender.name()) == Some(holder.incarnation);
+        let (outcome, breach) = self.store.apply(scenario, &message, alive, self.denied);
+        self.breach = self.breach.or(breach);
+        if message.forgotten {
+            self.net.remove(index);
+            return;
+        }
+        let history = self.store.history();
+        self.net[index].reply = Some(Reply { outcome, history });
+    }
+
+    pub(super) fn reply(&mut self, index: usize) {
+        let message = self.net.remove(index);
+        let Some(reply) = message.reply else {
+            return;
+        };
+        if self.replicas[message.from].holder().as_ref() != message.sender.as_ref() {
+            return;
+        }
+        self.outcome(
+            message.from,
+            message.request,
+            reply.outcome,
+            reply.history,
+            message.sent,
+        );
+    }
+
+    fn lose(&mut self, index: usize) {
+        let message = &mut self.net[index];
+        message.forgotten = true;
+        let (from, request, sent) = (message.from, message.request, message.sent);
+        let sender = message.sender.clone();
+        let applied = message.reply.is_some();
+        if applied {
+            self.net.remove(index);
+        }
+        let history = self.store.history();
+        if self.replicas[from].holder() == sender {
+            self.outcome(from, request, Outcome::Unknown, history, sent);
+        }
+    }
+
+    /// Feeds one outcome to the machines, and tells the caller of a write.
+    fn outcome(
+        &mut self,
+        process: usize,
+        request: Request,
+        outcome: Outcome,
+        history: Vec<u8>,
+        sent: Time,
+    ) {
+        let loss = match &outcome {
+            Outcome::Refused(refusal) => {
+                let mine = self.replicas[process]
+                    .holder()
+                    .map(|holder| holder.incarnation);
+                refusal.own_incarnation != mine
+            }
+            Outcome::Applied(_) | Outcome::Rejected | Outcome::Unknown => false,
+        };
+        match request {
+            Request::Fence(attempt) => {
+                let event = Event::Done { attempt, outcome };
+                self.fence_event(process, event, Some(&history));
+            }
+            Request::Commit { write, .. } => {
+                if let Outcome::Applied(_) = outcome {
+                    self.acknowledge(write);
+                    self.replica(process).publish(write);
+                    let proof = Proof { sent };
+                    self.member_event(process, member::Event::Proven(proof));
+                }
+                let refused = matches!(outcome, Outcome::Refused(_));
+                let event = Event::CommitDone(outcome);
+                self.fence_event(process, event, Some(&history));
+                if refused && self.replica(process).take_batch().is_some() {
+                    self.deny(write);
+                }
+            }
+        }
+        if loss {
+            self.member_event(process, member::Event::LossProven);
+        }
+    }
+
+    fn acknowledge(&mut self, write: u8) {
+        self.observed |= 1 << write;
+        if !self.store.history().contains(&write) {
+            self.breach = Some(Breach::AcknowledgedButLost);
+        }
+        if self.denied & 1 << write != 0 {
+            self.breach = Some(Breach::SettledTwice);
+        }
+    }
+
+    fn deny(&mut self, write: u8) {
+        self.denied |= 1 << write;
+        if self.store.history().contains(&write) {
+            self.breach = Some(Breach::DeniedButDone);
+        }
+    }
+
+    fn fence_event(&mut self, process: usize, event: Event, history: Option<&[u8]>) {
+        let actions = self.replica(process).fence_step(event);
+        self.perform(process, actions, history);
+    }
+
+    /// Does what a plane's fence says, in order.
+    fn perform(&mut self, process: usize, actions: Vec<Action>, history: Option<&[u8]>) {
+        for action in actions {
+            match action {
+                Action::Transact {
+                    attempt,
+                    transaction,
+                } => {
+                    let message = self.replicas[process]
+                        .message(attempt, transaction)
+                        .of(process);
+                    if message.releases() && self.replicas[process].tenure().is_some() {
+                        self.breach = Some(Breach::ReleasedUnderTenure);
+                    }
+                    self.net.push(message);
+                }
+                Action::OpenTenure { load, .. } => {
+                    let stored = self.store.history();
+                    let event = match load {
+                        Load::Store { .. } => self.replica(process).load(stored),
+                        Load::Streamed { .. } => self.replica(process).load_stream(),
+                        Load::Kept { .. } => self.replica(process).keep(),
+                    };
+                    if self.observed & !self.replicas[process].writes() != 0 {
+                        self.breach = Some(Breach::StaleLoad);
+                    }
+                    self.fence_event(process, event, None);
+                }
+                Action::EndTenure { end, .. } => {
+                    let batch = self.replica(process).take_batch();
+                    if let (
+                        Some(write),
+                        TenureEnd::Lost {
+                            settled_through: Some(_),
+                        },
+                    ) = (batch, end)
+                    {
+                        self.decide(write, history.unwrap_or_default());
+                    }
+                }
+                Action::Settle { .. } => {
+                    let decided = history.map(<[u8]>::to_vec).unwrap_or_default();
+                    if let Some(write) = self.replica(process).take_batch() {
+                        self.decide(write, &decided);
+                    }
+                    let event = self.replica(process).replay(decided);
+                    self.fence_event(process, event, None);
+                }
+                Action::Stream { .. } => self.replica(process).stream_runs(),
+                Action::ReadFence
+                | Action::StopAccepting
+                | Action::ResumeAccepting
+                | Action::Released { .. }
+                | Action::RemoveRange { .. }
+                | Action::AskHolder(_)
+                | Action::NotTaken(_)
+                | Action::NotYet { .. } => {}
+            }
+        }
+    }
+
+    /// History up to a write that no older transaction survives tells what became of a batch.
+    fn decide(&mut self, write: u8, history: &[u8]) {
+        match history.contains(&write) {
+            true => self.acknowledge(write),
+            false => self.deny(write),
+        }
+    }
+
+    fn replica(&mut self, process: usize) -> &mut Replica {
+        Arc::make_mut(&mut self.replicas[process])
+    }
+
+    /// F8: everybody else is dead and what was under way is lost; does this process come to answer?
+    pub(super) fn survived_by(&self, scenario: &Scenario, survivor: usize) -> bool {
+        if self.breach.is_some() || !self.replicas[survivor].runs() {
+            return true;
+        }
+        let mut world = self.clone();
+        for other in 0..world.replicas.len() {
+            if other != survivor && world.lives(other) {
+                world.expire(other);
+            }
+        }
+        world.net.retain(|message| message.from == survivor);
+        for _ in 0..12 {
+            if world.replicas[survivor].answers() {
+                return true;
+            }
+            if !world.lives(survivor) {
+                world.start(scenario, survivor);
+            }
+            world.see(survivor);
+            world.replica(survivor).advance(READ_LEASE + MARGIN);
+            world.read_member(survivor);
+            while !world.net.is_empty() {
+                world.apply(scenario, 0);
+                if world
+                    .net
+                    .first()
+                    .is_some_and(|message| message.reply.is_some())
+                {
+                    world.reply(0);
+                }
+            }
+            if world.replicas[survivor].may_call_off() {
+                world.happen(scenario, Happening::CallOff(survivor));
+            }
+            world.acquire(survivor);
+        }
+        false
+    }
+}

@@ -1,0 +1,543 @@
+//! One plane's fence at one replica: take it, commit under it, hand it off, delete under it.
+//! Owns the tenure and the order in which rights begin and end; must not know the plane's content,
+//! keys or the peer channel. `taking`, `settling` and `parting` hold the transitions.
+
+mod parting;
+mod settling;
+mod taking;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+
+use polyplane_ring::ReplicaId;
+
+use crate::read_lease::{LeaseStatus, ReadLease};
+use crate::record::{Epoch, Fence, Holder, Observed, Revision};
+use crate::rules::{Rule, Rules};
+use crate::time::{LeaseTerms, Time};
+use crate::transaction::{Attempt, Compare, Outcome, Refusal, Transaction};
+use crate::witness::Sighting;
+
+/// Which plane it is, as far as the protocol cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PlaneKind {
+    /// The root plane, which no directory lists.
+    Root,
+    /// A plane with a directory record; every acquire compares that it exists (FENCING 10).
+    Tenant,
+}
+
+/// The right to answer for a plane, from [`Action::OpenTenure`] to [`Action::EndTenure`]. Every
+/// answer names the one it was computed under; tokens of ended tenures are worthless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenure {
+    epoch: Epoch,
+    opening: u32,
+}
+
+impl Tenure {
+    /// The fence's epoch under this tenure.
+    pub fn epoch(self) -> Epoch {
+        self.epoch
+    }
+}
+
+/// What a commit of the plane must compare. The committer gathers the guards of all planes of a
+/// batch; the member compare of one replica is the same for all and is sent once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Guard {
+    fence: Revision,
+    member: Holder,
+    rules: Rules,
+}
+
+impl Guard {
+    /// The plane's fence at the revision this holder knows.
+    pub fn fence(&self) -> Option<Compare> {
+        let keep = self.rules.keep(Rule::CommitComparesFence);
+        keep.then_some(Compare::FenceAt(self.fence))
+    }
+
+    /// The own member key.
+    pub fn member(&self) -> Option<Compare> {
+        let keep = self.rules.keep(Rule::CommitComparesOwnMember);
+        keep.then(|| Compare::MemberIs(self.member.clone()))
+    }
+}
+
+/// Whether a batch may be sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CommitPermit {
+    /// Now, with these compares; report [`Event::CommitSent`] before it leaves.
+    Granted(Guard),
+    /// Not yet: a wait runs, state is being loaded, another batch is unsettled, or a hand-off is
+    /// under way.
+    Wait,
+    /// Not under this tenure.
+    Moved,
+}
+
+/// Whether an answer computed under a tenure may leave. The only check there is; it is made after
+/// the request arrived and at the moment it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It may.
+    Answer,
+    /// Not yet: ask again after the next proof, or when the wait is over.
+    Wait,
+    /// Never under this tenure: compute it again at the owner.
+    Moved,
+}
+
+/// Where the state of a new tenure comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Load {
+    /// The store, read at this revision or later.
+    Store {
+        /// The acquire's revision.
+        not_before: Revision,
+    },
+    /// The state streamed by the predecessor is exactly the released one.
+    Streamed {
+        /// Its head.
+        head: Revision,
+    },
+    /// The state in memory: the hand-off was called off and nobody was in between.
+    Kept {
+        /// Its head.
+        head: Revision,
+    },
+}
+
+/// Whether a hand-off carries the plane's state.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Streaming {
+    /// Stream state and history to this replica first.
+    To(ReplicaId),
+    /// An asleep plane, or no successor: release only.
+    Nothing,
+}
+
+/// What happens to a plane's fence.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// This replica is designated, or needs the plane: take the fence if the rules allow it.
+    Acquire(Sighting),
+    /// The fence was looked at for another reason. Only an own forgotten fence is acted on.
+    Looked(Sighting),
+    /// The outcome of an [`Action::Transact`].
+    Done {
+        /// Which sending.
+        attempt: Attempt,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// The state asked for by [`Action::OpenTenure`] is in memory, up to this head.
+    Loaded {
+        /// The revision of the plane's last commit in it.
+        head: Revision,
+    },
+    /// A batch under a [`Guard`] is about to be sent.
+    CommitSent,
+    /// What became of that batch. A refusal carries this plane's fence.
+    CommitDone(Outcome),
+    /// The history asked for by [`Action::Settle`] was replayed, up to this head.
+    Replayed {
+        /// The revision of the plane's last commit in it.
+        head: Revision,
+    },
+    /// A predecessor streamed the plane's state to this replica, up to this head.
+    StreamReceived {
+        /// The revision of the plane's last commit in it.
+        head: Revision,
+    },
+    /// The received stream was thrown away, for want of memory or time.
+    StreamDropped,
+    /// Hand the plane off.
+    HandOff {
+        /// A hint for the record.
+        successor: Option<ReplicaId>,
+        /// What goes ahead of it.
+        streaming: Streaming,
+    },
+    /// The streaming asked for by [`Action::Stream`] ended, well or not.
+    StreamEnded,
+    /// Call the hand-off off: its deadline passed, or the successor is gone.
+    CallOff,
+    /// Delete the plane.
+    Delete,
+    /// The member key is lost: this incarnation owns nothing any more.
+    MemberLost,
+}
+
+/// What the driver does for a plane's fence, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Send this once and report the outcome. Repeated ones are paced by the driver.
+    Transact {
+        /// Names the sending.
+        attempt: Attempt,
+        /// What to send.
+        transaction: Transaction,
+    },
+    /// Read the fence linearizably, judge it, and report [`Event::Acquire`] again if it is still
+    /// wanted, else [`Event::Looked`].
+    ReadFence,
+    /// The plane is ours. Load its state and report [`Event::Loaded`].
+    OpenTenure {
+        /// The token of every answer.
+        tenure: Tenure,
+        /// Nothing is answered, committed or released before.
+        serve_from: Time,
+        /// Where the state comes from.
+        load: Load,
+    },
+    /// Nothing is answered under this tenure from here on.
+    EndTenure {
+        /// Which.
+        tenure: Tenure,
+        /// Why.
+        end: TenureEnd,
+    },
+    /// No write from before this revision can be applied any more: replay the plane's history from
+    /// the last published revision up to it, answer every caller, report [`Event::Replayed`].
+    Settle {
+        /// Up to where history decides.
+        through: Revision,
+    },
+    /// Stop accepting writes; requests wait.
+    StopAccepting,
+    /// Accept writes again.
+    ResumeAccepting,
+    /// Stream state and history, then report [`Event::StreamEnded`].
+    Stream {
+        /// To whom.
+        to: ReplicaId,
+        /// The head of what is streamed.
+        head: Revision,
+    },
+    /// The fence says Released.
+    Released {
+        /// The record, as far as known.
+        fence: Option<Observed<Fence>>,
+    },
+    /// The fence says Deleted: remove the range in pieces, each comparing the fence at this revision.
+    RemoveRange {
+        /// The revision of the Deleted record.
+        fence: Revision,
+    },
+    /// Ask the living holder over the peer channel to hand over.
+    AskHolder(Holder),
+    /// The plane was not taken.
+    NotTaken(NotTaken),
+    /// The hand-off or deletion cannot begin yet.
+    NotYet {
+        /// When the own wait is over, if that is what it is.
+        serve_from: Time,
+    },
+}
+
+/// Why a tenure ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TenureEnd {
+    /// Its fence is about to be released or deleted.
+    Parting,
+    /// The fence or the member key was found to be another's.
+    Lost {
+        /// Where the history decides an unsettled batch: what is not in it up to here never will be.
+        /// None when only the member key's loss is known: then its outcome stays unknown.
+        settled_through: Option<Revision>,
+    },
+}
+
+/// Why a plane was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NotTaken {
+    /// Its holder is newer than the view: let the view catch up, then look again.
+    ViewTooOld,
+    /// Something changed meanwhile: look again.
+    Changed,
+    /// The store refused to consider the acquire.
+    Rejected,
+    /// The plane is deleted; the range may still have to be removed under this fence.
+    Deleted {
+        /// The revision of the Deleted record, for the compare.
+        fence: Revision,
+    },
+    /// The plane has no directory record.
+    NoDirectoryRecord,
+}
+
+/// The fence of one plane at one incarnation of a replica.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PlaneFence {
+    me: Holder,
+    kind: PlaneKind,
+    terms: LeaseTerms,
+    rules: Rules,
+    attempts: u32,
+    openings: u32,
+    /// The head of a stream received and not yet used.
+    incoming: Option<Revision>,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Phase {
+    Away,
+    Taking(Taking),
+    Held(Held),
+    Parted(Parted),
+    /// The Deleted record is written.
+    Deleted,
+    /// The incarnation is over.
+    Lost,
+}
+
+/// An acquire under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Taking {
+    attempt: Attempt,
+    epoch: Epoch,
+    serve_from: Time,
+    /// The head named by the Released record it takes from.
+    released_head: Option<Revision>,
+}
+
+/// The fence is ours and a tenure is open.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Held {
+    tenure: Tenure,
+    fence: Revision,
+    serve_from: Time,
+    /// None until loaded.
+    head: Option<Revision>,
+    batch: Batch,
+    course: Course,
+}
+
+/// The one batch that may be in flight.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Batch {
+    None,
+    InFlight,
+    /// Its outcome is unknown; this puts the own fence again.
+    Barrier(Attempt),
+    /// It is decided; history is being replayed.
+    Replaying,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Course {
+    Serving,
+    /// Nothing is accepted; what is in flight settles.
+    Leaving {
+        goal: Goal,
+        stream: StreamStage,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Goal {
+    Release { successor: Option<ReplicaId> },
+    Delete,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum StreamStage {
+    Pending(ReplicaId),
+    Running,
+    Done,
+}
+
+/// Released or Deleted was sent; there is no tenure.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Parted {
+    attempt: Attempt,
+    stage: PartedStage,
+    goal: Goal,
+    epoch: Epoch,
+    fence: Revision,
+    head: Revision,
+    /// Only without [`Rule::TenureEndsBeforeReleased`].
+    tenure: Option<Tenure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum PartedStage {
+    Sent,
+    /// Held was sent again, to call the hand-off off.
+    Reclaiming,
+}
+
+impl PlaneFence {
+    /// A plane that this incarnation has nothing to do with yet.
+    pub fn new(me: Holder, kind: PlaneKind, terms: LeaseTerms, rules: Rules) -> Self {
+        let phase = Phase::Away;
+        Self {
+            me,
+            kind,
+            terms,
+            rules,
+            attempts: 0,
+            openings: 0,
+            incoming: None,
+            phase,
+        }
+    }
+
+    /// The open tenure, if there is one.
+    pub fn tenure(&self) -> Option<Tenure> {
+        match &self.phase {
+            Phase::Held(held) => Some(held.tenure),
+            Phase::Parted(parted) => parted.tenure,
+            Phase::Away | Phase::Taking(_) | Phase::Deleted | Phase::Lost => None,
+        }
+    }
+
+    /// May an answer computed under `tenure` leave now?
+    pub fn answer(&self, now: Time, lease: &ReadLease, tenure: Tenure) -> Verdict {
+        let of_lease = match lease.status(now) {
+            LeaseStatus::Open => Verdict::Answer,
+            LeaseStatus::Lapsed => Verdict::Wait,
+            LeaseStatus::Over => return Verdict::Moved,
+        };
+        if !self.rules.keep(Rule::AnswerNeedsTenure) {
+            return of_lease;
+        }
+        match &self.phase {
+            Phase::Held(held) if held.tenure == tenure => match held.ready(now) {
+                true => of_lease,
+                false => Verdict::Wait,
+            },
+            Phase::Parted(parted) if parted.tenure == Some(tenure) => of_lease,
+            Phase::Away
+            | Phase::Taking(_)
+            | Phase::Held(_)
+            | Phase::Parted(_)
+            | Phase::Deleted
+            | Phase::Lost => Verdict::Moved,
+        }
+    }
+
+    /// May a batch prepared under `tenure` be sent now?
+    pub fn commit_permit(&self, now: Time, tenure: Tenure) -> CommitPermit {
+        match &self.phase {
+            Phase::Held(held) if held.tenure == tenure => {
+                let idle = held.batch == Batch::None && held.course == Course::Serving;
+                match idle && held.ready(now) {
+                    true => CommitPermit::Granted(Guard {
+                        fence: held.fence,
+                        member: self.me.clone(),
+                        rules: self.rules,
+                    }),
+                    false => CommitPermit::Wait,
+                }
+            }
+            Phase::Away
+            | Phase::Taking(_)
+            | Phase::Held(_)
+            | Phase::Parted(_)
+            | Phase::Deleted
+            | Phase::Lost => CommitPermit::Moved,
+        }
+    }
+
+    /// Takes one event in and says what to do, in order.
+    ///
+    /// # Panics
+    /// The driver broke the order: a batch was sent without a permit, or an outcome reported twice.
+    pub fn step(&mut self, now: Time, event: Event) -> Vec<Action> {
+        match event {
+            Event::Acquire(sighting) => self.acquire(now, &sighting),
+            Event::Looked(sighting) => self.looked(now, &sighting),
+            Event::Done { attempt, outcome } => self.done(now, attempt, outcome),
+            Event::Loaded { head } => self.loaded(head),
+            Event::CommitSent => self.commit_sent(now),
+            Event::CommitDone(outcome) => self.commit_done(outcome),
+            Event::Replayed { head } => self.replayed(head),
+            Event::StreamReceived { head } => {
+                self.incoming = Some(head);
+                Vec::new()
+            }
+            Event::StreamDropped => {
+                self.incoming = None;
+                Vec::new()
+            }
+            Event::HandOff {
+                successor,
+                streaming,
+            } => self.hand_off(now, successor, streaming),
+            Event::StreamEnded => self.stream_ended(),
+            Event::CallOff => self.call_off(),
+            Event::Delete => self.delete(now),
+            Event::MemberLost => self.lose(None),
+        }
+    }
+
+    fn done(&mut self, now: Time, attempt: Attempt, outcome: Outcome) -> Vec<Action> {
+        match &self.phase {
+            Phase::Taking(taking) if taking.attempt == attempt => {
+                let taking = taking.clone();
+                self.taking_done(now, taking, outcome)
+            }
+            Phase::Held(held) if held.batch == Batch::Barrier(attempt) => {
+                self.barrier_done(outcome)
+            }
+            Phase::Parted(parted) if parted.attempt == attempt => {
+                let parted = parted.clone();
+                self.parted_done(now, parted, outcome)
+            }
+            // The outcome of something given up: a later look at the fence tells (FENCING 17).
+            Phase::Away
+            | Phase::Taking(_)
+            | Phase::Held(_)
+            | Phase::Parted(_)
+            | Phase::Deleted
+            | Phase::Lost => Vec::new(),
+        }
+    }
+
+    fn loaded(&mut self, head: Revision) -> Vec<Action> {
+        if let Phase::Held(held) = &mut self.phase {
+            held.head.get_or_insert(head);
+        }
+        Vec::new()
+    }
+
+    /// The fence or the member key was found to be another's.
+    fn lose(&mut self, refusal: Option<&Refusal>) -> Vec<Action> {
+        let member_lost = refusal.is_none_or(|refusal| !self.lives(refusal));
+        let next = match member_lost {
+            true => Phase::Lost,
+            false => Phase::Away,
+        };
+        self.incoming = None;
+        let tenure = self.tenure();
+        let settled_through = refusal.map(|refusal| refusal.at);
+        self.phase = next;
+        let end = TenureEnd::Lost { settled_through };
+        tenure
+            .map(|tenure| Action::EndTenure { tenure, end })
+            .into_iter()
+            .collect()
+    }
+
+    /// Whether a refusal found the own member key.
+    fn lives(&self, refusal: &Refusal) -> bool {
+        refusal.own_incarnation == Some(self.me.incarnation)
+    }
+
+    fn next_attempt(&mut self) -> Attempt {
+        self.attempts += 1;
+        Attempt(self.attempts)
+    }
+}
+
+impl Held {
+    /// The wait is over and the state is there.
+    fn ready(&self, now: Time) -> bool {
+        now >= self.serve_from && self.head.is_some()
+    }
+}

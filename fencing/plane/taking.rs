@@ -1,0 +1,245 @@
+//! Taking a fence: the four rules of the acquire, and what becomes of it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::plane::{
+    Action, Batch, Course, Held, Load, NotTaken, Phase, PlaneFence, PlaneKind, Taking, Tenure,
+};
+use crate::record::{Epoch, Fence, FenceState, Holder, Observed, Revision};
+use crate::rules::Rule;
+use crate::time::{Duration, Time};
+use crate::transaction::{Compare, Directory, Outcome, Refusal, Transaction, Write};
+use crate::witness::{Life, Sighting};
+
+impl PlaneFence {
+    pub(super) fn acquire(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
+        if self.phase != Phase::Away {
+            return Vec::new();
+        }
+        let Some(fence) = sighting.fence() else {
+            return self.take(
+                now,
+                None,
+                Ground::Free {
+                    released_head: None,
+                },
+            );
+        };
+        let holder = &fence.value.holder;
+        match (&fence.value.state, sighting.life()) {
+            (FenceState::Released { head, .. }, _) => self.take(
+                now,
+                Some(fence),
+                Ground::Free {
+                    released_head: Some(*head),
+                },
+            ),
+            (FenceState::Deleted, _) => {
+                let fence = fence.revision;
+                vec![Action::NotTaken(NotTaken::Deleted { fence })]
+            }
+            (FenceState::Held, _) if *holder == self.me => self.looked(now, sighting),
+            (FenceState::Held, Life::BeforeOpening) => {
+                self.take(now, Some(fence), Ground::BeforeOpening(holder))
+            }
+            (FenceState::Held, Life::Gone { since }) => {
+                self.take(now, Some(fence), Ground::Gone { holder, since })
+            }
+            (FenceState::Held, Life::Alive) => vec![Action::AskHolder(holder.clone())],
+            (FenceState::Held, Life::Unseen) => vec![Action::NotTaken(NotTaken::ViewTooOld)],
+        }
+    }
+
+    /// What the fence says, holds: an own fence without a tenure is adopted.
+    pub(super) fn looked(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
+        match sighting.fence() {
+            Some(fence) => self.adopt_if_own(now, fence).unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    fn adopt_if_own(&mut self, now: Time, fence: &Observed<Fence>) -> Option<Vec<Action>> {
+        let own = fence.value.holder == self.me && fence.value.state == FenceState::Held;
+        let adopt = own && self.phase == Phase::Away && self.rules.keep(Rule::OwnFenceIsAdopted);
+        adopt.then(|| self.take(now, Some(fence), Ground::Own))
+    }
+
+    fn take(
+        &mut self,
+        now: Time,
+        fence: Option<&Observed<Fence>>,
+        ground: Ground<'_>,
+    ) -> Vec<Action> {
+        let epoch = fence
+            .map_or(Epoch::default(), |fence| fence.value.epoch)
+            .next();
+        let attempt = self.next_attempt();
+        let transaction = Transaction {
+            compares: self.acquire_compares(fence, &ground),
+            writes: vec![Write::PutFence(Fence {
+                holder: self.me.clone(),
+                epoch,
+                state: FenceState::Held,
+            })],
+        };
+        let (serve_from, released_head) = match ground {
+            Ground::Free { released_head } => (now, released_head),
+            Ground::BeforeOpening(_) => (now, None),
+            Ground::Gone { since, .. } if self.rules.keep(Rule::TakeoverWaits) => {
+                (since + self.wait(), None)
+            }
+            Ground::Own if self.rules.keep(Rule::AdoptionWaits) => (now + self.wait(), None),
+            Ground::Gone { .. } | Ground::Own => (now, None),
+        };
+        self.phase = Phase::Taking(Taking {
+            attempt,
+            epoch,
+            serve_from,
+            released_head,
+        });
+        vec![Action::Transact {
+            attempt,
+            transaction,
+        }]
+    }
+
+    fn acquire_compares(
+        &self,
+        fence: Option<&Observed<Fence>>,
+        ground: &Ground<'_>,
+    ) -> Vec<Compare> {
+        let mut compares = Vec::with_capacity(4);
+        if self.rules.keep(Rule::AcquireComparesFence) {
+            let fence = fence.map(|fence| Compare::FenceAt(fence.revision));
+            compares.push(fence.unwrap_or(Compare::FenceAbsent));
+        }
+        if self.rules.keep(Rule::AcquireComparesOwnMember) {
+            compares.push(Compare::MemberIs(self.me.clone()));
+        }
+        match ground {
+            Ground::Gone { holder, .. } | Ground::BeforeOpening(holder) => {
+                compares.push(match self.rules.keep(Rule::TakeoverNamesIncarnation) {
+                    true => Compare::MemberIsNot((*holder).clone()),
+                    false => Compare::MemberAbsent(holder.replica.clone()),
+                });
+            }
+            Ground::Free { .. } | Ground::Own => {}
+        }
+        match self.kind {
+            PlaneKind::Tenant => compares.push(Compare::DirectoryPresent),
+            PlaneKind::Root => {}
+        }
+        compares
+    }
+
+    fn wait(&self) -> Duration {
+        match self.rules.keep(Rule::TakeoverWaitsMargin) {
+            true => self.terms.read_lease() + self.terms.margin(),
+            false => self.terms.read_lease(),
+        }
+    }
+
+    pub(super) fn taking_done(
+        &mut self,
+        now: Time,
+        taking: Taking,
+        outcome: Outcome,
+    ) -> Vec<Action> {
+        self.phase = Phase::Away;
+        match outcome {
+            Outcome::Applied(revision) => self.taken(&taking, revision),
+            Outcome::Refused(refusal) => self.taking_refused(now, &refusal),
+            Outcome::Rejected => vec![Action::NotTaken(NotTaken::Rejected)],
+            // It may land later. What the fence then says, holds.
+            Outcome::Unknown => vec![Action::ReadFence],
+        }
+    }
+
+    fn taken(&mut self, taking: &Taking, revision: Revision) -> Vec<Action> {
+        let from_released = match self.rules.keep(Rule::StreamOnlyFromReleased) {
+            true => taking.released_head.is_some(),
+            false => true,
+        };
+        let at_head = match self.rules.keep(Rule::StreamAtReleasedHead) {
+            true => taking
+                .released_head
+                .is_none_or(|head| self.incoming == Some(head)),
+            false => true,
+        };
+        // Whatever was streamed is used now or never.
+        let load = match self.incoming.take() {
+            Some(head) if from_released && at_head => Load::Streamed { head },
+            Some(_) | None => Load::Store {
+                not_before: revision,
+            },
+        };
+        self.open(taking.epoch, revision, taking.serve_from, load)
+    }
+
+    /// Opens a tenure over a fence record that says Held by this incarnation.
+    pub(super) fn open(
+        &mut self,
+        epoch: Epoch,
+        fence: Revision,
+        serve_from: Time,
+        load: Load,
+    ) -> Vec<Action> {
+        assert!(
+            self.tenure().is_none(),
+            "F1: a plane has one tenure at a time"
+        );
+        self.openings += 1;
+        let tenure = Tenure {
+            epoch,
+            opening: self.openings,
+        };
+        self.phase = Phase::Held(Held {
+            tenure,
+            fence,
+            serve_from,
+            head: None,
+            batch: Batch::None,
+            course: Course::Serving,
+        });
+        vec![Action::OpenTenure {
+            tenure,
+            serve_from,
+            load,
+        }]
+    }
+
+    fn taking_refused(&mut self, now: Time, refusal: &Refusal) -> Vec<Action> {
+        if !self.lives(refusal) {
+            return self.lose(Some(refusal));
+        }
+        // An earlier acquire of ours, given up, landed first.
+        if let Some(actions) = refusal
+            .fence
+            .as_ref()
+            .and_then(|f| self.adopt_if_own(now, f))
+        {
+            return actions;
+        }
+        match (self.kind, refusal.directory) {
+            (PlaneKind::Tenant, Directory::Absent) => {
+                vec![Action::NotTaken(NotTaken::NoDirectoryRecord)]
+            }
+            (PlaneKind::Tenant, Directory::Present) | (PlaneKind::Root, _) => {
+                vec![Action::NotTaken(NotTaken::Changed)]
+            }
+        }
+    }
+}
+
+/// What allows a fence to be taken.
+enum Ground<'a> {
+    /// Rule 1: there is none, or it is Released.
+    Free { released_head: Option<Revision> },
+    /// Rule 2: its holder's incarnation is gone.
+    Gone { holder: &'a Holder, since: Time },
+    /// Rule 2 on an embedded store: its holder was created before the store was opened.
+    BeforeOpening(&'a Holder),
+    /// Rule 4: it is ours, unknowingly.
+    Own,
+}

@@ -1,0 +1,141 @@
+//! A replica's right, on its own clock, to answer from memory. Owns the end of that right; must not
+//! know planes: an answer also needs a plane's tenure, see [`crate::PlaneFence::answer`].
+
+use crate::rules::{Rule, Rules};
+use crate::time::{LeaseTerms, Time};
+
+/// A proof that the own incarnation lived: a linearizable read of the member key that found it, or
+/// an acknowledged commit, which compared it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Proof {
+    /// When the request was handed to the store's client, not when its reply came.
+    pub sent: Time,
+}
+
+/// Whether the replica may answer from memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseStatus {
+    /// It may.
+    Open,
+    /// It cannot be sure: answers wait, planes stay, the next proof resumes them (FENCING 16).
+    Lapsed,
+    /// Its member key is gone for good: it answers nothing any more.
+    Over,
+}
+
+/// The read lease of one incarnation.
+///
+/// Safety: whoever takes a fence from this incarnation waits R and a margin after it saw the member
+/// key gone. The key was there when a proof was sent or later, so the lease ends before that wait
+/// does, as long as clocks differ by less than the margin over R.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReadLease {
+    terms: LeaseTerms,
+    rules: Rules,
+    state: State,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum State {
+    Unproven,
+    Until(Time),
+    Over,
+}
+
+impl ReadLease {
+    /// A lease that still waits for its first proof.
+    pub fn new(terms: LeaseTerms, rules: Rules) -> Self {
+        Self {
+            terms,
+            rules,
+            state: State::Unproven,
+        }
+    }
+
+    /// Takes a proof in. One that was sent earlier than the best known changes nothing.
+    ///
+    /// # Panics
+    /// The proof claims to have been sent in the future.
+    pub fn prove(&mut self, now: Time, proof: Proof) {
+        assert!(
+            proof.sent <= now,
+            "F4: a proof cannot have been sent in the future"
+        );
+        let counted = match self.rules.keep(Rule::ProofCountsFromSending) {
+            true => proof.sent,
+            false => now,
+        };
+        let until = counted + self.terms.read_lease();
+        self.state = match self.state {
+            State::Unproven => State::Until(until),
+            State::Until(known) => State::Until(known.max(until)),
+            State::Over => State::Over,
+        };
+    }
+
+    /// Ends the lease for good: the member key was seen gone or another's.
+    pub fn end(&mut self) {
+        self.state = State::Over;
+    }
+
+    /// Whether answers are allowed at this moment. `now` is read from the clock for this very call.
+    pub fn status(&self, now: Time) -> LeaseStatus {
+        match self.state {
+            State::Over => LeaseStatus::Over,
+            State::Until(until) if now < until => LeaseStatus::Open,
+            State::Until(_) if !self.rules.keep(Rule::AnswerNeedsLease) => LeaseStatus::Open,
+            State::Until(_) | State::Unproven => LeaseStatus::Lapsed,
+        }
+    }
+
+    /// When the lease runs out unless a further proof comes, for a metric or a lock-free copy.
+    pub fn until(&self) -> Option<Time> {
+        match self.state {
+            State::Until(until) => Some(until),
+            State::Unproven | State::Over => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Duration;
+    use proptest::prelude::*;
+
+    fn terms() -> LeaseTerms {
+        LeaseTerms::new(Duration::from_nanos(10), Duration::from_nanos(3)).expect("good terms")
+    }
+
+    #[test]
+    fn a_lapsed_lease_resumes_and_an_ended_one_does_not() {
+        let mut lease = ReadLease::new(terms(), Rules::default());
+        let at = Time::from_nanos;
+        assert_eq!(lease.status(at(0)), LeaseStatus::Lapsed);
+        lease.prove(at(7), Proof { sent: at(5) });
+        assert_eq!(lease.status(at(14)), LeaseStatus::Open);
+        assert_eq!(lease.status(at(15)), LeaseStatus::Lapsed);
+        lease.prove(at(30), Proof { sent: at(29) });
+        assert_eq!(lease.status(at(30)), LeaseStatus::Open);
+        lease.end();
+        lease.prove(at(31), Proof { sent: at(31) });
+        assert_eq!(lease.status(at(31)), LeaseStatus::Over);
+    }
+
+    proptest! {
+        #[test]
+        fn f4_no_order_of_proofs_answers_beyond_the_last_sending_plus_r(
+            proofs in proptest::collection::vec((0_u64..100, 0_u64..50), 1..20), probe in 0_u64..300
+        ) {
+            let mut lease = ReadLease::new(terms(), Rules::default());
+            let mut newest = 0;
+            for (sent, delay) in proofs {
+                newest = newest.max(sent);
+                let sent = Time::from_nanos(sent);
+                lease.prove(sent + Duration::from_nanos(delay), Proof { sent });
+            }
+            let open = lease.status(Time::from_nanos(probe)) == LeaseStatus::Open;
+            prop_assert_eq!(open, probe < newest + 10);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What stands in the store: the fence of a plane, and the counters in it. Owns the shape, not the
+//! encoding: the driver writes these fields as a Lease object and reads them back.
+
+use core::fmt;
+
+use polyplane_ring::{Incarnation, ReplicaId};
+
+macro_rules! counter {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The counter from its number.
+            pub const fn new(number: u64) -> Self {
+                Self(number)
+            }
+
+            /// The number.
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+counter!(
+    /// The store's commit counter. A record's revision is that of the transaction that wrote it last.
+    Revision
+);
+
+counter!(
+    /// A fence's counter: one more each time the fence is taken. It never falls (F2).
+    Epoch
+);
+
+impl Epoch {
+    /// The epoch of the next take.
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// One life of one replica: the only thing a fence is ever held by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder {
+    /// The replica's name.
+    pub replica: ReplicaId,
+    /// The revision that created its member key.
+    pub incarnation: Incarnation,
+}
+
+/// The record that says who may write to a plane.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// Who wrote it last: the holder, or who released or deleted.
+    pub holder: Holder,
+    /// How often it was taken.
+    pub epoch: Epoch,
+    /// What the holder says about it.
+    pub state: FenceState,
+}
+
+/// What a fence's last writer said.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum FenceState {
+    /// The holder owns the plane as long as its incarnation lives.
+    Held,
+    /// Nobody owns it; the designated replica may take it without asking.
+    Released {
+        /// The revision of the plane's last commit: state streamed at exactly this head is current.
+        head: Revision,
+        /// Who was meant to take it. A hint: any designated replica may.
+        successor: Option<ReplicaId>,
+    },
+    /// The plane is being removed. Final: no fence follows this one.
+    Deleted,
+}
+
+/// A record together with the revision that wrote it. "Unchanged" means this revision, nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Observed<T> {
+    /// The record.
+    pub value: T,
+    /// The store revision that wrote it.
+    pub revision: Revision,
+}

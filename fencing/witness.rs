@@ -1,0 +1,225 @@
+//! What one replica has seen of the others' lives. Owns the moment from which a dead holder's read
+//! lease is waited out; must not know fences' content beyond their holder.
+
+use alloc::collections::BTreeMap;
+
+use polyplane_ring::{Incarnation, ReplicaId, ViewNumber};
+
+use crate::record::{Fence, FenceState, Holder, Observed, Revision};
+use crate::time::Time;
+
+/// What a replica knows of one incarnation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Life {
+    /// Its member key stands in the newest view.
+    Alive,
+    /// Its member key was seen gone, first at this time on this replica's clock.
+    Gone {
+        /// When.
+        since: Time,
+    },
+    /// It was created before the embedded store was opened, exclusively: its process is dead.
+    BeforeOpening,
+    /// It is newer than the newest view seen: the view has to catch up first.
+    Unseen,
+}
+
+/// A fence as read from the store, with what is known of its holder. Only a [`Witness`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sighting {
+    fence: Option<Observed<Fence>>,
+    life: Life,
+}
+
+impl Sighting {
+    /// The fence.
+    pub fn fence(&self) -> Option<&Observed<Fence>> {
+        self.fence.as_ref()
+    }
+
+    /// What is known of its holder.
+    pub fn life(&self) -> Life {
+        self.life
+    }
+}
+
+/// The memory of lives and deaths. Bounded by the members of the ring, and by the deaths and views
+/// since the last [`Witness::forget`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Witness {
+    alive: BTreeMap<ReplicaId, Incarnation>,
+    gone: BTreeMap<Holder, Time>,
+    /// When each view was first seen. An incarnation that was never seen alive is gone since the
+    /// first view that is new enough to know it.
+    views: BTreeMap<ViewNumber, Time>,
+    opened_at: Option<Revision>,
+}
+
+impl Witness {
+    /// A witness on a store shared with other processes.
+    pub fn shared_store() -> Self {
+        Self {
+            alive: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            views: BTreeMap::new(),
+            opened_at: None,
+        }
+    }
+
+    /// A witness on an embedded store that was opened exclusively at this revision: every
+    /// incarnation created up to it is dead and nothing has to be waited for (FENCING 22).
+    pub fn embedded_store(opened_at: Revision) -> Self {
+        Self {
+            opened_at: Some(opened_at),
+            ..Self::shared_store()
+        }
+    }
+
+    /// Takes a view in: all member keys as they were at its number. An older view than the newest
+    /// seen changes nothing.
+    pub fn observe(
+        &mut self,
+        now: Time,
+        number: ViewNumber,
+        members: impl IntoIterator<Item = Holder>,
+    ) {
+        if self
+            .views
+            .last_key_value()
+            .is_some_and(|(newest, _)| number < *newest)
+        {
+            return;
+        }
+        let members = members
+            .into_iter()
+            .map(|holder| (holder.replica, holder.incarnation));
+        let alive: BTreeMap<ReplicaId, Incarnation> = members.collect();
+        for (replica, incarnation) in &self.alive {
+            if alive.get(replica) != Some(incarnation) {
+                let holder = Holder {
+                    replica: replica.clone(),
+                    incarnation: *incarnation,
+                };
+                self.gone.entry(holder).or_insert(now);
+            }
+        }
+        self.views.entry(number).or_insert(now);
+        self.alive = alive;
+    }
+
+    /// Forgets deaths and views seen before `horizon`, except the last of those views: all that is
+    /// forgotten was gone by then.
+    pub fn forget(&mut self, horizon: Time) {
+        self.gone.retain(|_, since| *since >= horizon);
+        let before = self.views.iter().rev().find(|(_, at)| **at < horizon);
+        if let Some((number, _)) = before {
+            self.views = self.views.split_off(&number.clone());
+        }
+    }
+
+    /// What is known of an incarnation.
+    pub fn life(&self, holder: &Holder) -> Life {
+        let embedded = self
+            .opened_at
+            .is_some_and(|at| holder.incarnation.get() <= at.get());
+        if embedded {
+            return Life::BeforeOpening;
+        }
+        if self.alive.get(&holder.replica) == Some(&holder.incarnation) {
+            return Life::Alive;
+        }
+        if let Some(since) = self.gone.get(holder) {
+            return Life::Gone { since: *since };
+        }
+        let created = ViewNumber::new(holder.incarnation.get());
+        match self.views.range(created..).next() {
+            Some((_, since)) => Life::Gone { since: *since },
+            None => Life::Unseen,
+        }
+    }
+
+    /// A fence read from the store, judged.
+    pub fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
+        let life = match &fence {
+            Some(Observed {
+                value:
+                    Fence {
+                        holder,
+                        state: FenceState::Held,
+                        ..
+                    },
+                ..
+            }) => self.life(holder),
+            Some(_) | None => Life::Unseen,
+        };
+        Sighting { fence, life }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(replica: &str, incarnation: u64) -> Holder {
+        Holder {
+            replica: replica.parse().expect("a replica id"),
+            incarnation: Incarnation::new(incarnation),
+        }
+    }
+
+    #[test]
+    fn a_death_counts_from_when_it_was_first_seen() {
+        let mut witness = Witness::shared_store();
+        let at = Time::from_nanos;
+        assert_eq!(witness.life(&holder("a", 1)), Life::Unseen);
+        let both = [holder("a", 3), holder("b", 5)];
+        witness.observe(at(10), ViewNumber::new(5), both);
+        assert_eq!(witness.life(&holder("a", 3)), Life::Alive);
+        assert_eq!(witness.life(&holder("a", 2)), Life::Gone { since: at(10) });
+        assert_eq!(
+            witness.life(&holder("a", 8)),
+            Life::Unseen,
+            "newer than the view"
+        );
+        witness.observe(at(20), ViewNumber::new(9), [holder("b", 5)]);
+        witness.observe(
+            at(30),
+            ViewNumber::new(11),
+            [holder("a", 11), holder("b", 5)],
+        );
+        assert_eq!(witness.life(&holder("a", 3)), Life::Gone { since: at(20) });
+        assert_eq!(witness.life(&holder("a", 11)), Life::Alive);
+        witness.observe(at(40), ViewNumber::new(9), []);
+        assert_eq!(
+            witness.life(&holder("b", 5)),
+            Life::Alive,
+            "an older view changes nothing"
+        );
+        witness.forget(at(25));
+        assert_eq!(witness.life(&holder("a", 3)), Life::Gone { since: at(20) });
+        assert_eq!(witness.life(&holder("a", 2)), Life::Gone { since: at(20) });
+    }
+
+    #[test]
+    fn who_came_and_went_between_two_views_is_gone_since_the_second() {
+        let mut witness = Witness::shared_store();
+        witness.observe(Time::from_nanos(10), ViewNumber::new(5), []);
+        witness.observe(Time::from_nanos(90), ViewNumber::new(9), []);
+        let passed = holder("a", 7);
+        assert_eq!(
+            witness.life(&passed),
+            Life::Gone {
+                since: Time::from_nanos(90)
+            }
+        );
+    }
+
+    #[test]
+    fn opening_an_embedded_store_proves_all_earlier_lives_over() {
+        let mut witness = Witness::embedded_store(Revision::new(7));
+        assert_eq!(witness.life(&holder("a", 7)), Life::BeforeOpening);
+        witness.observe(Time::from_nanos(1), ViewNumber::new(8), [holder("a", 8)]);
+        assert_eq!(witness.life(&holder("a", 8)), Life::Alive);
+        assert_eq!(witness.life(&holder("a", 7)), Life::BeforeOpening);
+    }
+}

@@ -1,0 +1,523 @@
+//! Errors about one field of an object, with the kinds and texts of upstream's validation.
+//!
+//! Owns how a field is named ([`Path`]) and how a complaint reads ([`FieldError`]). Which fields
+//! are checked for what is the schema engine's and the strategies' business.
+
+use std::fmt;
+
+use crate::quote::quote;
+use crate::value::Value;
+
+/// What is wrong with a field; becomes the `reason` of a cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FieldErrorKind {
+    /// The value names something that does not exist.
+    NotFound,
+    /// The field must have a value.
+    Required,
+    /// The value is used already.
+    Duplicate,
+    /// The value is malformed.
+    Invalid,
+    /// The value is not among the known ones.
+    NotSupported,
+    /// The field may not be set, or not like this.
+    Forbidden,
+    /// The value is too long.
+    TooLong,
+    /// The value is too short.
+    TooShort,
+    /// The list has too many items.
+    TooMany,
+    /// The list has too few items.
+    TooFew,
+    /// The check itself failed.
+    Internal,
+    /// The value is of the wrong type.
+    TypeInvalid,
+}
+
+impl FieldErrorKind {
+    /// The machine-readable reason.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NotFound => "FieldValueNotFound",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooShort => "FieldValueTooShort",
+            Self::TooMany => "FieldValueTooMany",
+            Self::TooFew => "FieldValueTooFew",
+            Self::Internal => "InternalError",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    /// The words a message begins with.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Required => "Required value",
+            Self::Duplicate => "Duplicate value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooShort => "Too short",
+            Self::TooMany => "Too many",
+            Self::TooFew => "Too few",
+            Self::Internal => "Internal error",
+        }
+    }
+
+    /// True if messages of this kind show the bad value.
+    fn shows_value(self) -> bool {
+        match self {
+            Self::Required | Self::Forbidden | Self::TooLong | Self::TooShort | Self::Internal => {
+                false
+            }
+            Self::NotFound
+            | Self::Duplicate
+            | Self::Invalid
+            | Self::NotSupported
+            | Self::TooMany
+            | Self::TooFew
+            | Self::TypeInvalid => true,
+        }
+    }
+}
+
+/// The value a message complains about.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Bad {
+    /// The message shows no value.
+    Omitted,
+    /// A value of a plain type: text is quoted as Go quotes it, numbers print as Go prints them.
+    Plain(Value),
+    /// A value of a named type, which upstream shows as JSON even if it is text.
+    Json(Value),
+    /// A value of which only the engine that knows its fields can write the JSON.
+    Shown(Box<str>),
+}
+
+impl<T: Into<Value>> From<T> for Bad {
+    fn from(value: T) -> Self {
+        Self::Plain(value.into())
+    }
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Omitted => Ok(()),
+            Self::Shown(text) => f.write_str(text),
+            Self::Plain(Value::String(text)) => f.write_str(&quote(text)),
+            Self::Plain(Value::Float(number)) => {
+                let mut out = Vec::new();
+                crate::json::write_float_verb(*number, &mut out);
+                f.write_str(&String::from_utf8_lossy(&out))
+            }
+            Self::Plain(value) | Self::Json(value) => f.write_str(&crate::json::to_string(value)),
+        }
+    }
+}
+
+/// One complaint about one field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldError {
+    /// What is wrong.
+    pub kind: FieldErrorKind,
+    /// Where: `spec.containers[0].name`, or `<nil>` for the object itself.
+    pub field: String,
+    /// The value that was found.
+    pub bad: Bad,
+    /// The rest of the sentence; may be empty.
+    pub detail: String,
+    /// True if a declaration of the schema says it too, perhaps in other words; then those count.
+    pub covered: bool,
+}
+
+impl FieldError {
+    /// Any kind of error; the other constructors are shorter.
+    pub fn new(
+        kind: FieldErrorKind,
+        path: &Path<'_>,
+        bad: impl Into<Bad>,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            field: path.to_string(),
+            bad: bad.into(),
+            detail: detail.into(),
+            covered: false,
+        }
+    }
+
+    /// The same error, said by a declaration of the schema too.
+    #[must_use]
+    pub fn covered(mut self) -> Self {
+        self.covered = true;
+        self
+    }
+
+    /// The value has the wrong type.
+    pub fn type_invalid(path: &Path<'_>, bad: impl Into<Bad>, detail: impl Into<String>) -> Self {
+        Self::new(FieldErrorKind::TypeInvalid, path, bad, detail)
+    }
+
+    /// The value names something that does not exist.
+    pub fn not_found(path: &Path<'_>, bad: impl Into<Bad>) -> Self {
+        Self::new(FieldErrorKind::NotFound, path, bad, "")
+    }
+
+    /// The field must have a value.
+    pub fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(FieldErrorKind::Required, path, "", detail)
+    }
+
+    /// The value is used already.
+    pub fn duplicate(path: &Path<'_>, bad: impl Into<Bad>) -> Self {
+        Self::new(FieldErrorKind::Duplicate, path, bad, "")
+    }
+
+    /// The value is malformed.
+    pub fn invalid(path: &Path<'_>, bad: impl Into<Bad>, detail: impl Into<String>) -> Self {
+        Self::new(FieldErrorKind::Invalid, path, bad, detail)
+    }
+
+    /// The value is not one of `valid`, which are listed in the order given.
+    pub fn not_supported<S: AsRef<str>>(path: &Path<'_>, bad: impl Into<Bad>, valid: &[S]) -> Self {
+        let mut detail = String::new();
+        for value in valid {
+            detail.push_str(if detail.is_empty() {
+                "supported values: "
+            } else {
+                ", "
+            });
+            detail.push_str(&quote(value.as_ref()));
+        }
+        Self::new(FieldErrorKind::NotSupported, path, bad, detail)
+    }
+
+    /// As [`FieldError::not_supported`], with the values listed in sorted order, as upstream does
+    /// where the known values are a set.
+    pub fn not_supported_sorted<S: AsRef<str>>(
+        path: &Path<'_>,
+        bad: impl Into<Bad>,
+        valid: &[S],
+    ) -> Self {
+        let mut valid: Vec<&str> = valid.iter().map(AsRef::as_ref).collect();
+        valid.sort_unstable();
+        Self::not_supported(path, bad, &valid)
+    }
+
+    /// The field may not be set, or not like this.
+    pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(FieldErrorKind::Forbidden, path, "", detail)
+    }
+
+    /// The value has more than `bytes_max` bytes.
+    pub fn too_long(path: &Path<'_>, bytes_max: usize) -> Self {
+        let detail = format!(
+            "may not be more than {bytes_max} {}",
+            plural(bytes_max, "byte", "bytes")
+        );
+        Self::new(FieldErrorKind::TooLong, path, "<value omitted>", detail)
+    }
+
+    /// The value has more than `characters_max` characters.
+    pub fn too_long_characters(path: &Path<'_>, characters_max: usize) -> Self {
+        let unit = plural(characters_max, "character", "characters");
+        let detail = format!("may not be more than {characters_max} {unit}");
+        Self::new(FieldErrorKind::TooLong, path, "<value omitted>", detail)
+    }
+
+    /// The value has fewer than `characters_min` characters.
+    pub fn too_short(path: &Path<'_>, bad: impl Into<Bad>, characters_min: usize) -> Self {
+        let unit = plural(characters_min, "character", "characters");
+        let detail = format!("must be at least {characters_min} {unit}");
+        Self::new(FieldErrorKind::TooShort, path, bad, detail)
+    }
+
+    /// The list has `items` items, more than `items_max`.
+    pub fn too_many(path: &Path<'_>, items: usize, items_max: usize) -> Self {
+        let detail = format!(
+            "must have at most {items_max} {}",
+            plural(items_max, "item", "items")
+        );
+        Self::new(FieldErrorKind::TooMany, path, count(items), detail)
+    }
+
+    /// The list has `items` items, fewer than `items_min`.
+    pub fn too_few(path: &Path<'_>, items: usize, items_min: usize) -> Self {
+        let detail = format!(
+            "must have at least {items_min} {}",
+            plural(items_min, "item", "items")
+        );
+        Self::new(FieldErrorKind::TooFew, path, count(items), detail)
+    }
+
+    /// The check itself failed.
+    pub fn internal(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(FieldErrorKind::Internal, path, Bad::Omitted, detail)
+    }
+
+    /// The message without the field's name: the message of a cause.
+    pub fn body(&self) -> String {
+        let mut body = String::from(self.kind.words());
+        if self.kind.shows_value() && self.bad != Bad::Omitted {
+            body.push_str(": ");
+            body.push_str(&self.bad.to_string());
+        }
+        if !self.detail.is_empty() {
+            body.push_str(": ");
+            body.push_str(&self.detail);
+        }
+        body
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+/// The one message of a list of errors: the message itself of a single one, else all of them in
+/// brackets, each once. `None` for an empty list.
+pub fn aggregate(errors: &[FieldError]) -> Option<String> {
+    let mut messages: Vec<String> = Vec::with_capacity(errors.len());
+    let mut seen = std::collections::HashSet::new();
+    for error in errors {
+        let message = error.to_string();
+        if seen.insert(message.clone()) {
+            messages.push(message);
+        }
+    }
+    match messages.as_slice() {
+        [] => None,
+        [single] => Some(single.clone()),
+        several => Some(format!("[{}]", several.join(", "))),
+    }
+}
+
+fn plural(count: usize, one: &'static str, several: &'static str) -> &'static str {
+    if count == 1 { one } else { several }
+}
+
+fn count(items: usize) -> i64 {
+    i64::try_from(items).unwrap_or(i64::MAX)
+}
+
+/// Where a field is: a chain of steps that lives on the stack and becomes text only if there is
+/// something to complain about.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Nothing,
+    Name(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> Path<'a> {
+    /// The object itself, `<nil>` in messages; its children are not qualified.
+    pub const NIL: Path<'static> = Path {
+        parent: None,
+        step: Step::Nothing,
+    };
+
+    /// A field of the object; dots in the name may lead further down.
+    pub const fn new(name: &'a str) -> Self {
+        Self {
+            parent: None,
+            step: Step::Name(name),
+        }
+    }
+
+    /// The field `name` of what is here.
+    #[must_use]
+    pub const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
+        Path {
+            parent: Some(self),
+            step: Step::Name(name),
+        }
+    }
+
+    /// The item `index` of the list that is here.
+    #[must_use]
+    pub const fn index(&self, index: usize) -> Path<'_> {
+        Path {
+            parent: Some(self),
+            step: Step::Index(index),
+        }
+    }
+
+    /// The entry `key` of the map that is here.
+    #[must_use]
+    pub const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
+        Path {
+            parent: Some(self),
+            step: Step::Key(key),
+        }
+    }
+
+    /// Writes the steps; true if there were any.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let before = match self.parent {
+            Some(parent) => parent.write(f)?,
+            None => false,
+        };
+        match self.step {
+            Step::Nothing => return Ok(before),
+            Step::Name(name) if before => write!(f, ".{name}")?,
+            Step::Name(name) => f.write_str(name)?,
+            Step::Index(index) => write!(f, "[{index}]")?,
+            Step::Key(key) => write!(f, "[{key}]")?,
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.write(f)? {
+            Ok(())
+        } else {
+            f.write_str("<nil>")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+
+    #[test]
+    fn a_path_reads_as_upstream_prints_it() {
+        let spec = Path::new("spec");
+        let containers = spec.child("containers");
+        let first = containers.index(0);
+        assert_eq!(first.child("name").to_string(), "spec.containers[0].name");
+        assert_eq!(spec.key("a/b").to_string(), "spec[a/b]");
+        assert_eq!(Path::NIL.to_string(), "<nil>");
+        assert_eq!(Path::NIL.child("key").to_string(), "key");
+        assert_eq!(Path::NIL.index(1).child("x").to_string(), "[1].x");
+    }
+
+    #[test]
+    fn messages_read_as_upstream_prints_them() {
+        let path = Path::new("spec.x");
+        let cases = [
+            (FieldError::required(&path, ""), "spec.x: Required value"),
+            (
+                FieldError::required(&path, "must be set"),
+                "spec.x: Required value: must be set",
+            ),
+            (
+                FieldError::invalid(&path, "a\"<b", "no"),
+                r#"spec.x: Invalid value: "a\"<b": no"#,
+            ),
+            (
+                FieldError::invalid(&path, Bad::Json("a<".into()), "no"),
+                r#"spec.x: Invalid value: "a\u003c": no"#,
+            ),
+            (
+                FieldError::invalid(&path, 7i64, "no"),
+                "spec.x: Invalid value: 7: no",
+            ),
+            (
+                FieldError::invalid(&path, 1e21, "no"),
+                "spec.x: Invalid value: 1e+21: no",
+            ),
+            (
+                FieldError::invalid(&path, 0.00001, "no"),
+                "spec.x: Invalid value: 1e-05: no",
+            ),
+            (
+                FieldError::invalid(&path, Value::Null, "no"),
+                "spec.x: Invalid value: null: no",
+            ),
+            (
+                FieldError::invalid(&path, json!({"a": [1i64]}), "no"),
+                r#"spec.x: Invalid value: {"a":[1]}: no"#,
+            ),
+            (
+                FieldError::invalid(&path, Bad::Omitted, "no"),
+                "spec.x: Invalid value: no",
+            ),
+            (
+                FieldError::not_supported_sorted(&path, "z", &["b", "a"]),
+                r#"spec.x: Unsupported value: "z": supported values: "a", "b""#,
+            ),
+            (
+                FieldError::not_supported::<&str>(&path, "z", &[]),
+                r#"spec.x: Unsupported value: "z""#,
+            ),
+            (
+                FieldError::too_long(&path, 1),
+                "spec.x: Too long: may not be more than 1 byte",
+            ),
+            (
+                FieldError::too_many(&path, 3, 2),
+                "spec.x: Too many: 3: must have at most 2 items",
+            ),
+            (
+                FieldError::too_few(&path, 0, 1),
+                "spec.x: Too few: 0: must have at least 1 item",
+            ),
+            (
+                FieldError::too_short(&path, "a", 2),
+                "spec.x: Too short: must be at least 2 characters",
+            ),
+            (
+                FieldError::duplicate(&path, "a"),
+                r#"spec.x: Duplicate value: "a""#,
+            ),
+            (
+                FieldError::not_found(&path, "a"),
+                r#"spec.x: Not found: "a""#,
+            ),
+            (FieldError::forbidden(&path, "no"), "spec.x: Forbidden: no"),
+            (
+                FieldError::type_invalid(&path, true, "no"),
+                "spec.x: Invalid value: true: no",
+            ),
+            (
+                FieldError::internal(&path, "broken"),
+                "spec.x: Internal error: broken",
+            ),
+        ];
+        for (error, text) in cases {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_aggregate_names_every_message_once() {
+        let path = Path::new("a");
+        let one = FieldError::required(&path, "");
+        let two = FieldError::forbidden(&path, "no");
+        assert_eq!(aggregate(&[]), None);
+        assert_eq!(
+            aggregate(&[one.clone(), one.clone()]).as_deref(),
+            Some("a: Required value")
+        );
+        assert_eq!(
+            aggregate(&[one.clone(), two, one]).as_deref(),
+            Some("[a: Required value, a: Forbidden: no]")
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! Field selectors: `metadata.name=x,spec.nodeName!=y`.
+//!
+//! Owns the grammar and the test; which fields a kind may be selected by is the kind's business.
+
+use std::fmt;
+
+/// A field selector: every term must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSelector {
+    terms: Vec<Term>,
+}
+
+/// One condition on one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The field's name, as the client wrote it.
+    pub field: String,
+    /// What is asked.
+    pub operator: FieldOperator,
+    /// The value, escapes resolved.
+    pub value: String,
+}
+
+/// What a term asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldOperator {
+    /// The field has the value.
+    Equals,
+    /// The field has another value.
+    NotEquals,
+}
+
+/// Why a field selector cannot be read; the texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldSelectorError {
+    /// A term without an operator.
+    #[error("invalid selector: '{selector}'; can't understand '{term}'")]
+    Term {
+        /// The whole selector.
+        selector: String,
+        /// The part that is not understood.
+        term: String,
+    },
+    /// A backslash before something that needs none.
+    #[error("invalid field selector: invalid escape sequence: {0}")]
+    Escape(String),
+    /// A comma or equals sign in a value without its backslash.
+    #[error("invalid field selector: unescaped character in value: {}", u32::from(*.0))]
+    Unescaped(char),
+}
+
+impl FieldSelector {
+    /// Reads a selector. Terms are sorted, empty ones dropped.
+    ///
+    /// # Errors
+    /// See [`FieldSelectorError`].
+    pub fn parse(selector: &str) -> Result<Self, FieldSelectorError> {
+        let mut parts = split_terms(selector);
+        parts.sort_unstable();
+        let mut terms = Vec::new();
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            let Some((field, operator, value)) = split_term(part) else {
+                return Err(FieldSelectorError::Term {
+                    selector: selector.into(),
+                    term: part.into(),
+                });
+            };
+            let value = unescape_value(value)?;
+            if !field.is_empty() || !value.is_empty() {
+                terms.push(Term {
+                    field: field.into(),
+                    operator,
+                    value,
+                });
+            }
+        }
+        Ok(Self { terms })
+    }
+
+    /// A selector of one term.
+    pub fn equals(field: impl Into<String>, value: impl Into<String>) -> Self {
+        let term = Term {
+            field: field.into(),
+            operator: FieldOperator::Equals,
+            value: value.into(),
+        };
+        Self { terms: vec![term] }
+    }
+
+    /// The terms in order.
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
+    /// True if everything is selected.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// Passes every term through `change`, which may rename fields and values or refuse them; a
+    /// term that comes back with both empty is dropped.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn transform<E>(
+        self,
+        mut change: impl FnMut(String, String) -> Result<(String, String), E>,
+    ) -> Result<Self, E> {
+        let mut terms = Vec::with_capacity(self.terms.len());
+        for term in self.terms {
+            let (field, value) = change(term.field, term.value)?;
+            if !field.is_empty() || !value.is_empty() {
+                terms.push(Term {
+                    field,
+                    operator: term.operator,
+                    value,
+                });
+            }
+        }
+        Ok(Self { terms })
+    }
+
+    /// True if every term holds; `lookup` gives a field's text, empty if it has none.
+    pub fn matches<'a>(&self, lookup: impl Fn(&str) -> std::borrow::Cow<'a, str>) -> bool {
+        self.terms.iter().all(|term| {
+            let equal = lookup(&term.field) == term.value;
+            match term.operator {
+                FieldOperator::Equals => equal,
+                FieldOperator::NotEquals => !equal,
+            }
+        })
+    }
+
+    /// The value that `field` must have, if a term says so.
+    pub fn requires_exact_match(&self, field: &str) -> Option<&str> {
+        let exact = |term: &&Term| term.field == field && term.operator == FieldOperator::Equals;
+        self.terms
+            .iter()
+            .find(exact)
+            .map(|term| term.value.as_str())
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, term) in self.terms.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            let operator = match term.operator {
+                FieldOperator::Equals => "=",
+                FieldOperator::NotEquals => "!=",
+            };
+            write!(f, "{}{operator}{}", term.field, escape_value(&term.value))?;
+        }
+        Ok(())
+    }
+}
+
+/// The value with a backslash before every backslash, comma and equals sign.
+pub fn escape_value(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    for character in value.chars() {
+        if matches!(character, '\\' | ',' | '=') {
+            out.push('\\');
+        }
+        out.push(character);
+    }
+    out
+}
+
+/// The value that [`escape_value`] made `text` of.
+///
+/// # Errors
+/// If a backslash stands before something else, or a special character without one.
+pub fn unescape_value(text: &str) -> Result<String, FieldSelectorError> {
+    let mut out = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
+                Some(other) => return Err(FieldSelectorError::Escape(format!("\\{other}"))),
+                None => return Err(FieldSelectorError::Escape("\\".into())),
+            },
+            ',' | '=' => return Err(FieldSelectorError::Unescaped(character)),
+            _ => out.push(character),
+        }
+    }
+    Ok(out)
+}
+
+fn split_terms(selector: &str) -> Vec<&str> {
+    let mut escaped = false;
+    selector
+        .split(|character| match character {
+            _ if escaped => {
+                escaped = false;
+                false
+            }
+            '\\' => {
+                escaped = true;
+                false
+            }
+            _ => character == ',',
+        })
+        .collect()
+}
+
+fn split_term(term: &str) -> Option<(&str, FieldOperator, &str)> {
+    let bytes = term.as_bytes();
+    let at = (0..bytes.len()).find(|at| bytes[*at] == b'=' || bytes[*at..].starts_with(b"!="))?;
+    let (field, rest) = term.split_at(at);
+    if let Some(value) = rest.strip_prefix("!=") {
+        return Some((field, FieldOperator::NotEquals, value));
+    }
+    let value = rest.strip_prefix("==").or_else(|| rest.strip_prefix('='))?;
+    Some((field, FieldOperator::Equals, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+
+    #[test]
+    fn a_selector_reads_and_prints_as_upstream() {
+        for (input, printed) in [
+            ("", ""),
+            (",", ""),
+            ("x=a,y!=b", "x=a,y!=b"),
+            ("y==b,x=a", "x=a,y=b"),
+            ("x=", "x="),
+            ("x=a\\,b\\=c\\\\", "x=a\\,b\\=c\\\\"),
+            ("=a", "=a"),
+            ("=", ""),
+        ] {
+            assert_eq!(
+                FieldSelector::parse(input).expect(input).to_string(),
+                printed,
+                "{input}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_selector_is_refused_in_upstreams_words() {
+        for (input, text) in [
+            ("a", "invalid selector: 'a'; can't understand 'a'"),
+            ("a=b,c", "invalid selector: 'a=b,c'; can't understand 'c'"),
+            (
+                "a=b=c",
+                "invalid field selector: unescaped character in value: 61",
+            ),
+            (
+                "a=\\x",
+                "invalid field selector: invalid escape sequence: \\x",
+            ),
+            (
+                "a=\\",
+                "invalid field selector: invalid escape sequence: \\",
+            ),
+        ] {
+            assert_eq!(
+                FieldSelector::parse(input).expect_err(input).to_string(),
+                text
+            );
+        }
+    }
+
+    #[test]
+    fn an_absent_field_is_empty_text() {
+        let selector = FieldSelector::parse("spec.nodeName=,status.phase!=Running").expect("good");
+        assert!(selector.matches(|_| Cow::Borrowed("")));
+        assert!(
+            !selector.matches(|field| Cow::Borrowed(if field == "spec.nodeName" {
+                "n"
+            } else {
+                ""
+            }))
+        );
+        assert_eq!(selector.requires_exact_match("spec.nodeName"), Some(""));
+        assert_eq!(selector.requires_exact_match("status.phase"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_value_survives_escaping(value in ".*") {
+            proptest::prop_assert_eq!(unescape_value(&escape_value(&value)).expect("was escaped"), value);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in ".*") {
+            if let Ok(selector) = FieldSelector::parse(&text) {
+                let printed = selector.to_string();
+                let again = FieldSelector::parse(&printed).map(|selector| selector.to_string());
+                proptest::prop_assert!(again.is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! JSON bytes to a tree. One pass, no recursion: depth costs heap, not stack.
+
+mod scalars;
+
+use std::borrow::Cow;
+
+use super::{Duplicates, JsonError, Limits, Parsed};
+use crate::value::{Map, Str, Value};
+
+/// How many duplicate paths are kept.
+const DUPLICATES_MAX: usize = 100;
+
+/// No text is longer, whatever the limits say, for places in it are kept in 32 bits. Bad bytes are
+/// replaced by three.
+const BYTES_MAX: usize = u32::MAX as usize / 3;
+
+/// Parses one document. Integers that fit 64 bits stay exact, every other number is a float; bytes
+/// that are not UTF-8 and lone surrogates become U+FFFD, as in Go.
+///
+/// # Errors
+/// See [`JsonError`]; a syntax error anywhere takes precedence over a bad number.
+pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, JsonError> {
+    let bytes_max = limits.bytes_max.min(BYTES_MAX);
+    if bytes.len() > bytes_max {
+        return Err(JsonError::TooLarge {
+            bytes: bytes.len(),
+            bytes_max,
+        });
+    }
+    let (text, replaced) = decode_utf8(bytes);
+    let mut parser = Parser::new(&text, limits);
+    parser.replaced = &replaced;
+    parser.run()
+}
+
+/// True if `bytes` are one JSON document within the limits, whatever its numbers.
+pub fn validate(bytes: &[u8], limits: &Limits) -> bool {
+    matches!(parse(bytes, limits), Ok(_) | Err(JsonError::Number { .. }))
+}
+
+/// The text, each bad byte replaced, and where in the text replacements stand for which bytes.
+fn decode_utf8(bytes: &[u8]) -> (Cow<'_, str>, Vec<(usize, u8)>) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return (Cow::Borrowed(text), Vec::new());
+    }
+    let mut text = String::with_capacity(bytes.len() + 64);
+    let mut replaced = Vec::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for &byte in chunk.invalid() {
+            replaced.push((text.len(), byte));
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    (Cow::Owned(text), replaced)
+}
+
+/// The text of a string without its quotes, escapes resolved; `None` if an escape is malformed.
+pub(crate) fn unescape(inner: &str) -> Option<String> {
+    let limits = Limits::default();
+    let quoted = format!("{inner}\"");
+    let mut parser = Parser::new(&quoted, &limits);
+    parser.string().ok().map(|text| text.to_string())
+}
+
+/// An open bracket.
+#[derive(Clone, Copy)]
+enum Frame {
+    /// Where the members of an object begin. The last one waits for its value.
+    Object { start: usize },
+    /// Where the items of an array begin.
+    Array { start: usize },
+}
+
+/// What orders a member; sorting these is cheaper than sorting members.
+#[derive(Clone, Copy)]
+struct Mark {
+    /// The first bytes of the key, which decide as a rule.
+    rank: u64,
+    /// Where the key stands in the text.
+    at: u32,
+    /// Where the member is on the stack.
+    member: u32,
+}
+
+/// The first eight bytes of a key as a number that orders as they do.
+#[inline]
+fn rank(key: &str) -> u64 {
+    let bytes = key.as_bytes();
+    if let Some(head) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*head);
+    }
+    let at = |place: usize| u64::from(bytes.get(place).copied().unwrap_or_default());
+    let (high, from) = match bytes.first_chunk::<4>() {
+        Some(head) => (u64::from(u32::from_be_bytes(*head)) << 32, 4),
+        None => (0, 0),
+    };
+    let three = at(from) << 16 | at(from + 1) << 8 | at(from + 2);
+    high | three << (40 - 8 * from)
+}
+
+/// What was read of a value.
+#[derive(PartialEq, Eq)]
+enum Begun {
+    /// All of it.
+    Whole,
+    /// Its opening bracket.
+    Open,
+}
+
+/// Errors are rare and big; results are frequent and should be small.
+type Fallible<T> = Result<T, Box<JsonError>>;
+
+struct Parser<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    limits: &'a Limits,
+    replaced: &'a [(usize, u8)],
+    frames: Vec<Frame>,
+    members: Vec<(Str, Value)>,
+    /// One for each of `members`.
+    marks: Vec<Mark>,
+    items: Vec<Value>,
+    /// The outermost value, once it is there.
+    root: Value,
+    duplicates: Vec<(usize, String)>,
+    bad_number: Option<String>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, limits: &'a Limits) -> Self {
+        Self {
+            text,
+            bytes: text.as_bytes(),
+            at: 0,
+            limits,
+            replaced: &[],
+            frames: Vec::with_capacity(16),
+            members: Vec::with_capacity(32),
+            marks: Vec::with_capacity(32),
+            items: Vec::with_capacity(8),
+            root: Value::Null,
+            duplicates: Vec::new(),
+            bad_number: None,
+        }
+    }
+
+    fn run(mut self) -> Result<Parsed, JsonError> {
+        self.document().map_err(|error| *error)?;
+        self.skip_space();
+        if self.at < self.bytes.len() {
+            return Err(*self.unexpected("after top-level value"));
+        }
+        if let Some(literal) = self.bad_number {
+            return Err(JsonError::Number { literal });
+        }
+        self.duplicates.sort_by_key(|(at, _)| *at);
+        let mut duplicates: Vec<String> = Vec::new();
+        for (_, path) in self.duplicates {
+            if duplicates.len() < DUPLICATES_MAX && !duplicates.contains(&path) {
+                duplicates.push(path);
+            }
+        }
+        Ok(Parsed {
+            value: self.root,
+            duplicates,
+        })
+    }
+
+    /// Reads values until the outermost one is complete.
+    fn document(&mut self) -> Fallible<()> {
+        loop {
+            if self.begin_value()? == Begun::Open {
+                continue;
+            }
+            loop {
+                match self.frames.last() {
+                    None => return Ok(()),
+                    Some(Frame::Array { start }) => {
+                        let start = *start;
+                        match self.after_value("after array element", b']')? {
+                            b',' => break,
+                            _ => self.close_array(start),
+                        }
+                    }
+                    Some(Frame::Object { start }) => {
+                        let start = *start;
+                        match self.after_value("after object key:value pair", b'}')? {
+                            b',' => {
+                                self.skip_space();
+                                self.begin_key()?;
+                                break;
+                            }
+                            _ => self.close_object(start),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a complete value where it belongs.
+    #[inline]
+    fn place(&mut self, value: Value) {
+        match self.frames.last() {
+            Some(Frame::Object { .. }) => {
+                if let Some((_, place)) = self.members.last_mut() {
+                    *place = value;
+                }
+            }
+            Some(Frame::Array { .. }) => self.items.push(value),
+            None => self.root = value,
+        }
+    }
+
+    /// Reads a scalar or empty brackets, or opens brackets.
+    fn begin_value(&mut self) -> Fallible<Begun> {
+        self.skip_space();
+        let Some(&byte) = self.bytes.get(self.at) else {
+            return Err(self.end_of_input());
+        };
+        match byte {
+            b'"' => {
+                self.at += 1;
+                match self.plain_string() {
+                    Some(text) => self.place(Value::String(Str::new(text))),
+                    None => {
+                        let text = self.string()?;
+                        self.place(Value::String(text));
+                    }
+                }
+            }
+            b'{' => {
+                let start = self.members.len();
+                self.open(Frame::Object { start })?;
+                if self.bytes.get(self.at) != Some(&b'}') {
+                    self.begin_key()?;
+                    return Ok(Begun::Open);
+                }
+                self.at += 1;
+                self.close_object(start);
+            }
+            b'[' => {
+                let start = self.items.len();
+                self.open(Frame::Array { start })?;
+                if self.bytes.get(self.at) != Some(&b']') {
+                    return Ok(Begun::Open);
+                }
+                self.at += 1;
+                self.close_array(start);
+            }
+            b'-' | b'0'..=b'9' => {
+                let number = self.number()?;
+                self.place(number);
+            }
+            b't' => self.literal("true", Value::Bool(true))?,
+            b'f' => self.literal("false", Value::Bool(false))?,
+            b'n' => self.literal("null", Value::Null)?,
+            _ => return Err(self.unexpected("looking for beginning of value")),
+        }
+        Ok(Begun::Whole)
+    }
+
+    fn open(&mut self, frame: Frame) -> Fallible<()> {
+        if self.frames.len() >= self.limits.depth_max {
+            return Err(self.unexpected("exceeded max depth"));
+        }
+        self.frames.push(frame);
+        self.at += 1;
+        self.skip_space();
+        Ok(())
+    }
+
+    /// Reads a key and its colon; stands on the first byte that is not space.
+    fn begin_key(&mut self) -> Fallible<()> {
+        let start = self.at;
+        match self.bytes.get(self.at) {
+            Some(b'"') => self.at += 1,
+            Some(_) => return Err(self.unexpected("looking for beginning of object key string")),
+            None => return Err(self.end_of_input()),
+        }
+        let (rank, key) = match self.plain_string() {
+            Some(key) => (rank(key), Str::new(key)),
+            None => {
+                let key = self.string()?;
+                (rank(&key), key)
+            }
+        };
+        self.marks.push(Mark {
+            rank,
+            at: start as u32,
+            member: self.members.len() as u32,
+        });
+        self.members.push((key, Value::Null));
+        self.skip_space();
+        match self.bytes.get(self.at) {
+            Some(b':') => self.at += 1,
+            Some(_) => return Err(self.unexpected("after object key")),
+            None => return Err(self.end_of_input()),
+        }
+        Ok(())
+    }
+
+    /// Reads the comma or closing bracket after a value.
+    #[inline]
+    fn after_value(&mut self, context: &str, close: u8) -> Fallible<u8> {
+        self.skip_space();
+        match self.bytes.get(self.at) {
+            Some(&byte) if byte == b',' || byte == close => {
+                self.at += 1;
+                Ok(byte)
+            }
+            Some(_) => Err(self.unexpected(context)),
+            None => Err(self.end_of_input()),
+        }
+    }
+
+    fn close_array(&mut self, start: usize) {
+        self.frames.pop();
+        let items = self.items.drain(start..).collect();
+        self.place(Value::Array(items));
+    }
+
+    fn close_object(&mut self, start: usize) {
+        self.frames.pop();
+        let members = &self.members;
+        let order = |a: &Mark, b: &Mark| {
+            let key = |mark: &Mark| members[mark.member as usize].0.as_str();
+            a.rank.cmp(&b.rank).then_with(|| key(a).cmp(key(b)))
+        };
+        let marks = &mut self.marks[start..];
+        let object = if marks.is_sorted_by(|a, b| order(a, b).is_lt()) {
+            self.members.drain(start..).collect()
+        } else {
+            // Where a key stands makes the order of equal keys certain.
+            marks.sort_unstable_by(|a, b| order(a, b).then_with(|| a.at.cmp(&b.at)));
+            let repeats = marks
+                .windows(2)
+                .any(|pair| order(&pair[0], &pair[1]).is_eq());
+            let taken = |mark: &Mark| std::mem::take(&mut self.members[mark.member as usize]);
+            let members: Vec<(Str, Value)> = marks.iter().map(taken).collect();
+            self.members.truncate(start);
+            if repeats {
+                self.without_repeated(start, members)
+            } else {
+                members
+            }
+        };
+        self.marks.truncate(start);
+        self.place(Value::Object(Map::from_sorted(object)));
+    }
+
+    /// The sorted members of an object, those of equal keys made one.
+    fn without_repeated(&mut self, start: usize, members: Vec<(Str, Value)>) -> Vec<(Str, Value)> {
+        let mut repeated: Vec<(usize, Str)> = Vec::new();
+        for (pair, marks) in members.windows(2).zip(self.marks[start..].windows(2)) {
+            if pair[0].0 == pair[1].0 {
+                repeated.push((marks[1].at as usize, pair[1].0.clone()));
+            }
+        }
+        self.note_duplicates(repeated);
+        let mut merged: Vec<(Str, Value)> = Vec::with_capacity(members.len());
+        for (key, value) in members {
+            match merged.last_mut() {
+                Some((known, first)) if *known == key => match self.limits.duplicates {
+                    Duplicates::LastWins => *first = value,
+                    Duplicates::MergeObjects => merge(first, value),
+                },
+                _ => merged.push((key, value)),
+            }
+        }
+        merged
+    }
+
+    fn note_duplicates(&mut self, mut repeated: Vec<(usize, Str)>) {
+        if repeated.is_empty() || self.duplicates.len() >= 2 * DUPLICATES_MAX {
+            return;
+        }
+        repeated.sort_by_key(|(at, _)| *at);
+        let prefix = self.path();
+        for (at, key) in repeated.into_iter().take(DUPLICATES_MAX) {
+            let path = if prefix.is_empty() {
+                key.to_string()
+            } else {
+                format!("{prefix}.{key}")
+            };
+            self.duplicates.push((at, path));
+        }
+    }
+
+    /// The path of the value that is being read.
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for (depth, frame) in self.frames.iter().enumerate() {
+            // What belongs to an open bracket lies up to where the next one of its kind begins.
+            let inner = &self.frames[depth + 1..];
+            match *frame {
+                Frame::Object { .. } => {
+                    let next = inner.iter().find_map(|frame| match frame {
+                        Frame::Object { start } => Some(*start),
+                        Frame::Array { .. } => None,
+                    });
+                    if !path.is_empty() {
+                        path.push('.');
+                    }
+                    path.push_str(&self.members[next.unwrap_or(self.members.len()) - 1].0);
+                }
+                Frame::Array { start } => {
+                    let next = inner.iter().find_map(|frame| match frame {
+                        Frame::Array { start } => Some(*start),
+                        Frame::Object { .. } => None,
+                    });
+                    let index = next.unwrap_or(self.items.len()) - start;
+                    path.push_str(&format!("[{index}]"));
+                }
+            }
+        }
+        path
+    }
+
+    #[inline]
+    fn skip_space(&mut self) {
+        if self.bytes.get(self.at).is_some_and(|byte| *byte > b' ') {
+            return;
+        }
+        while matches!(self.bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn literal(&mut self, word: &'static str, value: Value) -> Fallible<()> {
+        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
+            for &expected in word.as_bytes() {
+                if self.bytes.get(self.at) != Some(&expected) {
+                    let expected = char::from(expected);
+                    return Err(
+                        self.unexpected(&format!("in literal {word} (expecting '{expected}')"))
+                    );
+                }
+                self.at += 1;
+            }
+        }
+        self.at += word.len();
+        self.place(value);
+        Ok(())
+    }
+
+    #[cold]
+    fn end_of_input(&self) -> Box<JsonError> {
+        Box::new(JsonError::Syntax {
+            message: "unexpected end of JSON input".into(),
+            offset: self.bytes.len(),
+        })
+    }
+
+    /// Go's complaint about the byte at hand; past the end it names a space, as Go does.
+    #[cold]
+    fn unexpected(&self, context: &str) -> Box<JsonError> {
+        let mut byte = self.bytes.get(self.at).copied().unwrap_or(b' ');
+        if let Ok(index) = self.replaced.binary_search_by_key(&self.at, |(at, _)| *at) {
+            byte = self.replaced[index].1;
+        }
+        let message = format!("invalid character {} {context}", quote_byte(byte));
+        Box::new(JsonError::Syntax {
+            message,
+            offset: (self.at + 1).min(self.bytes.len()),
+        })
+    }
+}
+
+/// A byte as Go quotes it in syntax errors: read as a Latin-1 character.
+fn quote_byte(byte: u8) -> String {
+    match byte {
+        b'\'' => "'\\''".into(),
+        b'"' => "'\"'".into(),
+        _ => {
+            let quoted = crate::quote::quote(char::from(byte).encode_utf8(&mut [0; 4]));
+            format!("'{}'", &quoted[1..quoted.len() - 1])
+        }
+    }
+}
+
+fn merge(first: &mut Value, second: Value) {
+    match (first, second) {
+        (Value::Object(first), Value::Object(second)) => {
+            for (key, value) in second {
+                merge(first.entry(&key), value);
+            }
+        }
+        (first, second) => *first = second,
+    }
+}

@@ -1,0 +1,172 @@
+//! Lookups in JSON bytes without building a tree; used where an object is matched, not changed.
+//!
+//! Invariant: the bytes are a valid JSON text in compact form, as [`super::write`] makes it. On any
+//! other input an answer may be missing or wrong, but nothing panics and nothing loops.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Where the value behind a chain of member names lies.
+pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
+    let mut range = 0..bytes.len();
+    for name in path {
+        let offset = range.start;
+        let (_, value) = members(&bytes[range]).find(|(key, _)| key_is(key, name))?;
+        range = offset + value.start..offset + value.end;
+    }
+    if path.is_empty() {
+        range.end = value_end(bytes, 0)?;
+    }
+    Some(range)
+}
+
+/// The text of the string behind a chain of member names, if there is one.
+pub fn string_at<'a>(bytes: &'a [u8], path: &[&str]) -> Option<Cow<'a, str>> {
+    string(&bytes[find(bytes, path)?])
+}
+
+/// The text of a JSON string, quotes included in `raw`; borrowed if it has no escapes.
+pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let text = std::str::from_utf8(inner).ok()?;
+    if inner.contains(&b'\\') {
+        super::parse::unescape(text).map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(text))
+    }
+}
+
+/// The members of the object that `bytes` begin with: each raw key, quotes included, and the range
+/// of its value within `bytes`. Empty if there is no object.
+pub fn members(bytes: &[u8]) -> Members<'_> {
+    let at = if bytes.first() == Some(&b'{') {
+        1
+    } else {
+        bytes.len()
+    };
+    Members { bytes, at }
+}
+
+/// The items of the array that `bytes` begin with, as ranges within `bytes`.
+pub fn items(bytes: &[u8]) -> Items<'_> {
+    let at = if bytes.first() == Some(&b'[') {
+        1
+    } else {
+        bytes.len()
+    };
+    Items { bytes, at }
+}
+
+/// True if the raw key, quotes included, means `name`.
+pub fn key_is(raw: &[u8], name: &str) -> bool {
+    match raw
+        .strip_prefix(b"\"")
+        .and_then(|raw| raw.strip_suffix(b"\""))
+    {
+        Some(inner) if !inner.contains(&b'\\') => inner == name.as_bytes(),
+        Some(_) => string(raw).is_some_and(|key| key == name),
+        None => false,
+    }
+}
+
+/// Iterator of [`members`].
+#[derive(Clone, Debug)]
+pub struct Members<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a [u8], Range<usize>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.get(self.at) == Some(&b',') {
+            self.at += 1;
+        }
+        let key_start = self.at;
+        let key_end = string_end(self.bytes, key_start)?;
+        if self.bytes.get(key_end) != Some(&b':') {
+            self.at = self.bytes.len();
+            return None;
+        }
+        let start = key_end + 1;
+        let end = value_end(self.bytes, start)?;
+        self.at = end;
+        Some((&self.bytes[key_start..key_end], start..end))
+    }
+}
+
+/// Iterator of [`items`].
+#[derive(Clone, Debug)]
+pub struct Items<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Iterator for Items<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.bytes.get(self.at)? {
+            b']' => return None,
+            b',' => self.at += 1,
+            _ => {}
+        }
+        let start = self.at;
+        self.at = value_end(self.bytes, start)?;
+        Some(start..self.at)
+    }
+}
+
+/// Where the string that starts at `start` ends, closing quote included.
+pub(crate) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+    if bytes.get(start) != Some(&b'"') {
+        return None;
+    }
+    let mut at = start + 1;
+    loop {
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// Where the value that starts at `start` ends.
+pub(super) fn value_end(bytes: &[u8], start: usize) -> Option<usize> {
+    match bytes.get(start)? {
+        b'"' => string_end(bytes, start),
+        b'{' | b'[' => brackets_end(bytes, start),
+        b'}' | b']' | b',' | b':' => None,
+        _ => {
+            let rest = &bytes[start..];
+            let length = rest
+                .iter()
+                .position(|byte| matches!(byte, b',' | b'}' | b']'));
+            Some(start + length.unwrap_or(rest.len()))
+        }
+    }
+}
+
+fn brackets_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    let mut at = start;
+    loop {
+        match bytes.get(at)? {
+            b'"' => at = string_end(bytes, at)?,
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' => {
+                depth -= 1;
+                at += 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => at += 1,
+        }
+    }
+}

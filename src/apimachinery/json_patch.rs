@@ -1,0 +1,373 @@
+//! JSON patch as the API server applies it.
+//!
+//! The API server's library is laxer than RFC 6902: indices may be negative, `replace` may add a
+//! member, a path's first part before the slash is not looked at. Its limits and texts are kept.
+
+mod decode;
+
+use crate::json;
+use crate::value::Value;
+
+pub use decode::{FieldCheck, go_kind};
+
+/// How many operations one patch may have.
+pub const OPERATIONS_MAX: usize = 10_000;
+/// By how many bytes copy operations may make an object grow, all together.
+pub const COPIED_BYTES_MAX: usize = 3 << 20;
+
+/// Why a patch cannot be read; each is answered as a bad request, but for the number of operations.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The body is not JSON at all.
+    #[error("invalid JSON patch")]
+    NotJson(#[source] json::JsonError),
+    /// The body is no list of operations.
+    #[error("{0}")]
+    Shape(String),
+    /// There are more than [`OPERATIONS_MAX`]: the request is too large.
+    #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
+    TooMany(usize),
+}
+
+/// Why a patch does not fit the object; answered as unprocessable, with this text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ApplyError(pub String);
+
+/// A patch that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JsonPatch {
+    operations: Vec<Operation>,
+    /// What `fieldValidation` has to say about unknown and repeated fields.
+    pub strict_errors: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Operation {
+    kind: String,
+    path: Result<String, String>,
+    from: Result<String, String>,
+    /// `None` if it was not given, which counts as null.
+    value: Option<Value>,
+}
+
+impl JsonPatch {
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// If it is no list of operations, or of too many.
+    pub fn parse(
+        body: &[u8],
+        limits: &json::Limits,
+        check: FieldCheck,
+    ) -> Result<Self, DecodeError> {
+        decode::decode(body, limits, check)
+    }
+
+    /// The object after all operations.
+    ///
+    /// # Errors
+    /// The first operation that does not fit; the object is then lost, so give a copy.
+    pub fn apply(&self, mut document: Value) -> Result<Value, ApplyError> {
+        let mut copied_bytes = 0;
+        for operation in &self.operations {
+            operation
+                .apply(&mut document, &mut copied_bytes)
+                .map_err(ApplyError)?;
+        }
+        Ok(document)
+    }
+}
+
+impl Operation {
+    fn apply(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+        match self.kind.as_str() {
+            "add" => self.add(document),
+            "remove" => self.remove(document),
+            "replace" => self.replace(document),
+            "move" => self.move_value(document),
+            "test" => self.test(document),
+            "copy" => self.copy(document, copied_bytes),
+            other => Err(format!("Unexpected kind: {other}")),
+        }
+    }
+
+    fn value(&self) -> Value {
+        self.value.clone().unwrap_or_default()
+    }
+
+    fn add(&self, document: &mut Value) -> Result<(), String> {
+        let Ok(path) = &self.path else {
+            return Err("add operation failed to decode path: missing value".into());
+        };
+        let Some((container, key)) = find(document, path) else {
+            return Err(format!(
+                "add operation does not apply: doc is missing path: \"{path}\": missing value"
+            ));
+        };
+        add(container, &key, self.value())
+            .map_err(|error| format!("error in add for path: '{path}': {error}"))
+    }
+
+    fn remove(&self, document: &mut Value) -> Result<(), String> {
+        let Ok(path) = &self.path else {
+            return Err("remove operation failed to decode path: missing value".into());
+        };
+        let Some((container, key)) = find(document, path) else {
+            return Err(format!(
+                "remove operation does not apply: doc is missing path: \"{path}\": missing value"
+            ));
+        };
+        remove(container, &key)
+            .map_err(|error| format!("error in remove for path: '{path}': {error}"))
+    }
+
+    fn replace(&self, document: &mut Value) -> Result<(), String> {
+        let path = self
+            .path
+            .as_ref()
+            .map_err(|error| format!("replace operation failed to decode path: {error}"))?;
+        if path.is_empty() {
+            return match &self.value {
+                Some(value @ (Value::Object(_) | Value::Array(_))) => {
+                    *document = value.clone();
+                    Ok(())
+                }
+                // The odd ending is part of upstream's text.
+                _ => Err("replace operation value must be object or array: %!w(<nil>)".into()),
+            };
+        }
+        let missing = |what| {
+            format!(
+                "replace operation does not apply: doc is missing {what}: {path}: missing value"
+            )
+        };
+        let Some((container, key)) = find(document, path) else {
+            return Err(missing("path"));
+        };
+        match container {
+            Value::Object(map) => {
+                map.insert(key, self.value());
+            }
+            container => {
+                let items = container.as_array_mut().ok_or_else(|| missing("path"))?;
+                let index = existing_index(&key, items.len()).map_err(|_| missing("key"))?;
+                items[index] = self.value();
+            }
+        }
+        Ok(())
+    }
+
+    fn move_value(&self, document: &mut Value) -> Result<(), String> {
+        let from = self
+            .from
+            .as_ref()
+            .map_err(|error| format!("move operation failed to decode from: {error}"))?;
+        let Some((container, key)) = find(document, from) else {
+            return Err(format!(
+                "move operation does not apply: doc is missing from path: {from}: missing value"
+            ));
+        };
+        let failed = |key: &str, error| format!("error in move for path: '{key}': {error}");
+        let value = get(container, &key)
+            .map_err(|error| failed(&key, error))?
+            .cloned()
+            .unwrap_or_default();
+        remove(container, &key).map_err(|error| failed(&key, error))?;
+        let path = self
+            .path
+            .as_ref()
+            .map_err(|error| format!("move operation failed to decode path: {error}"))?;
+        let Some((container, key)) = find(document, path) else {
+            return Err(format!(
+                "move operation does not apply: doc is missing destination path: {path}: missing value"
+            ));
+        };
+        add(container, &key, value).map_err(|error| failed(path, error))
+    }
+
+    fn test(&self, document: &mut Value) -> Result<(), String> {
+        let path = self
+            .path
+            .as_ref()
+            .map_err(|error| format!("test operation failed to decode path: {error}"))?;
+        let value = self.value();
+        let equal = if path.is_empty() {
+            *document == value
+        } else {
+            let Some((container, key)) = find(document, path) else {
+                return Err(format!(
+                    "test operation does not apply: is missing path: {path}: missing value"
+                ));
+            };
+            let found = get(container, &key)
+                .map_err(|error| format!("error in test for path: '{path}': {error}"))?;
+            *found.unwrap_or(&Value::Null) == value
+        };
+        if equal {
+            Ok(())
+        } else {
+            Err(format!("testing value {path} failed: test failed"))
+        }
+    }
+
+    fn copy(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+        let from = self
+            .from
+            .as_ref()
+            .map_err(|error| format!("copy operation failed to decode from: {error}"))?;
+        let Some((container, key)) = find(document, from) else {
+            return Err(format!(
+                "copy operation does not apply: doc is missing from path: {from}: missing value"
+            ));
+        };
+        let found = get(container, &key)
+            .map_err(|error| format!("error in copy for from: '{from}': {error}"))?;
+        let bytes = found.map_or(0, |value| json::to_vec(value).len());
+        let over = *copied_bytes + bytes > COPIED_BYTES_MAX;
+        // A value that is too large is measured, not cloned.
+        let value = if over {
+            Value::Null
+        } else {
+            found.cloned().unwrap_or_default()
+        };
+        let Ok(path) = &self.path else {
+            return Err("copy operation failed to decode path: missing value".into());
+        };
+        let Some((container, key)) = find(document, path) else {
+            return Err(format!(
+                "copy operation does not apply: doc is missing destination path: {path}: missing value"
+            ));
+        };
+        *copied_bytes += bytes;
+        if over {
+            return Err(format!(
+                "Unable to complete the copy, the accumulated size increase of copy is {copied_bytes}, \
+                 exceeding the limit {COPIED_BYTES_MAX}"
+            ));
+        }
+        add(container, &key, value)
+            .map_err(|error| format!("error while adding value during copy: {error}"))
+    }
+}
+
+/// The object or array that the last part of `path` is looked up in, and that part. What stands
+/// before the first slash is not looked at.
+fn find<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
+    let mut parts = path.split('/').skip(1);
+    let mut key = decode_part(parts.next()?);
+    let mut container = document;
+    for next in parts {
+        container = match container {
+            Value::Object(map) => map.get_mut(&key)?,
+            Value::Array(items) => {
+                let index = existing_index(&key, items.len()).ok()?;
+                &mut items[index]
+            }
+            _ => return None,
+        };
+        key = decode_part(next);
+    }
+    matches!(container, Value::Object(_) | Value::Array(_)).then_some((container, key))
+}
+
+/// `~1` is a slash, `~0` a tilde, read in one pass.
+fn decode_part(part: &str) -> String {
+    let mut out = String::with_capacity(part.len());
+    let mut rest = part;
+    while let Some(at) = rest.find('~') {
+        out.push_str(&rest[..at]);
+        let (decoded, length) = match rest.as_bytes().get(at + 1) {
+            Some(b'1') => ('/', 2),
+            Some(b'0') => ('~', 2),
+            _ => ('~', 1),
+        };
+        out.push(decoded);
+        rest = &rest[at + length..];
+    }
+    out + rest
+}
+
+fn get<'a>(container: &'a Value, key: &str) -> Result<Option<&'a Value>, String> {
+    match container {
+        Value::Array(items) => existing_index(key, items.len()).map(|index| Some(&items[index])),
+        container => Ok(container.get(key)),
+    }
+}
+
+fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
+    let items = match container {
+        Value::Array(items) => items,
+        container => {
+            container.make_object().insert(key, value);
+            return Ok(());
+        }
+    };
+    if key == "-" {
+        items.push(value);
+        return Ok(());
+    }
+    let index = atoi(key)
+        .map_err(|error| format!("value was not a proper array index: '{key}': {error}"))?;
+    let index = resolve_index(index, items.len() + 1)?;
+    items.insert(index, value);
+    Ok(())
+}
+
+fn remove(container: &mut Value, key: &str) -> Result<(), String> {
+    match container {
+        Value::Array(items) => {
+            let index = existing_index(key, items.len())?;
+            items.remove(index);
+            Ok(())
+        }
+        container => match container.make_object().remove(key) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "Unable to remove nonexistent key: {key}: missing value"
+            )),
+        },
+    }
+}
+
+fn existing_index(key: &str, length: usize) -> Result<usize, String> {
+    resolve_index(atoi(key)?, length)
+}
+
+/// The place among `length` that an index means; negative ones count from the end.
+fn resolve_index(index: i64, length: usize) -> Result<usize, String> {
+    let place = if index < 0 {
+        index + i64::try_from(length).unwrap_or(i64::MAX)
+    } else {
+        index
+    };
+    match usize::try_from(place) {
+        Ok(place) if place < length => Ok(place),
+        _ => Err(format!(
+            "Unable to access invalid index: {index}: invalid index referenced"
+        )),
+    }
+}
+
+/// A whole number as Go's `Atoi` reads it.
+fn atoi(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| atoi_complaint(text))
+}
+
+/// Go's words for a text that `Atoi` does not read.
+pub(crate) fn atoi_complaint(text: &str) -> String {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let problem = if number {
+        "value out of range"
+    } else {
+        "invalid syntax"
+    };
+    format!(
+        "strconv.Atoi: parsing {}: {problem}",
+        crate::quote::quote(text)
+    )
+}
+
+#[cfg(test)]
+mod tests;

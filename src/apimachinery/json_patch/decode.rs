@@ -1,0 +1,136 @@
+//! The body of a JSON patch request: a list of operations, checked as upstream's decoders do.
+
+use super::{DecodeError, JsonPatch, OPERATIONS_MAX, Operation};
+use crate::json;
+use crate::value::Value;
+
+/// Whether the fields of operations are checked, after the request's `fieldValidation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldCheck {
+    /// `Ignore`: only what is needed is looked at, and the complaints are the library's.
+    Ignore,
+    /// `Warn` and `Strict`: wrong types are errors, unknown and repeated fields are reported.
+    Report,
+}
+
+/// What Go calls the type of a value in its decoding errors.
+pub fn go_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Int(_) | Value::Float(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+pub(super) fn decode(
+    body: &[u8],
+    limits: &json::Limits,
+    check: FieldCheck,
+) -> Result<JsonPatch, DecodeError> {
+    let parsed = json::parse(body, limits).map_err(DecodeError::NotJson)?;
+    let (list, element, prefix) = match check {
+        FieldCheck::Ignore => ("jsonpatch.Patch", "jsonpatch.Operation", ""),
+        FieldCheck::Report => (
+            "[]handlers.jsonPatchOp",
+            "handlers.jsonPatchOp",
+            "error decoding patch: ",
+        ),
+    };
+    let shape = |value: &Value, target: &str| {
+        let kind = go_kind(value);
+        DecodeError::Shape(format!(
+            "{prefix}json: cannot unmarshal {kind} into Go value of type {target}"
+        ))
+    };
+    let items = match parsed.value {
+        Value::Null => Vec::new(),
+        Value::Array(items) => items,
+        other => return Err(shape(&other, list)),
+    };
+    let wrong = items
+        .iter()
+        .find(|item| !matches!(item, Value::Null | Value::Object(_)));
+    if let Some(wrong) = wrong {
+        return Err(shape(wrong, element));
+    }
+    let mut strict_errors = Vec::new();
+    if check == FieldCheck::Report {
+        check_types(&items)?;
+        // Repetitions inside of values count too, but not what is inside an unknown field.
+        for path in parsed.duplicates {
+            strict_errors.push(format!("json patch duplicate field \"{path}\""));
+        }
+        strict_errors.extend(unknown_fields(&items));
+    }
+    if items.len() > OPERATIONS_MAX {
+        return Err(DecodeError::TooMany(items.len()));
+    }
+    Ok(JsonPatch {
+        operations: items.into_iter().map(operation).collect(),
+        strict_errors,
+    })
+}
+
+fn check_types(items: &[Value]) -> Result<(), DecodeError> {
+    for item in items {
+        for field in ["op", "path", "from"] {
+            if let Some(value) = item.get(field)
+                && !matches!(value, Value::Null | Value::String(_))
+            {
+                let kind = go_kind(value);
+                return Err(DecodeError::Shape(format!(
+                    "error decoding patch: json: cannot unmarshal {kind} into Go struct field jsonPatchOp.{field} of type string"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unknown_fields(items: &[Value]) -> Vec<String> {
+    let mut errors = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        for key in item
+            .as_object()
+            .into_iter()
+            .flat_map(|members| members.keys())
+        {
+            if !matches!(key, "op" | "path" | "from" | "value") && errors.len() < 100 {
+                errors.push(format!("json patch unknown field \"[{index}].{key}\""));
+            }
+        }
+    }
+    errors
+}
+
+fn operation(mut item: Value) -> Operation {
+    let kind = match &item["op"] {
+        Value::String(kind) => kind.to_string(),
+        _ => "unknown".to_owned(),
+    };
+    let path = text(&item["path"], "operation missing path field: missing value");
+    let from = text(
+        &item["from"],
+        "operation, missing from field: missing value",
+    );
+    Operation {
+        kind,
+        path,
+        from,
+        value: item.remove(&["value"]),
+    }
+}
+
+fn text(value: &Value, missing: &str) -> Result<String, String> {
+    match value {
+        Value::Null => Err(missing.to_owned()),
+        Value::String(text) => Ok(text.to_string()),
+        other => Err(format!(
+            "json: cannot unmarshal {} into Go value of type string",
+            go_kind(other)
+        )),
+    }
+}

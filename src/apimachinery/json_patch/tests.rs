@@ -1,0 +1,155 @@
+//! Properties and recorded vectors of the module.
+
+use super::*;
+use crate::json::{Limits, parse, to_string};
+use crate::merge_patch::MergePatch;
+use crate::vectors::{assert_none, compare, vectors};
+
+fn tree(text: &str) -> Value {
+    parse(text.as_bytes(), &Limits::default())
+        .expect("json")
+        .value
+}
+
+#[test]
+fn patches_apply_and_fail_as_upstreams_do() {
+    let all = vectors("json_patch");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let (document, body) = (vector.str_at(&["doc"]), vector.str_at(&["patch"]));
+        let patch = JsonPatch::parse(body.as_bytes(), &Limits::default(), FieldCheck::Ignore);
+        let outcome = match patch {
+            Err(error) => {
+                compare(
+                    &mut differences,
+                    body,
+                    vector.str_at(&["decode"]),
+                    &error.to_string(),
+                );
+                continue;
+            }
+            Ok(patch) => patch.apply(tree(document)),
+        };
+        // Where upstream's library panics the request fails; ours must only not panic.
+        if vector.bool_at(&["panic"]) {
+            continue;
+        }
+        match outcome {
+            Ok(after) => compare(
+                &mut differences,
+                body,
+                &to_string(&tree_or_null(vector.str_at(&["out"]))),
+                &to_string(&after),
+            ),
+            Err(error) => compare(
+                &mut differences,
+                body,
+                vector.str_at(&["err"]),
+                &error.to_string(),
+            ),
+        }
+    }
+    assert_none("json patch", all.len(), &differences);
+}
+
+fn tree_or_null(text: &str) -> Value {
+    if text.is_empty() {
+        Value::from("go failed")
+    } else {
+        tree(text)
+    }
+}
+
+#[test]
+fn merge_patches_apply_as_upstreams_do() {
+    let all = vectors("merge_patch");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let body = vector.str_at(&["patch"]);
+        let mut document = tree(vector.str_at(&["doc"]));
+        MergePatch::parse(body.as_bytes(), &Limits::default())
+            .expect(body)
+            .apply(&mut document);
+        compare(
+            &mut differences,
+            body,
+            &to_string(&tree(vector.str_at(&["out"]))),
+            &to_string(&document),
+        );
+    }
+    assert_none("merge patch", all.len(), &differences);
+}
+
+#[test]
+fn operations_and_copies_are_bounded() {
+    let many = format!(
+        "[{}]",
+        vec![r#"{"op":"test","path":""}"#; OPERATIONS_MAX + 1].join(",")
+    );
+    let error = JsonPatch::parse(many.as_bytes(), &Limits::default(), FieldCheck::Ignore)
+        .expect_err("too many");
+    assert_eq!(
+        error.to_string(),
+        "The allowed maximum operations in a JSON patch is 10000, got 10001"
+    );
+    let copies = format!(
+        "[{}]",
+        vec![r#"{"op":"copy","from":"/a","path":"/a/-"}"#; 64].join(",")
+    );
+    let patch =
+        JsonPatch::parse(copies.as_bytes(), &Limits::default(), FieldCheck::Ignore).expect("good");
+    let error = patch
+        .apply(tree(r#"{"a":["0123456789"]}"#))
+        .expect_err("too large")
+        .to_string();
+    assert!(
+        error.starts_with("Unable to complete the copy, the accumulated size increase of copy is "),
+        "{error}"
+    );
+}
+
+#[test]
+fn operations_are_checked_when_asked() {
+    let parse =
+        |body: &str| JsonPatch::parse(body.as_bytes(), &Limits::default(), FieldCheck::Report);
+    let patch = parse(r#"[{"op":"test","path":"/a","foo":1,"op":"test"}]"#).expect("good");
+    assert_eq!(
+        patch.strict_errors,
+        [
+            r#"json patch duplicate field "[0].op""#,
+            r#"json patch unknown field "[0].foo""#
+        ]
+    );
+    assert_eq!(
+        parse("{}").expect_err("no list").to_string(),
+        "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+    );
+}
+
+proptest::proptest! {
+    /// Where paths exist and no index is negative, the RFC and the API server agree.
+    #[test]
+    fn simple_patches_apply_as_the_rfc_says(document in crate::json::tests::tree_without_arrays(),
+                                            value in crate::json::tests::tree(), key in "[a-e]{1,2}") {
+        let document = Value::Object([("k", document), ("l", Value::Array(vec![value.clone()]))].into_iter().collect());
+        let body = crate::json!([
+            {"op": "add", "path": (format!("/{key}")), "value": (value.clone())},
+            {"op": "copy", "from": (format!("/{key}")), "path": "/l/0"},
+            {"op": "move", "from": "/k", "path": "/l/-"},
+            {"op": "test", "path": "/l/0", "value": (value)},
+            {"op": "remove", "path": "/l/1"}
+        ]);
+        let text = to_string(&body);
+        let patch = JsonPatch::parse(text.as_bytes(), &Limits::default(), FieldCheck::Report).expect("good");
+        let mut theirs: serde_json::Value = serde_json::from_str(&to_string(&document)).expect("json");
+        let their_patch: ::json_patch::Patch = serde_json::from_str(&text).expect("a patch");
+        let their_outcome = ::json_patch::patch(&mut theirs, &their_patch);
+        match patch.apply(document) {
+            Ok(ours) => {
+                proptest::prop_assert!(their_outcome.is_ok());
+                proptest::prop_assert_eq!(ours, tree(&theirs.to_string()));
+            }
+            Err(_) => proptest::prop_assert!(their_outcome.is_err()),
+        }
+    }
+}

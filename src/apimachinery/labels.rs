@@ -1,0 +1,430 @@
+//! Label selectors: requirements on labels, their text form and the `LabelSelector` of objects.
+//!
+//! Owns grammar, validation and test, with upstream's texts. Where labels are stored is the
+//! caller's: any lookup will do, and labels inside canonical bytes need no tree.
+
+mod parse;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::field_error::{FieldError, Path, aggregate};
+use crate::json::scan;
+use crate::names;
+use crate::quote::quote;
+use crate::value::Value;
+
+/// What a requirement asks of a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// It has one of the values.
+    In,
+    /// It is absent or has none of the values.
+    NotIn,
+    /// It has the value, written `=`.
+    Equals,
+    /// It has the value, written `==`.
+    DoubleEquals,
+    /// It is absent or has another value.
+    NotEquals,
+    /// It is there.
+    Exists,
+    /// It is absent.
+    DoesNotExist,
+    /// It is a number greater than the value.
+    GreaterThan,
+    /// It is a number less than the value.
+    LessThan,
+}
+
+/// One condition on one label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement {
+    key: String,
+    operator: Operator,
+    values: Vec<String>,
+}
+
+/// Why a selector is refused; the text is upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SelectorError(pub String);
+
+impl Requirement {
+    /// A checked requirement.
+    ///
+    /// # Errors
+    /// If key or values are no labels, or their number does not fit the operator.
+    pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
+        let mut errors = Vec::new();
+        let path = Path::NIL;
+        errors.extend(check_key(key, &path.child("key")));
+        let path = path.child("values");
+        errors.extend(check_count(operator, &values, &path));
+        if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
+            for (index, value) in values.iter().enumerate() {
+                if parse_int(value).is_none() {
+                    let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
+                    errors.push(FieldError::invalid(
+                        &path.index(index),
+                        value.as_str(),
+                        detail,
+                    ));
+                }
+            }
+        }
+        for (index, value) in values.iter().enumerate() {
+            let complaints = names::label_value(value);
+            if !complaints.is_empty() {
+                let path = path.index(index);
+                errors.push(FieldError::invalid(
+                    &path.key(key),
+                    value.as_str(),
+                    complaints.join("; "),
+                ));
+            }
+        }
+        match aggregate(&errors) {
+            Some(text) => Err(SelectorError(text)),
+            None => Ok(Self {
+                key: key.into(),
+                operator,
+                values,
+            }),
+        }
+    }
+
+    /// The label's key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What is asked.
+    pub fn operator(&self) -> Operator {
+        self.operator
+    }
+
+    /// The values, in the order given.
+    pub fn values(&self) -> &[String] {
+        &self.values
+    }
+
+    /// True if a label with this value, or none, fulfils the requirement.
+    pub fn matches(&self, value: Option<&str>) -> bool {
+        let has = |value: &str| self.values.iter().any(|candidate| candidate == value);
+        match self.operator {
+            Operator::In | Operator::Equals | Operator::DoubleEquals => value.is_some_and(has),
+            Operator::NotIn | Operator::NotEquals => !value.is_some_and(has),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::GreaterThan | Operator::LessThan => {
+                let bound = self.values.first().and_then(|bound| parse_int(bound));
+                let (Some(value), Some(bound)) = (value.and_then(parse_int), bound) else {
+                    return false;
+                };
+                if self.operator == Operator::GreaterThan {
+                    value > bound
+                } else {
+                    value < bound
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = match self.operator {
+            Operator::Exists => return f.write_str(&self.key),
+            Operator::DoesNotExist => return write!(f, "!{}", self.key),
+            Operator::In => (" in (", ")"),
+            Operator::NotIn => (" notin (", ")"),
+            Operator::Equals => ("=", ""),
+            Operator::DoubleEquals => ("==", ""),
+            Operator::NotEquals => ("!=", ""),
+            Operator::GreaterThan => (">", ""),
+            Operator::LessThan => ("<", ""),
+        };
+        let mut values: Vec<&str> = self.values.iter().map(String::as_str).collect();
+        values.sort_unstable();
+        write!(f, "{}{before}{}{after}", self.key, values.join(","))
+    }
+}
+
+/// A label selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// Selects nothing: an absent `LabelSelector`.
+    Nothing,
+    /// Selects what fulfils every requirement; everything if there is none.
+    All(Vec<Requirement>),
+}
+
+impl Default for Selector {
+    fn default() -> Self {
+        Self::All(Vec::new())
+    }
+}
+
+impl Selector {
+    /// Reads the text form: `a=b,c in (d,e),!f`.
+    ///
+    /// # Errors
+    /// With upstream's text.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        parse::parse(text).map(Self::from_requirements)
+    }
+
+    /// The selector of these requirements, in order of their keys.
+    pub fn from_requirements(mut requirements: Vec<Requirement>) -> Self {
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Self::All(requirements)
+    }
+
+    /// The selector of labels that must all be there, unchecked: a Service's or a
+    /// ReplicationController's.
+    pub fn from_labels<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        let requirement = |(key, value): (&str, &str)| Requirement {
+            key: key.into(),
+            operator: Operator::Equals,
+            values: vec![value.into()],
+        };
+        Self::from_requirements(labels.map(requirement).collect())
+    }
+
+    /// The selector that a `LabelSelector` object means: absent or null selects nothing, an empty
+    /// one everything.
+    ///
+    /// # Errors
+    /// If it is malformed, with upstream's text.
+    pub fn from_label_selector(object: Option<&Value>) -> Result<Self, SelectorError> {
+        let Some(object) = object.filter(|object| !object.is_null()) else {
+            return Ok(Self::Nothing);
+        };
+        let mut requirements = Vec::new();
+        if let Some(labels) = object.get("matchLabels").and_then(Value::as_object) {
+            for (key, value) in labels.iter() {
+                let value = value.as_str().unwrap_or("").to_owned();
+                requirements.push(Requirement::new(key, Operator::Equals, vec![value])?);
+            }
+        }
+        for expression in object.items_at(&["matchExpressions"]) {
+            let operator = match expression.str_at(&["operator"]) {
+                "In" => Operator::In,
+                "NotIn" => Operator::NotIn,
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::DoesNotExist,
+                other => {
+                    return Err(SelectorError(format!(
+                        "{} is not a valid label selector operator",
+                        quote(other)
+                    )));
+                }
+            };
+            let values = expression
+                .items_at(&["values"])
+                .iter()
+                .map(|value| value.as_str().unwrap_or("").to_owned());
+            requirements.push(Requirement::new(
+                expression.str_at(&["key"]),
+                operator,
+                values.collect(),
+            )?);
+        }
+        Ok(Self::from_requirements(requirements))
+    }
+
+    /// The requirements in order of their keys; none for [`Selector::Nothing`] too.
+    pub fn requirements(&self) -> &[Requirement] {
+        match self {
+            Self::Nothing => &[],
+            Self::All(requirements) => requirements,
+        }
+    }
+
+    /// True if everything is selected.
+    pub fn is_everything(&self) -> bool {
+        matches!(self, Self::All(requirements) if requirements.is_empty())
+    }
+
+    /// True if labels found by `lookup` are selected.
+    pub fn matches<'a>(&self, lookup: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::All(requirements) => requirements
+                .iter()
+                .all(|requirement| requirement.matches(lookup(&requirement.key).as_deref())),
+        }
+    }
+
+    /// True if these pairs of key and value are selected.
+    pub fn matches_pairs<'a>(
+        &self,
+        labels: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+    ) -> bool {
+        self.matches(|key| {
+            labels
+                .clone()
+                .find(|(name, _)| *name == key)
+                .map(|(_, value)| Cow::Borrowed(value))
+        })
+    }
+
+    /// True if the labels in this tree, an object of texts or nothing, are selected.
+    pub fn matches_value(&self, labels: Option<&Value>) -> bool {
+        self.matches(|key| labels?.get(key)?.as_str().map(Cow::Borrowed))
+    }
+
+    /// True if the labels in these canonical JSON bytes are selected; empty bytes are no labels.
+    pub fn matches_bytes(&self, labels: &[u8]) -> bool {
+        self.matches(|key| {
+            let (_, value) = scan::members(labels).find(|(name, _)| scan::key_is(name, key))?;
+            scan::string(&labels[value])
+        })
+    }
+
+    /// The value that `key` must have, if a requirement says so.
+    pub fn requires_exact_match(&self, key: &str) -> Option<&str> {
+        let requirement = self
+            .requirements()
+            .iter()
+            .find(|requirement| requirement.key == key)?;
+        match (requirement.operator, requirement.values.as_slice()) {
+            (Operator::Equals | Operator::DoubleEquals | Operator::In, [value]) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, requirement) in self.requirements().iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            requirement.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a `LabelSelector` inside an object; an absent one is fine.
+pub fn validate_label_selector(selector: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let Some(selector) = selector.filter(|selector| !selector.is_null()) else {
+        return errors;
+    };
+    let labels = path.child("matchLabels");
+    errors.extend(validate_labels(selector.get("matchLabels"), &labels));
+    let expressions = path.child("matchExpressions");
+    for (index, expression) in selector.items_at(&["matchExpressions"]).iter().enumerate() {
+        validate_expression(expression, &expressions.index(index), &mut errors);
+    }
+    errors
+}
+
+fn validate_expression(expression: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let values = expression.items_at(&["values"]);
+    let values_path = path.child("values");
+    match expression.str_at(&["operator"]) {
+        "In" | "NotIn" => {
+            if values.is_empty() {
+                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(&values_path, detail));
+            }
+        }
+        "Exists" | "DoesNotExist" => {
+            if !values.is_empty() {
+                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(&values_path, detail));
+            }
+        }
+        other => {
+            let bad = crate::field_error::Bad::Json(other.into());
+            errors.push(FieldError::invalid(
+                &path.child("operator"),
+                bad,
+                "not a valid selector operator",
+            ));
+        }
+    }
+    errors.extend(validate_label_name(
+        expression.str_at(&["key"]),
+        &path.child("key"),
+    ));
+    for (index, value) in values.iter().enumerate() {
+        let value = value.as_str().unwrap_or("");
+        for complaint in names::label_value(value) {
+            errors.push(FieldError::invalid(
+                &values_path.index(index),
+                value,
+                complaint,
+            ));
+        }
+    }
+}
+
+/// What is wrong with a label's key.
+pub fn validate_label_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+    let complaints = names::qualified_name(name).into_iter();
+    complaints
+        .map(|complaint| FieldError::invalid(path, name, complaint))
+        .collect()
+}
+
+/// What is wrong with a map of labels; upstream names the map, not the label, in every error.
+pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (key, value) in labels
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(|labels| labels.iter())
+    {
+        errors.extend(validate_label_name(key, path));
+        let value = value.as_str().unwrap_or("");
+        for complaint in names::label_value(value) {
+            errors.push(FieldError::invalid(path, value, complaint));
+        }
+    }
+    errors
+}
+
+/// The complaints about a key, as one error.
+fn check_key(key: &str, path: &Path<'_>) -> Option<FieldError> {
+    let complaints = names::qualified_name(key);
+    (!complaints.is_empty()).then(|| FieldError::invalid(path, key, complaints.join("; ")))
+}
+
+fn check_count(operator: Operator, values: &[String], path: &Path<'_>) -> Option<FieldError> {
+    let (good, detail) = match operator {
+        Operator::In | Operator::NotIn => (
+            !values.is_empty(),
+            "for 'in', 'notin' operators, values set can't be empty",
+        ),
+        Operator::Equals | Operator::DoubleEquals | Operator::NotEquals => (
+            values.len() == 1,
+            "exact-match compatibility requires one single value",
+        ),
+        Operator::Exists | Operator::DoesNotExist => (
+            values.is_empty(),
+            "values set must be empty for exists and does not exist",
+        ),
+        Operator::GreaterThan | Operator::LessThan => (
+            values.len() == 1,
+            "for 'Gt', 'Lt' operators, exactly one value is required",
+        ),
+    };
+    let shown = || match values {
+        [] => Value::Null,
+        values => Value::Array(values.iter().map(|value| value.as_str().into()).collect()),
+    };
+    (!good).then(|| FieldError::invalid(path, shown(), detail))
+}
+
+/// A number as Go's `ParseInt` reads it in base ten.
+fn parse_int(text: &str) -> Option<i64> {
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! Kubernetes API machinery without I/O: what an object is, how it is read, checked, changed and
+//! written. Knows no HTTP, no store and no single built-in kind; kinds are data (see [`schema`]).
+
+pub mod field_error;
+pub mod fields;
+pub mod intorstring;
+pub mod json;
+pub mod json_patch;
+pub mod labels;
+pub mod merge_patch;
+pub mod names;
+pub mod quantity;
+pub mod quote;
+pub mod schema;
+pub mod smp;
+pub mod status;
+pub mod time;
+pub mod value;
+pub mod yaml;
+
+#[cfg(test)]
+mod vectors;
+
+pub use value::{Map, Str, Value};

@@ -1,0 +1,161 @@
+//! JSON merge patch as the API server applies it.
+//!
+//! The API server's library differs from RFC 7386 in arrays: objects inside a patch's array lose
+//! their null members, unless the array replaces an object.
+
+use crate::json::{JsonError, Limits, parse};
+use crate::value::{Map, Value};
+
+/// Why a merge patch cannot be used; the texts are what clients see.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MergePatchError {
+    /// The body is not JSON at all.
+    #[error("invalid JSON patch")]
+    NotJson(#[source] JsonError),
+    /// The body is JSON but no object.
+    #[error(
+        "error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+    )]
+    NotAnObject {
+        /// What it is, in Go's words.
+        kind: &'static str,
+    },
+    /// The body is `null`.
+    #[error("Invalid JSON Patch")]
+    Null,
+}
+
+/// A merge patch that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergePatch {
+    members: Map,
+    /// Paths of keys that were repeated, for `fieldValidation`.
+    pub duplicates: Vec<String>,
+}
+
+impl MergePatch {
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// If it is no JSON object.
+    pub fn parse(body: &[u8], limits: &Limits) -> Result<Self, MergePatchError> {
+        let parsed = parse(body, limits).map_err(MergePatchError::NotJson)?;
+        match parsed.value {
+            Value::Object(members) => Ok(Self {
+                members,
+                duplicates: parsed.duplicates,
+            }),
+            Value::Null => Err(MergePatchError::Null),
+            other => Err(MergePatchError::NotAnObject {
+                kind: crate::json_patch::go_kind(&other),
+            }),
+        }
+    }
+
+    /// Changes `document`; one that is no object becomes one.
+    pub fn apply(self, document: &mut Value) {
+        merge_members(document.make_object(), self.members);
+    }
+}
+
+fn merge_members(document: &mut Map, patch: Map) {
+    for (key, mut value) in patch {
+        if value.is_null() {
+            document.remove(&key);
+            continue;
+        }
+        match (document.get_mut(&key), value) {
+            (Some(Value::Object(current)), Value::Object(members)) => {
+                merge_members(current, members)
+            }
+            (Some(current @ Value::Object(_)), other) => *current = other,
+            (_, other) => {
+                value = other;
+                drop_nulls(&mut value);
+                document.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Drops null members everywhere; null items of arrays stay.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.retain(|_, member| {
+            drop_nulls(member);
+            !member.is_null()
+        }),
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+
+    fn merged(document: Value, patch: &str) -> Value {
+        let mut document = document;
+        MergePatch::parse(patch.as_bytes(), &Limits::default())
+            .expect("a good patch")
+            .apply(&mut document);
+        document
+    }
+
+    #[test]
+    fn nulls_remove_and_objects_merge() {
+        let document = json!({"a": {"b": 1i64, "c": 2i64}, "d": [1i64]});
+        assert_eq!(
+            merged(document, r#"{"a":{"b":null,"e":{"f":null}},"d":{"g":1}}"#),
+            json!({
+                "a": {"c": 2i64, "e": {}}, "d": {"g": 1i64}
+            })
+        );
+    }
+
+    #[test]
+    fn arrays_lose_null_members_unless_they_replace_an_object() {
+        let patch = r#"{"a":[null,{"b":null}]}"#;
+        assert_eq!(
+            merged(json!({"a": [1i64]}), patch),
+            json!({"a": [null, {}]})
+        );
+        assert_eq!(merged(json!({}), patch), json!({"a": [null, {}]}));
+        assert_eq!(
+            merged(json!({"a": {}}), patch),
+            json!({"a": [null, {"b": null}]})
+        );
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused_in_upstreams_words() {
+        let complaint = |body: &str| {
+            MergePatch::parse(body.as_bytes(), &Limits::default())
+                .expect_err(body)
+                .to_string()
+        };
+        assert_eq!(complaint("{"), "invalid JSON patch");
+        assert_eq!(complaint("null"), "Invalid JSON Patch");
+        assert_eq!(
+            complaint("[]"),
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        );
+    }
+
+    proptest::proptest! {
+        /// Without arrays the RFC and the API server agree.
+        #[test]
+        fn objects_merge_as_the_rfc_says(document in crate::json::tests::tree_without_arrays(),
+                                         patch in crate::json::tests::tree_without_arrays()) {
+            let mut theirs: serde_json::Value = serde_json::from_slice(&crate::json::to_vec(&document)).expect("json");
+            let patch = json!({"p": (patch), "q": {}});
+            let theirs_patch: serde_json::Value = serde_json::from_slice(&crate::json::to_vec(&patch)).expect("json");
+            if !theirs.is_object() { theirs = serde_json::json!({}); }
+            json_patch::merge(&mut theirs, &theirs_patch);
+            let ours = merged(document, &crate::json::to_string(&patch));
+            let theirs = parse(theirs.to_string().as_bytes(), &Limits::default()).expect("json").value;
+            proptest::prop_assert_eq!(ours, theirs);
+        }
+    }
+}

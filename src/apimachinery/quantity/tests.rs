@@ -1,0 +1,99 @@
+//! Properties and recorded vectors of the module.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::vectors::{assert_none, compare, vectors};
+
+#[test]
+fn quantities_are_read_and_printed_as_upstream_does() {
+    let all = vectors("quantity");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let input = vector.str_at(&["in"]);
+        match Quantity::parse(input) {
+            Ok(quantity) => {
+                compare(
+                    &mut differences,
+                    input,
+                    vector.str_at(&["out"]),
+                    &quantity.to_string(),
+                );
+                // Beyond these sizes upstream's answers are left-over bits.
+                let size = quantity.as_f64();
+                if !(-9e9..9e15).contains(&size) {
+                    continue;
+                }
+                let go = format!(
+                    "{:?} {:?} {:?}",
+                    vector.int_at(&["value"]),
+                    vector.int_at(&["milli"]),
+                    vector.int_at(&["sign"])
+                );
+                let ours = format!(
+                    "{:?} {:?} {:?}",
+                    Some(quantity.value()),
+                    Some(quantity.milli_value()),
+                    Some(i64::from(quantity.sign()))
+                );
+                compare(&mut differences, input, &go, &ours);
+            }
+            Err(error) => compare(
+                &mut differences,
+                input,
+                vector.str_at(&["err"]),
+                &error.to_string(),
+            ),
+        }
+    }
+    assert_none("quantity", all.len(), &differences);
+}
+
+#[test]
+fn quantities_compare_and_add_as_upstream_does() {
+    let all = vectors("quantity_pairs");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let (a, b) = (vector.str_at(&["a"]), vector.str_at(&["b"]));
+        let (first, second) = (Quantity::parse(a).expect(a), Quantity::parse(b).expect(b));
+        let mut sum = first.clone();
+        sum.add(&second);
+        let mut difference = first.clone();
+        difference.sub(&second);
+        let go = format!(
+            "{:?} {} {}",
+            vector.int_at(&["cmp"]),
+            vector.str_at(&["sum"]),
+            vector.str_at(&["diff"])
+        );
+        let ours = format!("{:?} {sum} {difference}", Some(first.cmp(&second) as i64));
+        compare(&mut differences, &format!("{a} {b}"), &go, &ours);
+    }
+    assert_none("quantity pairs", all.len(), &differences);
+}
+
+#[test]
+fn hostile_exponents_are_bounded() {
+    for text in [
+        "12345678901234567890e2000000000",
+        "1e2147483647",
+        "1e-2147483648",
+        "99999999999999999999e-2147483648",
+    ] {
+        if let Ok(mut quantity) = Quantity::parse(text) {
+            let one = Quantity::new(1, Format::DecimalSi);
+            let _ = (quantity.to_string(), quantity.value(), quantity.cmp(&one));
+            quantity.add(&one);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "[-+0-9.eEinumkKMGTP]{0,24}") {
+        if let Ok(quantity) = Quantity::parse(&text) {
+            let printed = quantity.to_string();
+            prop_assert!(Quantity::parse(&printed).is_ok(), "{} printed as {}", text, printed);
+        }
+    }
+}

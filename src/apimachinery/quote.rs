@@ -1,0 +1,80 @@
+//! Strings as Go's `%q` and `strconv.Quote` print them; error texts are full of them.
+
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// What Go calls printable beyond ASCII: letters, marks, numbers, punctuation and symbols of the
+/// Unicode version Go knows.
+static PRINTABLE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^[[\p{L}\p{M}\p{N}\p{P}\p{S}]&&\p{Age=15.0}]$")
+        .expect("a constant pattern compiles")
+});
+
+/// Quotes `text` as Go does.
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        push_quoted(character, &mut out);
+    }
+    out.push('"');
+    out
+}
+
+/// True if Go's `unicode.IsPrint` says so: graphic, and no space but the ASCII one.
+pub fn is_print(character: char) -> bool {
+    if character.is_ascii() {
+        return (' '..='~').contains(&character);
+    }
+    PRINTABLE.is_match(character.encode_utf8(&mut [0; 4]))
+}
+
+fn push_quoted(character: char, out: &mut String) {
+    let written = match character {
+        '"' | '\\' => write!(out, "\\{character}"),
+        '\u{7}' => out.write_str("\\a"),
+        '\u{8}' => out.write_str("\\b"),
+        '\u{c}' => out.write_str("\\f"),
+        '\n' => out.write_str("\\n"),
+        '\r' => out.write_str("\\r"),
+        '\t' => out.write_str("\\t"),
+        '\u{b}' => out.write_str("\\v"),
+        _ if is_print(character) => out.write_char(character),
+        '\0'..' ' | '\u{7f}' => write!(out, "\\x{:02x}", u32::from(character)),
+        '\u{80}'..='\u{ffff}' => write!(out, "\\u{:04x}", u32::from(character)),
+        _ => write!(out, "\\U{:08x}", u32::from(character)),
+    };
+    written.expect("a String takes all characters");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_quoted_as_go_does() {
+        let all = crate::vectors::vectors("quote");
+        let mut differences = Vec::new();
+        for vector in &all {
+            let input = vector.str_at(&["in"]);
+            crate::vectors::compare(
+                &mut differences,
+                input,
+                vector.str_at(&["out"]),
+                &quote(input),
+            );
+        }
+        crate::vectors::assert_none("quote", all.len(), &differences);
+    }
+
+    #[test]
+    fn text_is_quoted_as_go_does() {
+        assert_eq!(quote("a\"b\\c\n\t\u{7f}\u{0}"), r#""a\"b\\c\n\t\x7f\x00""#);
+        assert_eq!(
+            quote("é\u{301}\u{a0}\u{200b}\u{1f600}\u{e000}"),
+            "\"é\u{301}\\u00a0\\u200b\u{1f600}\\ue000\""
+        );
+    }
+}

@@ -1,0 +1,557 @@
+//! Kinds as data: what fields an object has, and everything that follows from that.
+//!
+//! Owns the arena of definitions and the engines that read it: [`decode`], [`encode`],
+//! [`defaults`], [`validate`], [`openapi`] and path lookup. It knows no kind by name; built-in
+//! kinds come from generated data ([`Schemas::parse`]) and custom kinds are added by whoever
+//! compiles them ([`Schemas::add`]). It must not know where objects are stored or served.
+//!
+//! The *canonical* tree of an object is what a decode into the typed struct followed by an
+//! encode would give: unknown members gone, empty members present or absent as the field says.
+
+pub mod decode;
+pub mod defaults;
+pub mod encode;
+pub(crate) mod go;
+mod load;
+mod names;
+pub mod openapi;
+mod path;
+pub mod proto;
+mod scalars;
+pub mod tags;
+pub mod validate;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use crate::value::{Map, Str, Value};
+pub use load::LoadError;
+pub use path::PathError;
+use tags::Tag;
+
+/// The place of a [`Definition`] in its [`Schemas`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DefId(pub(crate) u32);
+
+/// What a value may be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Type {
+    /// Any text.
+    String,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number of 32 bits.
+    Int32,
+    /// A whole number of 64 bits.
+    Int64,
+    /// Any number.
+    Float64,
+    /// Bytes as standard base64.
+    Bytes,
+    /// RFC 3339 to the second.
+    Time,
+    /// RFC 3339 to the microsecond.
+    MicroTime,
+    /// A duration as Go writes it.
+    Duration,
+    /// A resource quantity.
+    Quantity,
+    /// A number of 32 bits or a text.
+    IntOrString,
+    /// An embedded object, kept as it came.
+    Raw,
+    /// Any JSON, kept as it came.
+    Json,
+    /// The set of managed fields, kept as it came.
+    FieldsV1,
+    /// An object of a definition.
+    Ref(DefId),
+    /// A list.
+    List(Box<Type>),
+    /// An object with free keys.
+    Map(Box<Type>),
+    /// An item of a list or map that may be `null`.
+    Nullable(Box<Type>),
+    /// A JSON schema or a boolean.
+    SchemaOrBool(DefId),
+    /// A JSON schema or a list of them.
+    SchemaOrArray(DefId),
+    /// A JSON schema or a list of texts.
+    SchemaOrStrings(DefId),
+}
+
+impl Type {
+    /// True for the types that a Go struct implements and that are therefore never "empty".
+    fn is_struct(&self) -> bool {
+        matches!(
+            self,
+            Self::Time
+                | Self::MicroTime
+                | Self::Duration
+                | Self::Quantity
+                | Self::IntOrString
+                | Self::Raw
+                | Self::Json
+                | Self::FieldsV1
+                | Self::Ref(_)
+                | Self::SchemaOrBool(_)
+                | Self::SchemaOrArray(_)
+                | Self::SchemaOrStrings(_)
+        )
+    }
+
+    /// True for lists, maps and bytes, whose zero value is `null`.
+    fn is_collection(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Map(_) | Self::Bytes)
+    }
+
+    /// The definition that objects of this type, or items of it, follow.
+    pub fn definition(&self) -> Option<DefId> {
+        match self {
+            Self::Ref(id)
+            | Self::SchemaOrBool(id)
+            | Self::SchemaOrArray(id)
+            | Self::SchemaOrStrings(id) => Some(*id),
+            Self::List(item) | Self::Map(item) | Self::Nullable(item) => item.definition(),
+            _ => None,
+        }
+    }
+}
+
+/// When a field is left out of the canonical form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Omit {
+    /// Never: an absent value is written as the zero value.
+    #[default]
+    Never,
+    /// When it is empty: false, 0, "", null, or a list or map without items. Never an object.
+    Empty,
+    /// When it is the zero value, objects included.
+    Zero,
+}
+
+/// Whether a field can tell "absent" from "zero".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// Absent and zero are one.
+    #[default]
+    Plain,
+    /// A present zero is kept.
+    Pointer,
+}
+
+/// How the items of a list are told apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ListType {
+    /// Replaced as a whole.
+    #[default]
+    Atomic,
+    /// Items are unique scalars.
+    Set,
+    /// Items are objects with these key members.
+    Map(Vec<Str>),
+}
+
+/// How strategic merge patches treat a field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// Strategies as declared, in order.
+    pub strategies: Vec<Str>,
+    /// The member that names items of a merged list; empty for lists of scalars.
+    pub merge_key: Str,
+}
+
+/// Facts about a field that only published documents and patches need.
+#[derive(Clone, Debug, Default)]
+pub struct Notes {
+    /// The name of the named type of the value, if it is not a built-in one.
+    pub named: Option<Box<str>>,
+    /// The Go type, as error texts show it, if a named scalar, list or map is in it.
+    pub go_type: Option<Box<str>>,
+    /// Names of the embedded structs through which the field is reached, as error texts show it.
+    pub embedded: Option<Box<str>>,
+    /// The format that is published.
+    pub format: Option<Box<str>>,
+    /// The default that is published, as JSON text; zero marks included.
+    pub published_default: Option<Box<str>>,
+    /// The values that are published as allowed, as JSON text.
+    pub values: Option<Box<str>>,
+    /// `x-kubernetes-list-type` as declared.
+    pub list_type: Option<Box<str>>,
+    /// `x-kubernetes-list-map-keys` as declared.
+    pub list_keys: Vec<Str>,
+    /// `x-kubernetes-map-type` as declared.
+    pub map_type: Option<Box<str>>,
+    /// Number and wire kind in protobuf.
+    pub proto: Option<(u32, Box<str>)>,
+    /// Numbers of the embedded messages around the field in protobuf, outermost first.
+    pub proto_path: Vec<u32>,
+}
+
+/// One member of a [`Definition`].
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// The member's name.
+    pub name: Str,
+    /// What its value may be.
+    pub ty: Type,
+    /// When it is left out.
+    pub omit: Omit,
+    /// Whether absent differs from zero.
+    pub presence: Presence,
+    /// The constant that stands for an absent value.
+    pub default: Option<Value>,
+    /// How its list is merged.
+    pub list: ListType,
+    /// How strategic merge patches treat it.
+    pub patch: Patch,
+    /// Declarative validation.
+    pub tags: Vec<Tag>,
+    /// What only documents need.
+    pub notes: Box<Notes>,
+    /// `"name":`, ready to be written.
+    key: Box<[u8]>,
+}
+
+impl Field {
+    /// A field of a name and type with nothing else known about it.
+    pub fn new(name: impl Into<Str>, ty: Type) -> Self {
+        let name = name.into();
+        let mut key = Vec::with_capacity(name.len() + 3);
+        crate::json::write_string(&name, &mut key);
+        key.push(b':');
+        Self {
+            name,
+            ty,
+            omit: Omit::Empty,
+            presence: Presence::Plain,
+            default: None,
+            list: ListType::Atomic,
+            patch: Patch::default(),
+            tags: Vec::new(),
+            notes: Box::default(),
+            key: key.into_boxed_slice(),
+        }
+    }
+}
+
+/// Group, version and kind under which a definition is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Gvk {
+    /// The group; empty for core.
+    pub group: Box<str>,
+    /// The version.
+    pub version: Box<str>,
+    /// The kind.
+    pub kind: Box<str>,
+}
+
+/// What happens to members that are not fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// They are dropped and reported.
+    #[default]
+    Drop,
+    /// They are kept, and written behind the fields.
+    Keep,
+}
+
+/// The order in which members are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As the fields are declared.
+    #[default]
+    Declared,
+    /// By name.
+    Sorted,
+}
+
+/// A set of fields: one kind, or one type used by kinds.
+#[derive(Clone, Debug, Default)]
+pub struct Definition {
+    /// The full name, such as `io.k8s.api.core.v1.Pod`.
+    pub name: Box<str>,
+    /// Fields as declared.
+    pub fields: Vec<Field>,
+    /// Where the definition is served as a kind.
+    pub kinds: Vec<Gvk>,
+    /// What happens to other members.
+    pub unknown: Unknown,
+    /// In which order members are written.
+    pub order: Order,
+    /// Validation of the type itself.
+    pub tags: Vec<Tag>,
+    /// Names of fields that are published as required.
+    pub required: Vec<Box<str>>,
+    /// Declared unions, as JSON text.
+    pub unions: Option<Box<str>>,
+    /// Other published extensions, as JSON text.
+    pub extensions: Option<Box<str>>,
+    /// The Go type, package path included.
+    pub go: Box<str>,
+    /// True if kind and apiVersion stand in front of the fields.
+    pub type_meta: bool,
+    /// The zero value.
+    zero: Value,
+    /// Finds fields by name.
+    names: names::Index,
+    always: u16,
+    pub(crate) defaulted: bool,
+    pub(crate) checked: bool,
+}
+
+impl Definition {
+    /// The field `name`.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.place(name).map(|at| &self.fields[at])
+    }
+
+    /// The last part of the name.
+    pub fn short_name(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// The canonical form of an object in which nothing is set.
+    pub fn zero(&self) -> &Value {
+        &self.zero
+    }
+
+    /// The place of the field `name` among the declared ones.
+    fn place(&self, name: &str) -> Option<usize> {
+        self.names.find(name, |at| self.fields[at].name.as_str())
+    }
+}
+
+/// All definitions that refer to each other.
+#[derive(Clone, Debug, Default)]
+pub struct Schemas {
+    definitions: Vec<Definition>,
+    by_name: HashMap<Box<str>, DefId>,
+    by_kind: HashMap<Gvk, DefId>,
+}
+
+impl Schemas {
+    /// Reads generated data.
+    ///
+    /// # Errors
+    /// If the text is not JSON of the expected shape or names a type that is not there.
+    pub fn parse(json: &[u8]) -> Result<Self, LoadError> {
+        load::parse(json)
+    }
+
+    /// Adds the definitions of another generated file, which may refer to those that are there.
+    ///
+    /// # Errors
+    /// As [`Schemas::parse`]; the schemas are then not to be used.
+    pub fn extend(&mut self, json: &[u8]) -> Result<(), LoadError> {
+        load::extend(self, json)
+    }
+
+    /// The definition at `id`.
+    pub fn get(&self, id: DefId) -> &Definition {
+        &self.definitions[id.0 as usize]
+    }
+
+    /// The place of the definition of this full name.
+    pub fn find(&self, name: &str) -> Option<DefId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The place of the definition that is served as a kind.
+    pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<DefId> {
+        let wanted = Gvk {
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+        };
+        self.by_kind.get(&wanted).copied()
+    }
+
+    /// All definitions in order of their places.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (DefId, &Definition)> {
+        self.definitions
+            .iter()
+            .enumerate()
+            .map(|(at, definition)| (DefId(at as u32), definition))
+    }
+
+    /// How many definitions there are.
+    pub fn len(&self) -> usize {
+        self.definitions.len()
+    }
+
+    /// True without definitions.
+    pub fn is_empty(&self) -> bool {
+        self.definitions.is_empty()
+    }
+
+    fn make_room(&mut self, definitions: usize) {
+        self.definitions.reserve(definitions);
+        self.by_name.reserve(definitions);
+        self.by_kind.reserve(definitions);
+    }
+
+    /// Keeps a place for a definition, so that others may refer to it before it is known.
+    pub fn reserve(&mut self, name: impl Into<Box<str>>) -> DefId {
+        let name = name.into();
+        let id = DefId(u32::try_from(self.definitions.len()).expect("fewer than 2^32 definitions"));
+        self.definitions.push(Definition {
+            name: name.clone(),
+            ..Definition::default()
+        });
+        self.by_name.insert(name, id);
+        id
+    }
+
+    /// Fills a kept place. [`Schemas::seal`] must follow before the schemas are used.
+    pub fn fill(&mut self, id: DefId, definition: Definition) {
+        for kind in &definition.kinds {
+            self.by_kind.insert(kind.clone(), id);
+        }
+        self.definitions[id.0 as usize] = definition;
+    }
+
+    /// Adds a definition that refers to no later one. [`Schemas::seal`] must follow.
+    pub fn add(&mut self, definition: Definition) -> DefId {
+        let id = self.reserve(definition.name.clone());
+        self.fill(id, definition);
+        id
+    }
+
+    /// Computes what follows from the fields: orders, zero values, and which parts need work.
+    pub fn seal(&mut self) {
+        self.seal_from(0);
+    }
+
+    /// Seals the definitions from the one at `first` on; those before it refer to none of them.
+    fn seal_from(&mut self, first: usize) {
+        for definition in &mut self.definitions[first..] {
+            definition.names =
+                names::Index::of(definition.fields.iter().map(|field| field.name.as_str()));
+            definition.zero = Value::Null;
+            definition.always = 0;
+        }
+        for at in first..self.definitions.len() {
+            self.seal_zero(at, 0);
+        }
+        self.seal_reach(
+            first,
+            |field| field.default.is_some(),
+            |_| false,
+            |definition| &mut definition.defaulted,
+        );
+        self.seal_reach(
+            first,
+            |field| !field.tags.is_empty(),
+            |definition| !definition.tags.is_empty(),
+            |definition| &mut definition.checked,
+        );
+    }
+
+    fn seal_zero(&mut self, at: usize, depth: usize) {
+        if !self.definitions[at].zero.is_null() {
+            return;
+        }
+        // A cycle of plain objects cannot be written in Go; whoever builds one gets empty ones.
+        self.definitions[at].zero = Value::object();
+        if depth > 64 {
+            return;
+        }
+        let nested: Vec<DefId> = self.definitions[at]
+            .fields
+            .iter()
+            .filter(|field| field.presence == Presence::Plain)
+            .filter_map(|field| {
+                if let Type::Ref(id) = field.ty {
+                    Some(id)
+                } else {
+                    None
+                }
+            })
+            .collect();
+        for id in nested {
+            self.seal_zero(id.0 as usize, depth + 1);
+        }
+        let definition = &self.definitions[at];
+        let mut always = 0;
+        let mut zero = Map::new();
+        for field in &definition.fields {
+            if self.written_when_absent(field) {
+                always += 1;
+                zero.insert(field.name.clone(), self.zero_of(field));
+            }
+        }
+        self.definitions[at].always = always;
+        self.definitions[at].zero = Value::Object(zero);
+    }
+
+    /// True if the canonical form shows this field even when it was not given.
+    fn written_when_absent(&self, field: &Field) -> bool {
+        match field.omit {
+            Omit::Never => true,
+            Omit::Empty => field.presence == Presence::Plain && field.ty.is_struct(),
+            Omit::Zero => false,
+        }
+    }
+
+    /// What stands for an absent value of a field.
+    pub fn zero_of(&self, field: &Field) -> Value {
+        match field.presence {
+            Presence::Pointer => Value::Null,
+            Presence::Plain => self.zero(&field.ty),
+        }
+    }
+
+    /// The zero value of a type.
+    pub fn zero(&self, ty: &Type) -> Value {
+        match ty {
+            Type::String => Value::String(Str::default()),
+            Type::Bool => Value::Bool(false),
+            Type::Int32 | Type::Int64 | Type::Float64 | Type::IntOrString => Value::Int(0),
+            Type::Quantity => Value::String(Str::const_new("0")),
+            Type::Duration => Value::String(Str::const_new("0s")),
+            Type::Ref(id) => self.get(*id).zero.clone(),
+            Type::SchemaOrBool(_) => Value::Bool(false),
+            _ => Value::Null,
+        }
+    }
+
+    fn seal_reach(
+        &mut self,
+        first: usize,
+        field_needs: impl Fn(&Field) -> bool,
+        type_needs: impl Fn(&Definition) -> bool,
+        flag: impl Fn(&mut Definition) -> &mut bool,
+    ) {
+        // From every definition that needs work back to all that refer to it.
+        let mut referrers: Vec<Vec<u32>> = vec![Vec::new(); self.definitions.len()];
+        let mut reached: Vec<usize> = Vec::new();
+        for at in 0..self.definitions.len() {
+            let definition = &mut self.definitions[at];
+            if at >= first {
+                let needs = type_needs(definition) || definition.fields.iter().any(&field_needs);
+                *flag(definition) = needs;
+                let targets = definition
+                    .fields
+                    .iter()
+                    .filter_map(|field| field.ty.definition());
+                targets.for_each(|target| referrers[target.0 as usize].push(at as u32));
+            }
+            if *flag(definition) {
+                reached.push(at);
+            }
+        }
+        while let Some(at) = reached.pop() {
+            for referrer in std::mem::take(&mut referrers[at]) {
+                let mark = flag(&mut self.definitions[referrer as usize]);
+                if !std::mem::replace(mark, true) {
+                    reached.push(referrer as usize);
+                }
+            }
+        }
+    }
+}

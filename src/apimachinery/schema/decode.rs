@@ -1,0 +1,486 @@
+//! Parsed trees to canonical trees, exactly as a Go decode into the typed struct would read them.
+//!
+//! Owns the rules of absent, null, zero and empty, the errors of wrong types and the reports about
+//! unknown members. Syntax, duplicates included, is [`mod@crate::json`]'s. Members are visited in order
+//! of their names, as they arrive from YAML and from most clients. What depends on the order or the
+//! digits of JSON text is found by a second reading, [`Schemas::explain`], which is made only where
+//! the first one found something to complain about.
+
+mod explain;
+
+use super::scalars::{self, BadBytes, Scalar};
+use super::{DefId, Definition, Field, Omit, Presence, Schemas, Type, Unknown, go};
+use crate::json::write_float;
+use crate::value::{Map, Str, Value};
+
+/// Why an object cannot be read; the text is Go's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DecodeError(pub String);
+
+/// What a strict reading complains about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Problem {
+    /// A member that is not a field.
+    Unknown(String),
+    /// A member that occurs twice.
+    Duplicate(String),
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (what, path) = match self {
+            Self::Unknown(path) => ("unknown", path),
+            Self::Duplicate(path) => ("duplicate", path),
+        };
+        write!(out, "{what} field {}", crate::quote::quote(path))
+    }
+}
+
+/// More problems than this are not reported.
+const MAX_PROBLEMS: usize = 100;
+
+/// Deeper objects are refused; the types of built-in kinds end long before.
+const MAX_DEPTH: usize = 500;
+
+/// The text of a strict refusal, if there is anything to complain about.
+pub fn strict_error(problems: &[Problem]) -> Option<String> {
+    let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    (!texts.is_empty()).then(|| format!("strict decoding error: {}", texts.join(", ")))
+}
+
+/// What becomes of lists and maps without items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Empties {
+    /// They stay what they are where the field shows them.
+    #[default]
+    Keep,
+    /// They become `null`, as they do on the way through a store that keeps protobuf.
+    Null,
+}
+
+impl Schemas {
+    /// Brings a parsed tree into canonical form. `kind` and `apiVersion` of the root are dropped.
+    ///
+    /// # Errors
+    /// If a value has a type that the field cannot take.
+    pub fn decode(
+        &self,
+        id: DefId,
+        value: &mut Value,
+        empties: Empties,
+    ) -> Result<Vec<Problem>, DecodeError> {
+        let mut decoder = Decoder::new(self, empties);
+        if let (true, Value::Object(members)) = (self.get(id).type_meta, &mut *value) {
+            members.remove("kind");
+            members.remove("apiVersion");
+        }
+        if value.is_null() {
+            *value = self.get(id).zero().clone();
+            return Ok(Vec::new());
+        }
+        decoder.value(value, &Type::Ref(id), &Trail::ROOT)?;
+        match decoder.type_error {
+            Some(error) => Err(error),
+            None => Ok(decoder.problems),
+        }
+    }
+
+    /// True if a canonical value is the zero value of its type.
+    pub(super) fn is_zero(&self, ty: &Type, value: &Value) -> bool {
+        match (ty, value) {
+            (_, Value::Null) => true,
+            (Type::Ref(id), Value::Object(_)) => value == self.get(*id).zero(),
+            (Type::Quantity, Value::String(text)) => text == "0",
+            (Type::Duration, Value::String(text)) => text == "0s",
+            _ => is_empty(ty, value),
+        }
+    }
+}
+
+/// Empty as `omitempty` means it.
+fn is_empty(ty: &Type, value: &Value) -> bool {
+    match value {
+        Value::Null => ty.is_collection() || matches!(ty, Type::Nullable(_)),
+        Value::Bool(truth) => !truth && !ty.is_struct(),
+        Value::Int(number) => *number == 0 && !ty.is_struct(),
+        Value::Float(number) => *number == 0.0 && !ty.is_struct(),
+        Value::String(text) => text.is_empty() && !ty.is_struct(),
+        Value::Array(items) => items.is_empty() && ty.is_collection(),
+        Value::Object(members) => members.is_empty() && ty.is_collection(),
+    }
+}
+
+/// The way from the root to a value, kept on the stack.
+struct Trail<'t> {
+    parent: Option<&'t Trail<'t>>,
+    step: Step<'t>,
+}
+
+#[derive(Clone, Copy)]
+enum Step<'t> {
+    Root,
+    Field(&'t Definition, &'t Field),
+    Index(usize),
+    Key(&'t str),
+}
+
+impl<'t> Trail<'t> {
+    const ROOT: Self = Self {
+        parent: None,
+        step: Step::Root,
+    };
+
+    fn then(&'t self, step: Step<'t>) -> Trail<'t> {
+        Trail {
+            parent: Some(self),
+            step,
+        }
+    }
+
+    /// The path as strict reports print it.
+    fn path(&self, out: &mut String) {
+        if let Some(parent) = self.parent {
+            parent.path(out);
+        }
+        let name = match self.step {
+            Step::Root => return,
+            Step::Index(index) => {
+                out.push_str(&format!("[{index}]"));
+                return;
+            }
+            Step::Field(_, field) => field.name.as_str(),
+            Step::Key(key) => key,
+        };
+        if !out.is_empty() {
+            out.push('.');
+        }
+        out.push_str(name);
+    }
+
+    /// The names of the fields passed, as texts about wrong types print them.
+    fn fields(&self, out: &mut String) {
+        if let Some(parent) = self.parent {
+            parent.fields(out);
+        }
+        if let Step::Field(_, field) = self.step {
+            for name in field
+                .notes
+                .embedded
+                .as_deref()
+                .into_iter()
+                .chain([field.name.as_str()])
+            {
+                if !out.is_empty() {
+                    out.push('.');
+                }
+                out.push_str(name);
+            }
+        }
+    }
+
+    /// The innermost field.
+    fn field(&self) -> Option<(&'t Definition, &'t Field)> {
+        match self.step {
+            Step::Field(definition, field) => Some((definition, field)),
+            _ => self.parent.and_then(Trail::field),
+        }
+    }
+}
+
+struct Decoder<'s> {
+    schemas: &'s Schemas,
+    empties: Empties,
+    problems: Vec<Problem>,
+    type_error: Option<DecodeError>,
+    /// Above zero inside types that read themselves and report nothing.
+    quiet: usize,
+    depth: usize,
+    /// The text of the value at hand, if it is known.
+    literal: Option<&'s str>,
+}
+
+type Outcome = Result<(), DecodeError>;
+
+impl<'s> Decoder<'s> {
+    fn new(schemas: &'s Schemas, empties: Empties) -> Self {
+        Self {
+            schemas,
+            empties,
+            problems: Vec::new(),
+            type_error: None,
+            quiet: 0,
+            depth: 0,
+            literal: None,
+        }
+    }
+
+    /// Brings a value that is not null into canonical form; a wrong type leaves null.
+    fn value(&mut self, value: &mut Value, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        match (ty, &mut *value) {
+            (Type::String, Value::String(_))
+            | (Type::Bool, Value::Bool(_))
+            | (Type::Int64, Value::Int(_)) => Ok(()),
+            (Type::Raw | Type::Json | Type::FieldsV1, _) => Ok(()),
+            (Type::Ref(id), Value::Object(members)) => {
+                let definition = self.schemas.get(*id);
+                self.object(members, definition, trail)
+            }
+            (Type::List(item), Value::Array(items)) => self.items(items, item, trail),
+            (Type::Map(item), Value::Object(members)) => self.entries(members, item, trail),
+            (Type::Int32, Value::Int(number)) if i32::try_from(*number).is_ok() => Ok(()),
+            (Type::Float64, Value::Int(_) | Value::Float(_)) => Ok(()),
+            (Type::Nullable(_), Value::Null) => Ok(()),
+            (Type::Nullable(inner), _) => self.value(value, inner, trail),
+            (Type::SchemaOrBool(id) | Type::SchemaOrArray(id) | Type::SchemaOrStrings(id), _) => {
+                self.schema_or_else(value, ty, *id, trail)
+            }
+            (Type::Bytes, Value::String(_) | Value::Array(_)) => {
+                self.bytes(value, trail);
+                Ok(())
+            }
+            (
+                Type::Time | Type::MicroTime | Type::Duration | Type::Quantity | Type::IntOrString,
+                _,
+            ) => self.scalar(value, ty, trail),
+            _ => {
+                let number = matches!(ty, Type::Int32 | Type::Int64);
+                let text = self.type_text(value, number, trail, &self.type_name(ty, trail));
+                self.save(DecodeError(text));
+                *value = Value::Null;
+                Ok(())
+            }
+        }
+    }
+
+    /// Canonical form of an object with fields, null and absent ones settled.
+    fn object(&mut self, members: &mut Map, definition: &Definition, trail: &Trail<'_>) -> Outcome {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(DecodeError("exceeded max depth".to_owned()));
+        }
+        let mut failed = None;
+        let mut always = 0;
+        members.retain(|name, value| {
+            if failed.is_some() {
+                return false;
+            }
+            match definition.field(name) {
+                Some(field) => match self.field(value, definition, field, trail) {
+                    Ok(kept) => {
+                        always += u16::from(kept && self.schemas.written_when_absent(field));
+                        kept
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        false
+                    }
+                },
+                None => self.stranger(name, value, definition, trail),
+            }
+        });
+        self.depth -= 1;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if always < definition.always {
+            self.add_zeros(members, definition);
+        }
+        Ok(())
+    }
+
+    fn add_zeros(&self, members: &mut Map, definition: &Definition) {
+        if members.is_empty() {
+            if let Value::Object(zero) = definition.zero() {
+                members.clone_from(zero);
+            }
+            return;
+        }
+        if let Value::Object(zero) = definition.zero() {
+            for (name, value) in zero.iter() {
+                if !members.contains_key(name) {
+                    members.insert(name, value.clone());
+                }
+            }
+        }
+    }
+
+    /// What happens to a member that is no field; true keeps it.
+    fn stranger(
+        &mut self,
+        name: &str,
+        value: &Value,
+        definition: &Definition,
+        trail: &Trail<'_>,
+    ) -> bool {
+        if definition.unknown == Unknown::Keep {
+            return true;
+        }
+        if definition.type_meta && matches!(name, "kind" | "apiVersion") {
+            return !value.as_str().unwrap_or_default().is_empty();
+        }
+        if self.quiet == 0 && self.problems.len() < MAX_PROBLEMS {
+            let mut path = String::new();
+            trail.then(Step::Key(name)).path(&mut path);
+            self.problems.push(Problem::Unknown(path));
+        }
+        false
+    }
+
+    /// Canonical form of a field's value; false leaves it out.
+    fn field(
+        &mut self,
+        value: &mut Value,
+        definition: &Definition,
+        field: &Field,
+        trail: &Trail<'_>,
+    ) -> Result<bool, DecodeError> {
+        if !value.is_null() {
+            self.value(
+                value,
+                &field.ty,
+                &trail.then(Step::Field(definition, field)),
+            )?;
+        } else if field.ty == Type::Duration && field.presence == Presence::Plain {
+            self.scalar(
+                value,
+                &field.ty,
+                &trail.then(Step::Field(definition, field)),
+            )?;
+        }
+        if field.presence == Presence::Pointer {
+            return Ok(!value.is_null() || field.omit == Omit::Never);
+        }
+        if value.is_null() {
+            *value = self.schemas.zero(&field.ty);
+        } else if self.empties == Empties::Null
+            && matches!(field.ty, Type::List(_) | Type::Map(_))
+            && is_empty(&field.ty, value)
+        {
+            *value = Value::Null;
+        }
+        Ok(match field.omit {
+            Omit::Never => true,
+            Omit::Empty => !is_empty(&field.ty, value),
+            Omit::Zero => !self.schemas.is_zero(&field.ty, value),
+        })
+    }
+
+    fn items(&mut self, items: &mut [Value], ty: &Type, trail: &Trail<'_>) -> Outcome {
+        for (index, value) in items.iter_mut().enumerate() {
+            self.item(value, ty, &trail.then(Step::Index(index)))?;
+        }
+        Ok(())
+    }
+
+    fn entries(&mut self, members: &mut Map, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        for (key, value) in members.iter_mut() {
+            self.item(value, ty, &trail.then(Step::Key(key)))?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, value: &mut Value, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        if !value.is_null() {
+            self.value(value, ty, trail)?;
+        }
+        if value.is_null() && !matches!(ty, Type::Nullable(_)) {
+            *value = self.schemas.zero(ty);
+        }
+        Ok(())
+    }
+
+    /// Types that mix a JSON schema with something else read themselves and report nothing.
+    fn schema_or_else(
+        &mut self,
+        value: &mut Value,
+        ty: &Type,
+        id: DefId,
+        trail: &Trail<'_>,
+    ) -> Outcome {
+        self.quiet += 1;
+        let outcome = match (ty, &mut *value) {
+            (_, Value::Object(members)) => self.object(members, self.schemas.get(id), trail),
+            (Type::SchemaOrBool(_), Value::Bool(_)) => Ok(()),
+            (Type::SchemaOrBool(_), _) => {
+                Err(DecodeError("boolean or JSON schema expected".to_owned()))
+            }
+            (Type::SchemaOrArray(_), Value::Array(items)) if !items.is_empty() => {
+                self.items(items, &Type::Ref(id), trail)
+            }
+            (Type::SchemaOrStrings(_), Value::Array(items)) if !items.is_empty() => {
+                self.items(items, &Type::String, trail)
+            }
+            _ => {
+                *value = Value::Null;
+                Ok(())
+            }
+        };
+        self.quiet -= 1;
+        outcome
+    }
+
+    fn bytes(&mut self, value: &mut Value, trail: &Trail<'_>) {
+        let text = match scalars::bytes(value) {
+            Ok(()) => return,
+            Err(BadBytes::Text(text)) => text,
+            Err(BadBytes::Item(at)) => self.type_text(&value[at], true, trail, "uint8"),
+        };
+        self.save(DecodeError(text));
+        *value = Value::Null;
+    }
+
+    fn scalar(&mut self, value: &mut Value, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        match scalars::canonical(ty, value) {
+            Ok(()) => Ok(()),
+            Err(Scalar::Text(text)) => Err(DecodeError(text)),
+            Err(Scalar::Type(expected)) => {
+                let text = self.type_text(value, expected == "int32", trail, expected);
+                Err(DecodeError(text))
+            }
+        }
+    }
+
+    fn save(&mut self, error: DecodeError) {
+        self.type_error.get_or_insert(error);
+    }
+
+    fn type_name(&self, ty: &Type, trail: &Trail<'_>) -> String {
+        match (trail.field(), ty) {
+            (Some((_, field)), ty) => go::type_name(self.schemas, field, ty),
+            (None, Type::Ref(id)) => go::struct_type(self.schemas.get(*id)),
+            (None, _) => String::new(),
+        }
+    }
+
+    fn type_text(&self, value: &Value, number: bool, trail: &Trail<'_>, expected: &str) -> String {
+        let mut found = Str::from(go::described(value));
+        if number {
+            let digits = |text: &&str| text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+            let literal = self.literal.filter(digits);
+            match value {
+                Value::Int(_) | Value::Float(_) if literal.is_some() => {
+                    found = format!("number {}", literal.unwrap_or_default()).into();
+                }
+                Value::Int(integer) => found = format!("number {integer}").into(),
+                Value::Float(float) => {
+                    let mut text = b"number ".to_vec();
+                    write_float(*float, &mut text);
+                    found = Str::from_utf8_lossy(&text);
+                }
+                _ => {}
+            }
+        }
+        match trail.field() {
+            None => format!("json: cannot unmarshal {found} into Go value of type {expected}"),
+            Some((definition, _)) => {
+                let mut path = String::new();
+                trail.fields(&mut path);
+                let holder = go::struct_name(definition);
+                format!(
+                    "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {expected}"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A second reading of JSON text in its own order, made only to say what is wrong with it.
+
+use std::collections::HashSet;
+
+use super::{DecodeError, Decoder, Empties, MAX_PROBLEMS, Outcome, Problem, Step, Trail};
+use crate::json::{self, Duplicates, Limits, document};
+use crate::schema::{DefId, Definition, Presence, Schemas, Type, Unknown};
+
+/// Every level is scanned once for each that is around it; deeper ones are read by name.
+const EXPLAINED_DEPTH: usize = 64;
+
+impl Schemas {
+    /// What decoding complains about in JSON text that parses, in the order of the text: the error
+    /// that ends it, or else unknown and repeated members, each once. Repeated members inside
+    /// parts that are kept as they came are nobody's business.
+    ///
+    /// # Errors
+    /// As [`Schemas::decode`].
+    pub fn explain(&self, id: DefId, text: &[u8]) -> Result<Vec<Problem>, DecodeError> {
+        let text = String::from_utf8_lossy(text);
+        let mut decoder = Decoder::new(self, Empties::Keep);
+        decoder.text(text.trim(), &Type::Ref(id), &Trail::ROOT)?;
+        match decoder.type_error {
+            Some(error) => Err(error),
+            None => Ok(decoder.problems),
+        }
+    }
+}
+
+impl<'s> Decoder<'s> {
+    fn text(&mut self, text: &'s str, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        match (ty, text.as_bytes().first()) {
+            (_, Some(b'n')) => Ok(()),
+            (Type::Nullable(inner), _) => self.text(text, inner, trail),
+            (Type::Ref(id), Some(b'{')) if self.depth < EXPLAINED_DEPTH => {
+                self.depth += 1;
+                let outcome = self.members(text, self.schemas.get(*id), trail);
+                self.depth -= 1;
+                outcome
+            }
+            (Type::List(item), Some(b'[')) => {
+                let mut items = document::items(text).enumerate();
+                items.try_for_each(|(index, value)| {
+                    self.text(value, item, &trail.then(Step::Index(index)))
+                })
+            }
+            (Type::Map(item), Some(b'{')) => {
+                let mut seen = HashSet::new();
+                for (key, value) in document::members(text) {
+                    if !seen.insert(key.clone()) {
+                        self.note(Problem::Duplicate, &key, trail);
+                    }
+                    self.text(value, item, &trail.then(Step::Key(&key)))?;
+                }
+                Ok(())
+            }
+            _ => self.leaf(text, ty, trail),
+        }
+    }
+
+    fn members(&mut self, text: &'s str, definition: &Definition, trail: &Trail<'_>) -> Outcome {
+        let mut seen = HashSet::new();
+        for (key, value) in document::members(text) {
+            let repeated = !seen.insert(key.clone());
+            let Some(field) = definition.field(&key) else {
+                if definition.type_meta && matches!(key.as_ref(), "kind" | "apiVersion") {
+                    if repeated {
+                        self.note(Problem::Duplicate, &key, trail);
+                    }
+                } else if definition.unknown == Unknown::Drop {
+                    self.note(Problem::Unknown, &key, trail);
+                }
+                continue;
+            };
+            if repeated {
+                self.note(Problem::Duplicate, &key, trail);
+            }
+            let trail = trail.then(Step::Field(definition, field));
+            if value == "null" && field.ty == Type::Duration && field.presence == Presence::Plain {
+                self.leaf(value, &field.ty, &trail)?;
+            } else {
+                self.text(value, &field.ty, &trail)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a value that is no object or list of known types, or that should be one and is not.
+    fn leaf(&mut self, text: &'s str, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        let limits = Limits {
+            duplicates: Duplicates::MergeObjects,
+            ..Limits::default()
+        };
+        let Ok(parsed) = json::parse(text.as_bytes(), &limits) else {
+            return Ok(());
+        };
+        self.literal = Some(text);
+        let mut value = parsed.value;
+        let outcome = self.value(&mut value, ty, trail);
+        self.literal = None;
+        outcome
+    }
+
+    fn note(&mut self, kind: fn(String) -> Problem, key: &str, trail: &Trail<'_>) {
+        let mut path = String::new();
+        trail.then(Step::Key(key)).path(&mut path);
+        let problem = kind(path);
+        if self.problems.len() < MAX_PROBLEMS && !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::schema::fixture;
+
+    #[test]
+    fn complaints_come_in_the_order_of_the_text() {
+        let pod = fixture::kind("/v1/Pod").expect("pods are known");
+        let text = br#"{"zzz":1,"metadata":{"nope":{"a":1,"a":2},"labels":{"a":"1","a":"2"}},"metadata":{"name":"x"},"kind":"Pod","kind":"Pod"}"#;
+        let problems = fixture::SCHEMAS
+            .explain(pod, text)
+            .expect("types are right");
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "unknown field \"zzz\"",
+                "unknown field \"metadata.nope\"",
+                "duplicate field \"metadata.labels.a\"",
+                "duplicate field \"metadata\"",
+                "duplicate field \"kind\""
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrong_number_is_shown_as_it_was_written_and_the_first_one_counts() {
+        let pod = fixture::kind("/v1/Pod").expect("pods are known");
+        let text = br#"{"spec":{"terminationGracePeriodSeconds":99999999999999999999,"hostNetwork":1},"metadata":1}"#;
+        let error = fixture::SCHEMAS
+            .explain(pod, text)
+            .expect_err("no number of 64 bits");
+        assert_eq!(
+            error.to_string(),
+            "json: cannot unmarshal number 99999999999999999999 into Go struct field PodSpec.spec.terminationGracePeriodSeconds of type int64"
+        );
+    }
+}

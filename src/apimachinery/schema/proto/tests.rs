@@ -1,0 +1,69 @@
+//! Upstream's own golden objects, in both forms.
+
+use super::*;
+use crate::schema::decode::Empties;
+use flate2::read::GzDecoder;
+use std::io::Read;
+
+fn schemas() -> Schemas {
+    let data = include_bytes!("../../../batteries/data/schemas.json");
+    Schemas::parse(data).expect("the generated schemas are sound")
+}
+
+fn cases() -> Vec<Value> {
+    let mut text = String::new();
+    let file: &[u8] = include_bytes!("../../testdata/proto.jsonl.gz");
+    GzDecoder::new(file)
+        .read_to_string(&mut text)
+        .expect("gzip of UTF-8");
+    let parse = |line: &str| {
+        json::parse(line.as_bytes(), &Limits::default())
+            .expect("a line is JSON")
+            .value
+    };
+    text.lines().map(parse).collect()
+}
+
+#[test]
+fn both_forms_of_upstreams_golden_objects_are_one_object() {
+    let schemas = schemas();
+    let mut kinds = 0;
+    for case in cases() {
+        let bytes = STANDARD.decode(case.str_at(&["pb"])).expect("base64");
+        let envelope = Envelope::open(&bytes).expect("an envelope");
+        let (group, version) = envelope
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", &envelope.api_version));
+        let Some(id) = schemas.kind(group, version, &envelope.kind) else {
+            continue;
+        };
+        kinds += 1;
+        let mut ours = schemas.decode_proto(id, envelope.raw).expect("an object");
+        let mut theirs = case["json"].clone();
+        schemas
+            .decode(id, &mut ours, Empties::Null)
+            .expect("ours fits the schema");
+        schemas
+            .decode(id, &mut theirs, Empties::Null)
+            .expect("theirs fits the schema");
+        assert_eq!(ours, theirs, "{}", envelope.kind);
+    }
+    assert!(kinds > 60, "{kinds} kinds were compared");
+}
+
+#[test]
+fn damaged_bytes_are_refused_and_never_panic() {
+    let schemas = schemas();
+    for case in cases().iter().take(12) {
+        let bytes = STANDARD.decode(case.str_at(&["pb"])).expect("base64");
+        for cut in (0..bytes.len()).step_by(7) {
+            if let Ok(envelope) = Envelope::open(&bytes[..cut])
+                && let Some(id) = schemas.kind("", "v1", &envelope.kind)
+            {
+                let _ = schemas.decode_proto(id, envelope.raw);
+            }
+        }
+    }
+    assert_eq!(Envelope::open(b"{}"), Err(ProtoError::NoMagic));
+}

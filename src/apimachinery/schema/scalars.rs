@@ -1,0 +1,191 @@
+//! Types that are texts in JSON but more than texts to Go: checked and brought into one form.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::Type;
+use crate::quantity::Quantity;
+use crate::time::{Timestamp, duration_text, parse_duration};
+use crate::value::Value;
+
+/// Why a scalar cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Scalar {
+    /// The whole text of the error.
+    Text(String),
+    /// The value has another JSON type than this Go type takes.
+    Type(&'static str),
+}
+
+/// Brings a value of a type that reads itself into canonical form.
+pub(super) fn canonical(ty: &Type, value: &mut Value) -> Result<(), Scalar> {
+    match (ty, &mut *value) {
+        (Type::IntOrString, Value::String(_)) => Ok(()),
+        (Type::IntOrString, Value::Int(number)) if i32::try_from(*number).is_ok() => Ok(()),
+        (Type::IntOrString, _) => Err(Scalar::Type("int32")),
+        (Type::Quantity, _) => quantity(value),
+        (Type::Time, Value::String(text)) => {
+            let time = Timestamp::parse(text).map_err(text_of)?;
+            if time == ZERO_TIME {
+                *value = Value::Null;
+            } else if text.len() != "2006-01-02T15:04:05Z".len() || !text.ends_with('Z') {
+                *text = time.to_rfc3339().into();
+            }
+            Ok(())
+        }
+        (Type::MicroTime, Value::String(text)) => {
+            let time = Timestamp::parse_micro(text).map_err(text_of)?;
+            if time == ZERO_TIME {
+                *value = Value::Null;
+            } else {
+                *text = time.to_rfc3339_micro().into();
+            }
+            Ok(())
+        }
+        (Type::Duration, Value::String(text)) => {
+            *text = duration_text(parse_duration(text).map_err(text_of)?).into();
+            Ok(())
+        }
+        // A duration reads null as the empty text, which it then refuses.
+        (Type::Duration, Value::Null) => parse_duration("").map(drop).map_err(text_of),
+        (Type::Time | Type::MicroTime | Type::Duration, _) => Err(Scalar::Type("string")),
+        _ => Ok(()),
+    }
+}
+
+/// The first second of the year 1, which Go takes for "no time".
+const ZERO_TIME: Timestamp = Timestamp::from_seconds(-62_135_596_800);
+
+fn text_of(error: impl std::fmt::Display) -> Scalar {
+    Scalar::Text(error.to_string())
+}
+
+fn quantity(value: &mut Value) -> Result<(), Scalar> {
+    let written = match &*value {
+        Value::String(text) => Quantity::parse(text.trim()).map_err(text_of)?.to_string(),
+        other => Quantity::parse(&crate::json::to_string(other))
+            .map_err(text_of)?
+            .to_string(),
+    };
+    match value {
+        Value::String(text) if *text == written => {}
+        _ => *value = Value::String(written.into()),
+    }
+    Ok(())
+}
+
+/// Why bytes cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BadBytes {
+    /// The whole text of the error.
+    Text(String),
+    /// An item of a list is not a number that fits a byte.
+    Item(usize),
+}
+
+/// Checks bytes as base64 and brings them into canonical form. A list of numbers is read too.
+/// An error is the place of the item that is no byte, or the text about bad base64.
+pub(super) fn bytes(value: &mut Value) -> Result<(), BadBytes> {
+    match value {
+        Value::String(text) => {
+            let kept = text
+                .bytes()
+                .filter(|byte| !matches!(byte, b'\r' | b'\n'))
+                .count();
+            if kept == text.len() && STANDARD.decode(text.as_bytes()).is_ok() {
+                return Ok(());
+            }
+            let decoded = decode_as_go(text.as_bytes())
+                .map_err(|at| BadBytes::Text(format!("illegal base64 data at input byte {at}")))?;
+            *text = STANDARD.encode(decoded).into();
+            Ok(())
+        }
+        Value::Array(items) => {
+            let mut raw = Vec::with_capacity(items.len());
+            for (at, item) in items.iter().enumerate() {
+                let byte = match item {
+                    Value::Null => Some(0),
+                    item => item.as_int().and_then(|number| u8::try_from(number).ok()),
+                };
+                raw.push(byte.ok_or(BadBytes::Item(at))?);
+            }
+            *value = Value::String(STANDARD.encode(raw).into());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Standard base64 as Go reads it: line ends are skipped, bits behind the end are not checked.
+/// An error is the offset that Go names.
+fn decode_as_go(text: &[u8]) -> Result<Vec<u8>, usize> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let mut quad = [0u8; 4];
+    let mut filled = 0;
+    let mut at = 0;
+    while at < text.len() {
+        let byte = text[at];
+        at += 1;
+        if matches!(byte, b'\r' | b'\n') {
+            continue;
+        }
+        if let Some(bits) = sextet(byte) {
+            quad[filled] = bits;
+            filled += 1;
+            if filled == 4 {
+                push_quad(&quad, 4, &mut out);
+                filled = 0;
+            }
+            continue;
+        }
+        if byte != b'=' || filled < 2 {
+            return Err(at - 1);
+        }
+        if filled == 2 {
+            at += text[at..]
+                .iter()
+                .take_while(|byte| matches!(byte, b'\r' | b'\n'))
+                .count();
+            if at == text.len() {
+                return Err(text.len());
+            }
+            if text[at] != b'=' {
+                return Err(at);
+            }
+            at += 1;
+        }
+        at += text[at..]
+            .iter()
+            .take_while(|byte| matches!(byte, b'\r' | b'\n'))
+            .count();
+        if at < text.len() {
+            return Err(at);
+        }
+        push_quad(&quad, filled, &mut out);
+        return Ok(out);
+    }
+    match filled {
+        0 => Ok(out),
+        missing => Err(text.len() - missing),
+    }
+}
+
+fn push_quad(quad: &[u8; 4], filled: usize, out: &mut Vec<u8>) {
+    let all = quad
+        .iter()
+        .take(filled)
+        .fold(0u32, |bits, sextet| bits << 6 | u32::from(*sextet))
+        << (6 * (4 - filled));
+    out.extend_from_slice(&all.to_be_bytes()[1..filled]);
+}
+
+fn sextet(byte: u8) -> Option<u8> {
+    match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}

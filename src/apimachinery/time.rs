@@ -1,0 +1,137 @@
+//! Points in time and spans of time as objects hold them.
+//!
+//! Owns the RFC 3339 forms of `Time` and `MicroTime` and Go's duration texts. Knows no clock: what
+//! time it is comes from the caller.
+
+mod duration;
+mod parse;
+
+pub use duration::{DurationError, duration_text, human_duration, parse_duration};
+pub use parse::TimeError;
+
+/// A point in time: seconds since 1970 and nanoseconds, UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Whole seconds since 1970, negative before.
+    pub seconds: i64,
+    /// Nanoseconds after them.
+    pub nanoseconds: u32,
+}
+
+impl Timestamp {
+    /// The point so many seconds after 1970.
+    pub const fn from_seconds(seconds: i64) -> Self {
+        Self {
+            seconds,
+            nanoseconds: 0,
+        }
+    }
+
+    /// Reads the form of `Time`, any fraction and offset allowed.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub fn parse(text: &str) -> Result<Self, TimeError> {
+        parse::parse(text, parse::Form::Seconds)
+    }
+
+    /// Reads the form of `MicroTime`: six digits of fraction.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub fn parse_micro(text: &str) -> Result<Self, TimeError> {
+        parse::parse(text, parse::Form::Micro)
+    }
+
+    /// The form of `Time`: whole seconds, UTC.
+    pub fn to_rfc3339(self) -> String {
+        let civil = self.civil();
+        format!(
+            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
+            civil.year, civil.month, civil.day, civil.hour, civil.minute, civil.second
+        )
+    }
+
+    /// The form of `MicroTime`: six digits of fraction, UTC.
+    pub fn to_rfc3339_micro(self) -> String {
+        let mut text = self.to_rfc3339();
+        text.pop();
+        text.push_str(&format!(".{:06}Z", self.nanoseconds / 1000));
+        text
+    }
+
+    /// Nanoseconds from `earlier` to here, saturating.
+    pub fn nanoseconds_since(self, earlier: Self) -> i64 {
+        let seconds = self.seconds.saturating_sub(earlier.seconds);
+        let rest = i64::from(self.nanoseconds) - i64::from(earlier.nanoseconds);
+        seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+    }
+
+    fn civil(self) -> Civil {
+        let days = self.seconds.div_euclid(86_400);
+        let second = self.seconds.rem_euclid(86_400);
+        let (year, month, day) = civil_of_days(days);
+        Civil {
+            year,
+            month,
+            day,
+            hour: second / 3600,
+            minute: second / 60 % 60,
+            second: second % 60,
+        }
+    }
+}
+
+/// Quotes a text as Go's time package does: bytes beyond ASCII one by one.
+fn quote(text: &str) -> String {
+    let mut out = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend(['\\', char::from(byte)]),
+            b' '..0x80 => out.push(char::from(byte)),
+            _ => out.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    out.push('"');
+    out
+}
+
+struct Civil {
+    year: i64,
+    month: i64,
+    day: i64,
+    hour: i64,
+    minute: i64,
+    second: i64,
+}
+
+/// Days since 1970 of a date. Years are counted from March, so that the leap day comes last.
+fn days_of_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+/// The date of a number of days since 1970.
+fn civil_of_days(days: i64) -> (i64, i64, i64) {
+    let days = days.saturating_add(719_468);
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests;

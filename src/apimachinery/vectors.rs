@@ -1,0 +1,48 @@
+//! Golden vectors in `testdata/`: what Go's own libraries answer, one JSON object per line.
+
+use std::io::Read;
+
+use crate::json::{Limits, parse};
+use crate::value::Value;
+
+/// All vectors of one file.
+pub(crate) fn vectors(name: &str) -> Vec<Value> {
+    let path = format!("{}/testdata/{name}.jsonl.gz", env!("CARGO_MANIFEST_DIR"));
+    let file = std::fs::File::open(&path).expect("the vectors are in the repository");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file)
+        .read_to_string(&mut text)
+        .expect("the vectors are gzipped text");
+    let vectors: Vec<Value> = text
+        .lines()
+        .map(|line| {
+            parse(line.as_bytes(), &Limits::default())
+                .expect("a vector is JSON")
+                .value
+        })
+        .collect();
+    assert!(!vectors.is_empty(), "{name} has vectors");
+    vectors
+}
+
+/// Fails with all differences at once.
+pub(crate) fn assert_none(name: &str, total: usize, differences: &[String]) {
+    assert!(
+        differences.is_empty(),
+        "{name}: {} of {total} differ\n{}",
+        differences.len(),
+        differences
+            .iter()
+            .take(40)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
+}
+
+/// Notes a difference between what Go answers and what we answer.
+pub(crate) fn compare(differences: &mut Vec<String>, input: &str, go: &str, ours: &str) {
+    if go != ours {
+        differences.push(format!("{input:?}\n  go   {go}\n  ours {ours}"));
+    }
+}

@@ -1,0 +1,41 @@
+//! YAML as Go's `sigs.k8s.io/yaml` reads and writes it.
+//!
+//! Owns the YAML 1.1 reading of plain scalars, merge keys, aliases within a budget, and the printed
+//! form. What is read ends up as the same tree as the JSON it stands for.
+
+mod read;
+mod resolve;
+mod scalar;
+mod write;
+
+pub use read::{YamlError, YamlParsed, parse};
+pub use write::write;
+
+/// Digits after which Go's shortest float format goes over to an exponent.
+const PLAIN_DIGITS: i32 = 6;
+
+/// A float as Go's `strconv` prints it with verb `g`.
+fn float_text(number: f64) -> String {
+    let exponent = if number == 0.0 {
+        0
+    } else {
+        exponent_of(number)
+    };
+    if (-4..PLAIN_DIGITS).contains(&exponent) {
+        return number.to_string();
+    }
+    let mut out = Vec::new();
+    crate::json::write_exponent(number, 2, &mut out);
+    String::from_utf8(out).expect("only digits were written")
+}
+
+fn exponent_of(number: f64) -> i32 {
+    let text = format!("{number:e}");
+    text.rsplit('e')
+        .next()
+        .and_then(|exponent| exponent.parse().ok())
+        .expect("the e format has an exponent")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Properties and recorded vectors of the module.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::json::{self, Limits, to_string};
+use crate::vectors::{assert_none, compare, vectors};
+
+#[test]
+fn documents_are_read_as_gos_library_reads_them() {
+    let all = vectors("yaml_read");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let input = vector.str_at(&["in"]);
+        // YAML 1.2 added the escape of a slash; Go's library refuses it. A replacement character
+        // stands for bytes that a vector cannot hold.
+        if input.contains("\\/") || input.contains('\u{fffd}') {
+            continue;
+        }
+        let go_failed = vector.get("out").is_none();
+        match parse(input.as_bytes(), &Limits::default()) {
+            Ok(parsed) => {
+                let go = if go_failed {
+                    vector.str_at(&["err"])
+                } else {
+                    vector.str_at(&["out"])
+                };
+                compare(&mut differences, input, go, &to_string(&parsed.value));
+                let strict = parsed.strict_error.unwrap_or_default();
+                compare(&mut differences, input, vector.str_at(&["strict"]), &strict);
+            }
+            // The scanners' own words differ; what counts is that both refuse.
+            Err(_) if go_failed => {}
+            Err(error) => compare(
+                &mut differences,
+                input,
+                vector.str_at(&["out"]),
+                &error.to_string(),
+            ),
+        }
+    }
+    assert_none("yaml read", all.len(), &differences);
+}
+
+#[test]
+fn trees_are_printed_as_gos_library_prints_them() {
+    let all = vectors("yaml_write");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let input = vector.str_at(&["in"]);
+        // Upstream reads its JSON as YAML first, which turns this line break into a space.
+        // Floats come with Go's shortest digits, never with more.
+        if input.contains("9223372036854775808") {
+            continue;
+        }
+        // The order of keys such as `a1b`, `a9` and `a10` goes round in a circle.
+        if input.contains('\u{85}') || input.contains("\"a1b\"") {
+            continue;
+        }
+        let value = json::parse(input.as_bytes(), &Limits::default())
+            .expect("json")
+            .value;
+        let mut out = Vec::new();
+        write(&value, &mut out);
+        compare(
+            &mut differences,
+            input,
+            vector.str_at(&["out"]),
+            &String::from_utf8_lossy(&out),
+        );
+    }
+    assert_none("yaml write", all.len(), &differences);
+}
+
+#[test]
+fn alias_bombs_are_refused() {
+    let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+    for level in 1..9 {
+        let item = format!("*a{}", level - 1);
+        bomb.push_str(&format!(
+            "a{level}: &a{level} [{}]\n",
+            vec![item; 10].join(",")
+        ));
+    }
+    let error = parse(bomb.as_bytes(), &Limits::default())
+        .expect_err("a bomb")
+        .to_string();
+    assert_eq!(error, "yaml: document contains excessive aliasing");
+    let long = format!(
+        "a: &a {}\nb: [{}]\n",
+        "x".repeat(1 << 20),
+        vec!["*a"; 90].join(",")
+    );
+    assert!(parse(long.as_bytes(), &Limits::default()).is_err());
+}
+
+#[test]
+fn keys_stand_in_natural_order_and_circles_do_no_harm() {
+    let keys = ["a10", "a9", "a1b", "a2", "B", "-", "a"];
+    let map = |count: usize| -> crate::value::Value {
+        let members =
+            (0..count).map(|index| (format!("{}{}", keys[index % 7], index / 7), index as i64));
+        crate::value::Value::Object(members.collect())
+    };
+    let mut out = Vec::new();
+    write(&map(700), &mut out);
+    assert_eq!(
+        parse(&out, &Limits::default()).expect("was written").value,
+        map(700)
+    );
+    out.clear();
+    write(
+        &crate::json!({"a10": 1i64, "a9": 1i64, "b": 1i64, "a": 1i64}),
+        &mut out,
+    );
+    assert_eq!(String::from_utf8_lossy(&out), "a: 1\na9: 1\na10: 1\nb: 1\n");
+}
+
+#[test]
+fn depth_is_bounded() {
+    assert!(parse("[".repeat(100_000).as_bytes(), &Limits::default()).is_err());
+    assert!(parse("- ".repeat(100_000).as_bytes(), &Limits::default()).is_err());
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_is_read_again(value in json::tests::tree()) {
+        let mut out = Vec::new();
+        write(&value, &mut out);
+        let again = parse(&out, &Limits::default()).map(|parsed| parsed.value);
+        prop_assert_eq!(again.as_ref().ok(), Some(&value), "{}", String::from_utf8_lossy(&out));
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "[-a-c:\\[\\]{}#&*!|>'\"%@`,? \n0-9.~]{0,40}") {
+        let _ = parse(text.as_bytes(), &Limits::default());
+    }
+}

@@ -1,0 +1,143 @@
+//! A tree as YAML text: block style, keys in natural order, as Go's library prints it.
+
+use super::float_text;
+use super::read::whole_or_float;
+use super::scalar::{Role, Writer};
+use crate::value::{Map, Value};
+
+/// Keys longer than this are written in the long form, behind a question mark.
+const SIMPLE_KEY_BYTES_MAX: usize = 128;
+
+/// Appends `value` as a YAML document.
+pub fn write(value: &Value, out: &mut Vec<u8>) {
+    let mut writer = Writer::new(out);
+    node(value, &mut writer, Parent::Document);
+    writer.end();
+}
+
+/// What a node stands in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parent {
+    Document,
+    Sequence,
+    Mapping,
+}
+
+fn node(value: &Value, writer: &mut Writer<'_>, parent: Parent) {
+    match value {
+        Value::Null => writer.plain("null"),
+        Value::Bool(truth) => writer.plain(if *truth { "true" } else { "false" }),
+        Value::Int(number) => writer.plain(&number.to_string()),
+        Value::Float(number) => match whole_or_float(*number) {
+            Value::Int(whole) => writer.plain(&whole.to_string()),
+            _ => writer.plain(&number_text(*number)),
+        },
+        Value::String(text) => writer.text(text, Role::Value),
+        Value::Array(items) if items.is_empty() => writer.indicator("[]"),
+        Value::Array(items) => sequence(items, writer, parent),
+        Value::Object(map) if map.is_empty() => writer.indicator("{}"),
+        Value::Object(map) => mapping(map, writer),
+    }
+}
+
+fn number_text(number: f64) -> String {
+    // Whole numbers up to 64 bits unsigned stay whole.
+    let mut text = Vec::new();
+    crate::json::write_float(number, &mut text);
+    let text = String::from_utf8(text).expect("only digits were written");
+    if text.parse::<u64>().is_ok() {
+        text
+    } else {
+        float_text(number)
+    }
+}
+
+fn sequence(items: &[Value], writer: &mut Writer<'_>, parent: Parent) {
+    let indentless = parent == Parent::Mapping && !writer.indention;
+    let before = writer.increase_indent(indentless);
+    for item in items {
+        writer.new_line();
+        writer.item_indicator("-");
+        node(item, writer, Parent::Sequence);
+    }
+    writer.indent = before;
+}
+
+fn mapping(map: &Map, writer: &mut Writer<'_>) {
+    let before = writer.increase_indent(false);
+    for (key, value) in sort_naturally(map.iter().collect()) {
+        writer.new_line();
+        let simple = key.len() <= SIMPLE_KEY_BYTES_MAX
+            && !key.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']);
+        if simple {
+            writer.text(key, Role::SimpleKey);
+            writer.colon();
+        } else {
+            writer.item_indicator("?");
+            writer.text(key, Role::Value);
+            writer.new_line();
+            writer.item_indicator(":");
+        }
+        node(value, writer, Parent::Mapping);
+    }
+    writer.indent = before;
+}
+
+/// Sorts members into the natural order of their keys. That order is upstream's and has cycles
+/// (`a1b`, `a9`, `a10`), which the standard sort may answer with a panic; merging never does.
+fn sort_naturally<'a>(members: Vec<(&'a str, &'a Value)>) -> Vec<(&'a str, &'a Value)> {
+    if members.len() < 2 {
+        return members;
+    }
+    let (left, right) = members.split_at(members.len() / 2);
+    let mut left = sort_naturally(left.to_vec()).into_iter().peekable();
+    let mut right = sort_naturally(right.to_vec()).into_iter().peekable();
+    let mut sorted = Vec::with_capacity(members.len());
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        let next = if less(b.0, a.0) {
+            right.next()
+        } else {
+            left.next()
+        };
+        sorted.extend(next);
+    }
+    sorted.extend(left);
+    sorted.extend(right);
+    sorted
+}
+
+/// The order of keys: letters after everything else, digits by the number they make.
+fn less(a: &str, b: &str) -> bool {
+    let Some(at) = a.chars().zip(b.chars()).position(|(a, b)| a != b) else {
+        return a.len() < b.len();
+    };
+    let tail = |text: &str| text.chars().skip(at).collect::<Vec<char>>();
+    let (first, second) = (tail(a), tail(b));
+    let (x, y) = (first[0], second[0]);
+    match (x.is_alphabetic(), y.is_alphabetic()) {
+        (true, true) => return x < y,
+        (false, false) => {}
+        (_, letter) => return letter,
+    }
+    // A zero inside a number does not lead it.
+    let inside = (x == '0' || y == '0')
+        && a.chars()
+            .take(at)
+            .collect::<Vec<char>>()
+            .iter()
+            .rev()
+            .take_while(|c| c.is_numeric())
+            .any(|c| *c != '0');
+    let number = |digits: &[char]| {
+        let length = digits.iter().take_while(|c| c.is_ascii_digit()).count();
+        let start = i64::from(inside);
+        let value = digits[..length].iter().fold(start, |value, digit| {
+            value
+                .wrapping_mul(10)
+                .wrapping_add(i64::from(u32::from(*digit) - u32::from('0')))
+        });
+        (value, length)
+    };
+    let (a, b) = (number(&first), number(&second));
+    if a == b { x < y } else { a < b }
+}

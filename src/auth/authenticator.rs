@@ -1,0 +1,138 @@
+//! From credentials to a user.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::user::UserInfo;
+use crate::verdict::Verdict;
+use crate::x509::ClientChain;
+
+/// What a request offered to prove who it is. Absent parts are `None`, never empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Credentials<'a> {
+    /// The token of an `Authorization: Bearer` header, without surrounding space.
+    pub bearer: Option<&'a str>,
+    /// The certificates the client showed; possession of the leaf's key is proven.
+    pub chain: Option<&'a ClientChain>,
+    /// The path that is asked for, without the plane's prefix.
+    pub path: &'a str,
+    /// The wall clock, for validity periods.
+    pub now: SystemTime,
+}
+
+/// Why credentials were refused. The client only learns 401; this is for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Nothing was offered and the path is not public.
+    #[error("no credentials were given")]
+    Nothing,
+    /// A bearer token that nobody knows.
+    #[error("invalid bearer token")]
+    Token,
+    /// A certificate that does not chain to the plane's client CA or is not valid now.
+    #[error("client certificate refused: {0}")]
+    Certificate(String),
+}
+
+/// What an authenticator makes of credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authentication {
+    /// They prove this user.
+    User(Arc<UserInfo>),
+    /// They are not of the kind this authenticator understands.
+    NoOpinion,
+    /// They are of its kind, and wrong.
+    Denied(Denied),
+}
+
+/// Turns credentials into a user.
+pub trait Authenticator: Send + Sync {
+    /// Judges `credentials`. Equal credentials at an equal time get an equal answer.
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication>;
+}
+
+/// Several authenticators in order: the first that knows the user wins; a denial counts only if
+/// nobody does.
+pub struct UnionAuthenticator {
+    members: Vec<Arc<dyn Authenticator>>,
+}
+
+impl UnionAuthenticator {
+    /// Asks `members` in the order given.
+    pub fn new(members: Vec<Arc<dyn Authenticator>>) -> Self {
+        Self { members }
+    }
+
+    async fn ask_from<'a>(
+        &'a self,
+        credentials: &'a Credentials<'a>,
+        first: Verdict<'a, Authentication>,
+        next: usize,
+        mut denied: Option<Denied>,
+    ) -> Authentication {
+        match first.await {
+            Authentication::User(user) => return Authentication::User(user),
+            Authentication::Denied(why) => denied = denied.or(Some(why)),
+            Authentication::NoOpinion => {}
+        }
+        for member in &self.members[next..] {
+            match member.authenticate(credentials).await {
+                Authentication::User(user) => return Authentication::User(user),
+                Authentication::Denied(why) => denied = denied.or(Some(why)),
+                Authentication::NoOpinion => {}
+            }
+        }
+        denied.map_or(Authentication::NoOpinion, Authentication::Denied)
+    }
+}
+
+impl Authenticator for UnionAuthenticator {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        let mut denied = None;
+        for (place, member) in self.members.iter().enumerate() {
+            match member.authenticate(credentials) {
+                Verdict::Now(Some(Authentication::User(user))) => {
+                    return Verdict::now(Authentication::User(user));
+                }
+                Verdict::Now(Some(Authentication::Denied(why))) => denied = denied.or(Some(why)),
+                Verdict::Now(_) => {}
+                later @ Verdict::Later(_) => {
+                    return Verdict::later(self.ask_from(credentials, later, place + 1, denied));
+                }
+            }
+        }
+        Verdict::now(denied.map_or(Authentication::NoOpinion, Authentication::Denied))
+    }
+}
+
+/// Lets requests without any credentials in as `system:anonymous`, on a fixed set of paths.
+pub struct Anonymous {
+    user: Arc<UserInfo>,
+    paths: &'static [&'static str],
+}
+
+/// The paths whose answers are no secret: liveness for load balancers, and the version.
+const PUBLIC_PATHS: &[&str] = &["/healthz", "/livez", "/readyz", "/version", "/version/"];
+
+impl Anonymous {
+    /// Anonymous requests may ask for health and version, nothing else.
+    pub fn public_paths() -> Self {
+        Self {
+            user: Arc::new(UserInfo::anonymous()),
+            paths: PUBLIC_PATHS,
+        }
+    }
+}
+
+impl Authenticator for Anonymous {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        let offered = credentials.bearer.is_some() || credentials.chain.is_some();
+        Verdict::now(if offered {
+            Authentication::NoOpinion
+        } else if self.paths.contains(&credentials.path) {
+            Authentication::User(Arc::clone(&self.user))
+        } else {
+            Authentication::Denied(Denied::Nothing)
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! Who is asking, and may they: authenticators and authorizers.
+//!
+//! Both are small traits that answer *now* when memory is enough and *later* when something outside
+//! must be asked (see [`Verdict`]), so that the common request allocates no future. An authenticator
+//! sees [`Credentials`] and nothing else of the request; an authorizer sees [`Attributes`].
+//!
+//! Invariant: nothing in this crate reads a store, a socket or a header. What a request carried is
+//! handed in, already taken apart.
+
+pub mod authenticator;
+pub mod authorizer;
+pub mod token;
+pub mod user;
+mod verdict;
+pub mod x509;
+
+#[cfg(test)]
+mod conformance;
+
+pub use authenticator::{
+    Anonymous, Authentication, Authenticator, Credentials, Denied, UnionAuthenticator,
+};
+pub use authorizer::{
+    AllowAll, Attributes, Authorizer, Decision, DenyAll, Forbidden, Masters, PublicRules, Subject,
+    UnionAuthorizer,
+};
+pub use token::{StaticToken, StaticTokens};
+pub use user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, SYSTEM_MASTERS, UserInfo};
+pub use verdict::Verdict;
+pub use x509::{ClientCa, ClientChain, X509Error};

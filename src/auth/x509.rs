@@ -1,0 +1,189 @@
+//! Client certificates.
+//!
+//! A handshake proves only that the client holds the key of the leaf it showed, because the plane,
+//! and with it the CA, is known no earlier than the request. [`ClientCa`] judges the chain.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::digest;
+use polyplane_apimachinery::Str;
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::oid_registry::{Oid, asn1_rs::oid};
+use x509_parser::prelude::FromDer;
+
+use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
+use crate::user::UserInfo;
+use crate::verdict::Verdict;
+
+/// Certificates a chain may have: a leaf and a few intermediates.
+const CHAIN_LENGTH_MAX: usize = 10;
+/// The attribute of a subject that carries the uid of the user.
+const UID_ATTRIBUTE: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
+
+/// Certificates that a client showed, the leaf first. Possession of the leaf's key is proven.
+#[derive(Clone, Debug)]
+pub struct ClientChain {
+    certificates: Arc<[CertificateDer<'static>]>,
+}
+
+impl ClientChain {
+    /// The chain as it came in the handshake; `None` if there is no leaf.
+    pub fn possessed(certificates: &[CertificateDer<'static>]) -> Option<Self> {
+        if certificates.is_empty() || certificates.len() > CHAIN_LENGTH_MAX {
+            return None;
+        }
+        Some(Self {
+            certificates: certificates.into(),
+        })
+    }
+
+    /// The certificates, leaf first.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+}
+
+/// Why a client CA cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum X509Error {
+    /// The bytes are no certificate that can be a root.
+    #[error("the client CA is not a usable certificate")]
+    Root(#[source] rustls::Error),
+    /// The set of roots makes no verifier.
+    #[error("the client CA makes no verifier")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+}
+
+/// The CA that vouches for a plane's client certificates.
+pub struct ClientCa {
+    verifier: Arc<dyn ClientCertVerifier>,
+    fingerprint: [u8; 32],
+}
+
+impl ClientCa {
+    /// Trusts the chains that end in one of `roots`.
+    ///
+    /// # Errors
+    /// If a root is not a certificate.
+    pub fn new(roots: &[CertificateDer<'_>]) -> Result<Self, X509Error> {
+        let mut store = RootCertStore::empty();
+        let mut hash = digest::Context::new(&digest::SHA256);
+        for root in roots {
+            hash.update(root);
+            store
+                .add(root.clone().into_owned())
+                .map_err(X509Error::Root)?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider)
+            .build()
+            .map_err(X509Error::Verifier)?;
+        let mut fingerprint = [0; 32];
+        fingerprint.copy_from_slice(hash.finish().as_ref());
+        Ok(Self {
+            verifier,
+            fingerprint,
+        })
+    }
+
+    /// A digest of the roots; equal fingerprints accept equal chains, so it keys caches.
+    pub fn fingerprint(&self) -> &[u8; 32] {
+        &self.fingerprint
+    }
+
+    /// The user a chain stands for at `now`, and until when that holds.
+    ///
+    /// # Errors
+    /// If the chain does not lead to the CA, is not valid now or not meant for clients.
+    pub fn verify(
+        &self,
+        chain: &ClientChain,
+        now: SystemTime,
+    ) -> Result<(Arc<UserInfo>, SystemTime), Denied> {
+        let (leaf, intermediates) = chain
+            .certificates
+            .split_first()
+            .expect("a chain has a leaf by construction");
+        let since_epoch = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        self.verifier
+            .verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch))
+            .map_err(|error| Denied::Certificate(error.to_string()))?;
+        let (user, _) = user_of(leaf)?;
+        // A cached identity ends with the first certificate of the chain that expires.
+        let until = chain
+            .certificates
+            .iter()
+            .filter_map(|certificate| expiry_of(certificate))
+            .min()
+            .unwrap_or(now);
+        Ok((Arc::new(user), until))
+    }
+}
+
+fn expiry_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+impl fmt::Debug for ClientCa {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ClientCa")
+    }
+}
+
+/// The user a leaf names: common name, organisations as groups, uid. The second value says whether
+/// the certificate had any organisation.
+fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), Denied> {
+    let refuse = |text: &str| Denied::Certificate(text.to_owned());
+    let (_, parsed) =
+        X509Certificate::from_der(leaf).map_err(|_| refuse("the leaf cannot be read"))?;
+    let subject = parsed.subject();
+    let name = subject
+        .iter_common_name()
+        .last()
+        .and_then(|attribute| attribute.as_str().ok())
+        .unwrap_or("");
+    if name.is_empty() {
+        return Err(refuse("the subject has no common name"));
+    }
+    let groups: Vec<Str> = subject
+        .iter_organization()
+        .filter_map(|attribute| attribute.as_str().ok())
+        .map(Str::from)
+        .collect();
+    let mut uids = subject.iter_by_oid(&UID_ATTRIBUTE);
+    let uid = match (uids.next(), uids.next()) {
+        (None, _) => "",
+        (Some(only), None) => only.as_str().map_err(|_| refuse("the uid is not text"))?,
+        (Some(_), Some(_)) => return Err(refuse("the subject has several uids")),
+    };
+    let grouped = !groups.is_empty();
+    let user = UserInfo {
+        name: Str::from(name),
+        uid: Str::from(uid),
+        groups,
+        extra: Vec::new(),
+    };
+    Ok((user.authenticated(), grouped))
+}
+
+impl Authenticator for ClientCa {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        let Some(chain) = credentials.chain else {
+            return Verdict::now(Authentication::NoOpinion);
+        };
+        Verdict::now(match self.verify(chain, credentials.now) {
+            Ok((user, _)) => Authentication::User(user),
+            Err(why) => Authentication::Denied(why),
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! DaemonSets.
+
+use super::{common, rolling};
+use crate::shared::checks::non_negative_members;
+use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::{Value, labels};
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const COUNTERS: [&str; 9] = [
+    "currentNumberScheduled",
+    "numberMisscheduled",
+    "desiredNumberScheduled",
+    "numberReady",
+    "observedGeneration",
+    "updatedNumberScheduled",
+    "numberAvailable",
+    "numberUnavailable",
+    "collisionCount",
+];
+/// Counts changes of the template; older versions had a field for it.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// Behaviour of DaemonSets.
+#[derive(Debug)]
+pub struct DaemonSet;
+
+impl Strategy for DaemonSet {
+    fn default(&self, object: &mut Value) {
+        let strategy = &mut object["spec"]["updateStrategy"];
+        rolling::default(
+            strategy,
+            &[("maxUnavailable", 1i64.into()), ("maxSurge", 0i64.into())],
+        );
+        pod_defaults::default_template_at(object, &common::TEMPLATE);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        common::drop_disabled(object, None);
+        count_from_zero(object);
+        let generation = template_generation(object).max(1);
+        set_template_generation(object, generation);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::drop_disabled(object, Some(old));
+        count_from_zero(object);
+        let changed = object["spec"]["template"] != old["spec"]["template"];
+        set_template_generation(object, template_generation(old) + i64::from(changed));
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::keep_spec(object, old);
+        set_template_generation(object, template_generation(old));
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        spec_errors(object, None)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        common::same_selector(object, old, &mut errors);
+        errors.extend(spec_errors(object, Some(old)));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = common::status(object, &COUNTERS, &[], "");
+        common::collisions(object, old, &mut errors);
+        errors
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        common::template_warnings(object, old)
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let pods = &object["spec"]["template"]["spec"];
+        let (names, images) = pod_cells::containers(pods);
+        let mut cells = vec![object.str_at(&["metadata", "name"]).into()];
+        let counts = [
+            "desiredNumberScheduled",
+            "currentNumberScheduled",
+            "numberReady",
+            "updatedNumberScheduled",
+            "numberAvailable",
+        ];
+        cells.extend(counts.map(|field| Value::from(common::number(object, &["status", field]))));
+        cells.extend([
+            pod_cells::labels(&pods["nodeSelector"]).into(),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            names.into(),
+            images.into(),
+            common::shown_selector(&object["spec"]["selector"]).into(),
+        ]);
+        cells
+    }
+}
+
+/// Upstream stores numbers of a rolling update that is not in force as zero.
+fn count_from_zero(object: &mut Value) {
+    if let Some(rolling) = object
+        .at_mut(&["spec", "updateStrategy", "rollingUpdate"])
+        .and_then(Value::as_object_mut)
+    {
+        for field in ["maxUnavailable", "maxSurge"] {
+            let member = rolling.entry(field);
+            *member = rolling::or_zero(member);
+        }
+    }
+}
+
+fn template_generation(object: &Value) -> i64 {
+    object["metadata"]["annotations"]
+        .str_at(&[TEMPLATE_GENERATION])
+        .parse()
+        .unwrap_or(0)
+}
+
+fn set_template_generation(object: &mut Value, generation: i64) {
+    object["metadata"]["annotations"]
+        .make_object()
+        .insert(TEMPLATE_GENERATION, generation.to_string());
+}
+
+fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    let (spec, path) = (&object["spec"], Path::new("spec"));
+    let (selector, place) = (&spec["selector"], path.child("selector"));
+    errors.extend(labels::validate_label_selector(
+        common::present(selector),
+        &place,
+    ));
+    common::selects_template(spec, &path, &mut errors);
+    if common::is_empty_selector(selector) {
+        let detail = "empty selector is invalid for daemonset";
+        errors.push(FieldError::invalid(
+            &place,
+            shown::selector(selector),
+            detail,
+        ));
+    }
+    common::template(&spec["template"], "DaemonSet", old, &path, &mut errors);
+    non_negative_members(spec, &["minReadySeconds"], &path, &mut errors);
+    strategy(
+        &spec["updateStrategy"],
+        &path.child("updateStrategy"),
+        &mut errors,
+    );
+    non_negative_members(spec, &["revisionHistoryLimit"], &path, &mut errors);
+    errors
+}
+
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (rolling, place) = (&strategy["rollingUpdate"], path.child("rollingUpdate"));
+    match strategy.str_at(&["type"]) {
+        "OnDelete" => {}
+        "RollingUpdate" if rolling.is_null() => errors.push(FieldError::required(&place, "")),
+        "RollingUpdate" => {
+            let fields = ["maxUnavailable", "maxSurge"];
+            for field in fields {
+                rolling::non_negative(&rolling[field], &place.child(field), errors);
+            }
+            for field in fields {
+                rolling::at_most_all(&rolling[field], &place.child(field), errors);
+            }
+            match fields.map(|field| rolling::amount(&rolling[field]) != 0) {
+                [true, true] => {
+                    let bad = Bad::Json(rolling["maxSurge"].clone());
+                    let detail = "may not be set when maxUnavailable is non-zero";
+                    errors.push(FieldError::invalid(&place.child("maxSurge"), bad, detail));
+                }
+                [false, false] => {
+                    let detail = "cannot be 0 when maxSurge is 0";
+                    errors.push(FieldError::required(&place.child("maxUnavailable"), detail));
+                }
+                _ => {}
+            }
+        }
+        _ => {
+            let bad = shown::internal("io.k8s.api.apps.v1.DaemonSetUpdateStrategy", strategy);
+            errors.push(FieldError::not_supported(
+                path,
+                bad,
+                &["RollingUpdate", "OnDelete"],
+            ));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Deployments.
+
+use super::{common, rolling};
+use crate::shared::checks::non_negative_members;
+use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::labels::Selector;
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const COUNTERS: [&str; 8] = [
+    "observedGeneration",
+    "replicas",
+    "updatedReplicas",
+    "readyReplicas",
+    "availableReplicas",
+    "unavailableReplicas",
+    "terminatingReplicas",
+    "collisionCount",
+];
+const PARTS: [&str; 3] = ["updatedReplicas", "readyReplicas", "availableReplicas"];
+
+/// Behaviour of Deployments.
+#[derive(Debug)]
+pub struct Deployment;
+
+impl Strategy for Deployment {
+    fn default(&self, object: &mut Value) {
+        let share = || Value::from("25%");
+        let strategy = &mut object["spec"]["strategy"];
+        rolling::default(
+            strategy,
+            &[("maxUnavailable", share()), ("maxSurge", share())],
+        );
+        pod_defaults::default_template_at(object, &common::TEMPLATE);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        common::drop_disabled(object, None);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::drop_disabled(object, Some(old));
+    }
+
+    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
+        let annotations = |object: &Value| {
+            let annotations = object["metadata"]["annotations"].as_object();
+            annotations
+                .filter(|annotations| !annotations.is_empty())
+                .cloned()
+        };
+        Some(object["spec"] != old["spec"] || annotations(object) != annotations(old))
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::keep_spec(object, old);
+        match old.at(&["metadata", "labels"]) {
+            Some(labels) => object.set(&["metadata", "labels"], labels.clone()),
+            None => drop(object.remove(&["metadata", "labels"])),
+        }
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        spec_errors(object, None)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = spec_errors(object, Some(old));
+        common::same_selector(object, old, &mut errors);
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = common::status(object, &COUNTERS, &PARTS, "readyReplicas");
+        common::collisions(object, old, &mut errors);
+        errors
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        common::template_warnings(object, old)
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let number = |path: &[&str]| common::number(object, path);
+        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        let selector = Selector::from_label_selector(common::present(&object["spec"]["selector"]));
+        let selector = selector.map_or("<invalid>".to_owned(), |selector| selector.to_string());
+        vec![
+            object.str_at(&["metadata", "name"]).into(),
+            format!(
+                "{}/{}",
+                number(&["status", "readyReplicas"]),
+                number(&["spec", "replicas"])
+            )
+            .into(),
+            number(&["status", "updatedReplicas"]).into(),
+            number(&["status", "availableReplicas"]).into(),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            names.into(),
+            images.into(),
+            selector.into(),
+        ]
+    }
+}
+
+fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    let (spec, path) = (&object["spec"], Path::new("spec"));
+    non_negative_members(spec, &["replicas"], &path, &mut errors);
+    common::selector(
+        spec,
+        "empty selector is invalid for deployment",
+        &path,
+        &mut errors,
+    );
+    if common::selects_template(spec, &path, &mut errors) {
+        common::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
+    } else {
+        let bad = shown::selector(&spec["selector"]);
+        errors.push(FieldError::invalid(
+            &path.child("selector"),
+            bad,
+            "invalid label selector",
+        ));
+    }
+    strategy(&spec["strategy"], &path.child("strategy"), &mut errors);
+    let counts = [
+        "minReadySeconds",
+        "revisionHistoryLimit",
+        "progressDeadlineSeconds",
+    ];
+    non_negative_members(spec, &counts, &path, &mut errors);
+    if let Some(seconds) = spec.int_at(&["progressDeadlineSeconds"])
+        && seconds <= common::number(spec, &["minReadySeconds"])
+    {
+        let detail = "must be greater than minReadySeconds";
+        errors.push(FieldError::invalid(
+            &path.child("progressDeadlineSeconds"),
+            seconds,
+            detail,
+        ));
+    }
+    errors
+}
+
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (rolling, place) = (&strategy["rollingUpdate"], path.child("rollingUpdate"));
+    match strategy.str_at(&["type"]) {
+        "Recreate" if !rolling.is_null() => {
+            let detail = "may not be specified when strategy `type` is 'Recreate'";
+            errors.push(FieldError::forbidden(&place, detail));
+        }
+        "Recreate" => {}
+        "RollingUpdate" if rolling.is_null() => {
+            errors.push(FieldError::required(
+                &place,
+                "this should be defaulted and never be nil",
+            ));
+        }
+        "RollingUpdate" => {
+            let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            let first = place.child("maxUnavailable");
+            rolling::non_negative(unavailable, &first, errors);
+            rolling::non_negative(surge, &place.child("maxSurge"), errors);
+            if rolling::amount(unavailable) == 0 && rolling::amount(surge) == 0 {
+                let bad = Bad::Json(rolling::or_zero(unavailable));
+                errors.push(FieldError::invalid(
+                    &first,
+                    bad,
+                    "may not be 0 when `maxSurge` is 0",
+                ));
+            }
+            rolling::at_most_all(unavailable, &first, errors);
+        }
+        _ => {
+            let bad = shown::internal("io.k8s.api.apps.v1.DeploymentStrategy", strategy);
+            errors.push(FieldError::not_supported(
+                path,
+                bad,
+                &["Recreate", "RollingUpdate"],
+            ));
+        }
+    }
+}

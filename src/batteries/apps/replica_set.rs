@@ -1,0 +1,110 @@
+//! ReplicaSets.
+
+use super::common;
+use crate::shared::checks::non_negative_members;
+use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::{Str, Value, names};
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const COUNTERS: [&str; 6] = [
+    "replicas",
+    "fullyLabeledReplicas",
+    "readyReplicas",
+    "availableReplicas",
+    "observedGeneration",
+    "terminatingReplicas",
+];
+const PARTS: [&str; 3] = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+
+/// Behaviour of ReplicaSets.
+#[derive(Debug)]
+pub struct ReplicaSet;
+
+impl Strategy for ReplicaSet {
+    fn default(&self, object: &mut Value) {
+        pod_defaults::default_template_at(object, &common::TEMPLATE);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        common::drop_disabled(object, None);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::drop_disabled(object, Some(old));
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::keep_spec(object, old);
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        spec_errors(object, None)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = spec_errors(object, Some(old));
+        common::same_selector(object, old, &mut errors);
+        errors
+    }
+
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+        common::status(object, &COUNTERS, &PARTS, "readyReplicas")
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let complaints = names::dns1123_label(object.str_at(&["metadata", "name"]));
+        if old.is_none() && !complaints.is_empty() {
+            warnings.push(format!(
+                "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [{}]",
+                complaints.join(" ")
+            ));
+        }
+        warnings.extend(common::template_warnings(object, old));
+        warnings
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let number = |path: &[&str]| Value::from(common::number(object, path));
+        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        vec![
+            object.str_at(&["metadata", "name"]).into(),
+            number(&["spec", "replicas"]),
+            number(&["status", "replicas"]),
+            number(&["status", "readyReplicas"]),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            names.into(),
+            images.into(),
+            common::shown_selector(&object["spec"]["selector"]).into(),
+        ]
+    }
+
+    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+        let replicas = common::number(object, &["status", "replicas"]);
+        (name == "status.replicas").then(|| replicas.to_string().into())
+    }
+}
+
+fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    let (spec, path) = (&object["spec"], Path::new("spec"));
+    non_negative_members(spec, &["replicas", "minReadySeconds"], &path, &mut errors);
+    common::selector(
+        spec,
+        "empty selector is invalid for deployment",
+        &path,
+        &mut errors,
+    );
+    if common::selects_template(spec, &path, &mut errors) {
+        common::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
+    } else {
+        let bad = shown::selector(&spec["selector"]);
+        errors.push(FieldError::invalid(
+            &path.child("selector"),
+            bad,
+            "invalid label selector",
+        ));
+    }
+    errors
+}

@@ -1,0 +1,389 @@
+//! StatefulSets.
+
+use super::{common, rolling};
+use crate::shared::checks::{complain, named, non_negative, non_negative_members};
+use crate::shared::pod_validation::claim_template;
+use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::{Value, json, names};
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const COUNTERS: [&str; 7] = [
+    "replicas",
+    "readyReplicas",
+    "currentReplicas",
+    "updatedReplicas",
+    "availableReplicas",
+    "observedGeneration",
+    "collisionCount",
+];
+const PARTS: [&str; 4] = [
+    "readyReplicas",
+    "currentReplicas",
+    "updatedReplicas",
+    "availableReplicas",
+];
+
+/// Behaviour of StatefulSets.
+#[derive(Debug)]
+pub struct StatefulSet;
+
+impl Strategy for StatefulSet {
+    fn default_first(&self, object: &mut Value) {
+        let strategy = &mut object["spec"]["updateStrategy"];
+        if strategy.str_at(&["type"]).is_empty() {
+            strategy.set(&["type"], "RollingUpdate");
+            if strategy["rollingUpdate"].is_null() {
+                strategy.set(&["rollingUpdate"], Value::object());
+            }
+        }
+    }
+
+    fn default(&self, object: &mut Value) {
+        let strategy = &mut object["spec"]["updateStrategy"];
+        if !strategy["rollingUpdate"].is_null() {
+            rolling::default(
+                strategy,
+                &[("partition", 0i64.into()), ("maxUnavailable", 1i64.into())],
+            );
+        }
+        if let Some(claims) = object
+            .at_mut(&["spec", "volumeClaimTemplates"])
+            .and_then(Value::as_array_mut)
+        {
+            for claim in claims {
+                if let Some(spec) = claim.get_mut("spec") {
+                    pod_defaults::round_resources(spec);
+                }
+                for list in ["capacity", "allocatedResources"] {
+                    if let Some(list) = claim.at_mut(&["status", list]) {
+                        pod_defaults::round_up(list);
+                    }
+                }
+            }
+        }
+        pod_defaults::default_template_at(object, &common::TEMPLATE);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        common::drop_disabled(object, None);
+        name_claims(object);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::drop_disabled(object, Some(old));
+        if !keep_claims(object, old) {
+            name_claims(object);
+        }
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        common::keep_spec(object, old);
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        spec_errors(object, Checks::New)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let was_good = spec_errors(old, Checks::Changed { old }).is_empty();
+        let checks = if was_good {
+            Checks::Changed { old }
+        } else {
+            Checks::Tolerant
+        };
+        let mut errors = spec_errors(object, checks);
+        common::same_selector(object, old, &mut errors);
+        for field in ["serviceName", "podManagementPolicy"] {
+            let (new, spec) = (object["spec"].str_at(&[field]), Path::new("spec"));
+            if new != old["spec"].str_at(&[field]) {
+                errors.push(FieldError::invalid(
+                    &spec.child(field),
+                    named(new),
+                    "field is immutable",
+                ));
+            }
+        }
+        let (claims, before) = (
+            &object["spec"]["volumeClaimTemplates"],
+            &old["spec"]["volumeClaimTemplates"],
+        );
+        if claims != before {
+            let spec = Path::new("spec");
+            let bad = match claims.as_array() {
+                Some(claims) => {
+                    shown::internal_list("io.k8s.api.core.v1.PersistentVolumeClaim", claims)
+                }
+                None => Bad::Json(Value::Null),
+            };
+            errors.push(FieldError::invalid(
+                &spec.child("volumeClaimTemplates"),
+                bad,
+                "field is immutable",
+            ));
+        }
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = common::status(object, &COUNTERS, &PARTS, "status.readyReplicas");
+        common::collisions(object, old, &mut errors);
+        errors
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        common::template_warnings(object, old)
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let number = |path: &[&str]| common::number(object, path);
+        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        vec![
+            object.str_at(&["metadata", "name"]).into(),
+            format!(
+                "{}/{}",
+                number(&["status", "readyReplicas"]),
+                number(&["spec", "replicas"])
+            )
+            .into(),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            names.into(),
+            images.into(),
+        ]
+    }
+}
+
+/// Says of every claim what it is, as upstream does when it stores a set.
+fn name_claims(object: &mut Value) {
+    let claims = object
+        .at_mut(&["spec", "volumeClaimTemplates"])
+        .and_then(Value::as_array_mut);
+    for claim in claims.into_iter().flatten() {
+        claim.set(&["apiVersion"], "v1");
+        claim.set(&["kind"], "PersistentVolumeClaim");
+    }
+}
+
+/// Takes the old claims if the new ones differ in nothing but whether they say what they are.
+fn keep_claims(object: &mut Value, old: &Value) -> bool {
+    let mut named = [
+        object["spec"]["volumeClaimTemplates"].clone(),
+        old["spec"]["volumeClaimTemplates"].clone(),
+    ];
+    for claims in &mut named {
+        for claim in claims.as_array_mut().into_iter().flatten() {
+            drop(claim.remove(&["apiVersion"]));
+            drop(claim.remove(&["kind"]));
+        }
+    }
+    if named[0] != named[1] || named[0].is_null() {
+        return false;
+    }
+    object.set(
+        &["spec", "volumeClaimTemplates"],
+        old["spec"]["volumeClaimTemplates"].clone(),
+    );
+    true
+}
+
+/// What is looked at.
+#[derive(Clone, Copy)]
+enum Checks<'a> {
+    /// Everything.
+    New,
+    /// Not what cannot change.
+    Changed {
+        /// The set before.
+        old: &'a Value,
+    },
+    /// Not what cannot change, and not the pods, which were bad before.
+    Tolerant,
+}
+
+fn spec_errors(object: &Value, checks: Checks<'_>) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    let (spec, path) = (&object["spec"], Path::new("spec"));
+    let is_new = matches!(checks, Checks::New);
+    let (policy, place) = (
+        spec.str_at(&["podManagementPolicy"]),
+        path.child("podManagementPolicy"),
+    );
+    match policy {
+        "" => errors.push(FieldError::required(&place, "")),
+        "OrderedReady" | "Parallel" => {}
+        _ => errors.push(FieldError::invalid(
+            &place,
+            named(policy),
+            "must be 'OrderedReady' or 'Parallel'",
+        )),
+    }
+    strategy(
+        &spec["updateStrategy"],
+        &path.child("updateStrategy"),
+        &mut errors,
+    );
+    retention(spec, &path, &mut errors);
+    if is_new {
+        let place = path.child("volumeClaimTemplates");
+        for (at, claim) in spec.items_at(&["volumeClaimTemplates"]).iter().enumerate() {
+            claim_template::validate_spec(
+                &claim["spec"],
+                &place.index(at).child("spec"),
+                &mut errors,
+            );
+        }
+    }
+    non_negative_members(spec, &["replicas", "minReadySeconds"], &path, &mut errors);
+    non_negative(
+        spec.int_at(&["ordinals", "start"]),
+        &path.child("ordinals.start"),
+        &mut errors,
+    );
+    let service = spec.str_at(&["serviceName"]);
+    if is_new && !service.is_empty() {
+        complain(
+            names::dns1123_label(service),
+            &path.child("serviceName"),
+            service,
+            &mut errors,
+        );
+    }
+    common::selector(
+        spec,
+        "empty selector is invalid for statefulset",
+        &path,
+        &mut errors,
+    );
+    template(spec, checks, &path, &mut errors);
+    errors
+}
+
+fn retention(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let policy = &spec["persistentVolumeClaimRetentionPolicy"];
+    if policy.is_null() {
+        return;
+    }
+    let place = path.child("persistentVolumeClaimRetentionPolicy");
+    for field in ["whenDeleted", "whenScaled"] {
+        let known = ["Retain", "Delete"];
+        let choice = policy.str_at(&[field]);
+        if !known.contains(&choice) {
+            errors.push(FieldError::not_supported(
+                &place.child(field),
+                named(choice),
+                &known,
+            ));
+        }
+    }
+}
+
+fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if common::selects_template(spec, path, errors) {
+        let old = match checks {
+            Checks::New => Some(None),
+            Checks::Changed { old } => Some(Some(old)),
+            Checks::Tolerant => None,
+        };
+        if let Some(old) = old {
+            common::template(&with_claims(spec), "StatefulSet", old, path, errors);
+            return;
+        }
+    } else {
+        errors.push(FieldError::invalid(
+            &path.child("selector"),
+            shown::selector(&spec["selector"]),
+            "",
+        ));
+    }
+    common::runs_forever(
+        &spec["template"],
+        "StatefulSet",
+        &path.child("template"),
+        errors,
+    );
+}
+
+/// The template as its pods will be: with the volumes of the claims.
+fn with_claims(spec: &Value) -> Value {
+    let mut template = spec["template"].clone();
+    for field in ["subdomain", "hostname"] {
+        drop(template.remove(&["spec", field]));
+    }
+    let claims = spec.items_at(&["volumeClaimTemplates"]);
+    if claims.is_empty() {
+        return template;
+    }
+    let mut volumes: Vec<Value> = Vec::new();
+    for claim in claims {
+        let name = claim.str_at(&["metadata", "name"]);
+        if volumes
+            .iter()
+            .all(|volume| volume.str_at(&["name"]) != name)
+        {
+            volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+        }
+    }
+    let made = volumes.len();
+    for volume in spec.items_at(&["template", "spec", "volumes"]) {
+        let name = volume.str_at(&["name"]);
+        if volumes[..made]
+            .iter()
+            .all(|made| made.str_at(&["name"]) != name)
+        {
+            volumes.push(volume.clone());
+        }
+    }
+    template.set(&["spec", "volumes"], volumes);
+    template
+}
+
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (rolling, place) = (&strategy["rollingUpdate"], path.child("rollingUpdate"));
+    match strategy.str_at(&["type"]) {
+        "" => errors.push(FieldError::required(path, "")),
+        "OnDelete" if !rolling.is_null() => {
+            let bad = shown::internal(
+                "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy",
+                rolling,
+            );
+            errors.push(FieldError::invalid(
+                &place,
+                bad,
+                "only allowed for updateStrategy 'RollingUpdate'",
+            ));
+        }
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            non_negative(
+                rolling.int_at(&["partition"]),
+                &place.child("partition"),
+                errors,
+            );
+            let (most, place) = (&rolling["maxUnavailable"], place.child("maxUnavailable"));
+            if !most.is_null() {
+                rolling::non_negative(most, &place, errors);
+                if rolling::amount(most) == 0 {
+                    errors.push(FieldError::invalid(
+                        &place,
+                        Bad::Json(most.clone()),
+                        "cannot be 0",
+                    ));
+                }
+                rolling::at_most_all(most, &place, errors);
+            }
+        }
+        _ => {
+            let bad = shown::internal("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", strategy);
+            errors.push(FieldError::invalid(
+                path,
+                bad,
+                "must be 'RollingUpdate' or 'OnDelete'",
+            ));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! CronJobs.
+
+use super::cron_schedule;
+use super::job::{self, Owner};
+use crate::apps::shown_selector;
+use crate::shared::checks::{has, named, non_negative_members};
+use crate::shared::{core_meta, pod_cells, pod_defaults, pod_features, pod_warnings, shown};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const JOB: [&str; 3] = ["spec", "jobTemplate", "spec"];
+const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
+/// Characters that the names of Jobs and Pods need beyond that of the CronJob.
+const NAME_BYTES_MAX: usize = 52;
+
+/// Behaviour of CronJobs.
+#[derive(Debug)]
+pub struct CronJob;
+
+impl Strategy for CronJob {
+    fn default(&self, object: &mut Value) {
+        pod_defaults::default_template_at(object, &TEMPLATE);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        job::drop_disabled(object, &JOB, None);
+        pod_features::drop_disabled_at(object, &TEMPLATE, None);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        job::drop_disabled(object, &JOB, Some(old));
+        pod_features::drop_disabled_at(object, &TEMPLATE, Some(old));
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        object.set(&["spec"], old["spec"].clone());
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = spec_errors(object, None);
+        let name = object.str_at(&["metadata", "name"]);
+        if name.len() > NAME_BYTES_MAX {
+            let path = Path::new("metadata");
+            let detail = format!("must be no more than {NAME_BYTES_MAX} characters");
+            errors.push(FieldError::invalid(&path.child("name"), name, detail));
+        }
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        spec_errors(object, Some(old))
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
+        if old.is_some_and(|old| generation(old) == generation(object)) {
+            return Vec::new();
+        }
+        let template = object.at(&TEMPLATE).unwrap_or(&Value::Null);
+        pod_warnings::template(template, &Path::new("spec.jobTemplate.spec.template"))
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let job = &spec["jobTemplate"]["spec"];
+        let (names, images) = pod_cells::containers(&job["template"]["spec"]);
+        let suspended = match spec["suspend"].as_bool() {
+            None => "<unset>",
+            Some(true) => "True",
+            Some(false) => "False",
+        };
+        let last = match status["lastScheduleTime"].as_str() {
+            Some(time) => age(time, now),
+            None => "<none>".into(),
+        };
+        vec![
+            object.str_at(&["metadata", "name"]).into(),
+            spec.str_at(&["schedule"]).into(),
+            spec["timeZone"].as_str().unwrap_or("<none>").into(),
+            suspended.into(),
+            (status.items_at(&["active"]).len() as i64).into(),
+            last,
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            names.into(),
+            images.into(),
+            shown_selector(&job["selector"]).into(),
+        ]
+    }
+}
+
+fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    let (spec, path) = (&object["spec"], Path::new("spec"));
+    let before = old.map(|old| &old["spec"]);
+    schedule(spec, before, &path.child("schedule"), &mut errors);
+    non_negative_members(spec, &["startingDeadlineSeconds"], &path, &mut errors);
+    if before.is_none_or(|before| before["timeZone"] != spec["timeZone"]) {
+        zone(&spec["timeZone"], &path.child("timeZone"), &mut errors);
+    }
+    let (policy, place) = (
+        spec.str_at(&["concurrencyPolicy"]),
+        path.child("concurrencyPolicy"),
+    );
+    match policy {
+        "" => errors.push(FieldError::required(&place, "")),
+        "Allow" | "Forbid" | "Replace" => {}
+        _ => errors.push(FieldError::not_supported(
+            &place,
+            named(policy),
+            &["Allow", "Forbid", "Replace"],
+        )),
+    }
+    let job = &spec["jobTemplate"]["spec"];
+    let place = path.child("jobTemplate");
+    let place = place.child("spec");
+    let old_job = before.map(|before| &before["jobTemplate"]["spec"]);
+    job::spec::validate(job, old_job, Owner::CronJob, &place, &mut errors);
+    if has(job, "selector") {
+        let bad = shown::selector(&job["selector"]);
+        errors.push(FieldError::invalid(
+            &place.child("selector"),
+            bad,
+            "`selector` will be auto-generated",
+        ));
+    }
+    if job.bool_at(&["manualSelector"]) {
+        errors.push(FieldError::not_supported(
+            &place.child("manualSelector"),
+            true,
+            &["nil", "false"],
+        ));
+    }
+    non_negative_members(
+        spec,
+        &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"],
+        &path,
+        &mut errors,
+    );
+    errors
+}
+
+fn schedule(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let text = spec.str_at(&["schedule"]);
+    if text.is_empty() {
+        errors.push(FieldError::required(path, ""));
+        return;
+    }
+    if let Some(detail) = cron_schedule::complaint(text) {
+        errors.push(FieldError::invalid(path, text, detail));
+    }
+    let had_zone = before.is_some_and(|before| before.str_at(&["schedule"]).contains("TZ"));
+    match (text.contains("TZ"), had_zone) {
+        (true, true) if has(spec, "timeZone") => {
+            let detail = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+            errors.push(FieldError::invalid(path, text, detail));
+        }
+        (true, false) => {
+            let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+            errors.push(FieldError::invalid(path, text, detail));
+        }
+        _ => {}
+    }
+}
+
+fn zone(zone: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let Some(name) = zone.as_str() else { return };
+    let mut complain = |detail: String| errors.push(FieldError::invalid(path, named(name), detail));
+    if name.is_empty() {
+        return complain("timeZone must be nil or non-empty string".to_owned());
+    }
+    let is_odd = |part: &str| {
+        matches!(part, "." | ".." | "")
+            || part.starts_with('-')
+            || part.len() > 14
+            || !part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b".-_+".contains(&byte))
+    };
+    if name.split('/').any(is_odd) {
+        return complain(format!("unknown time zone {name}"));
+    }
+    let is_local = name.eq_ignore_ascii_case("Local");
+    if is_local {
+        let detail =
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        complain(detail.to_owned());
+    }
+    if name != "Local" && !cron_schedule::is_zone(name) {
+        complain(format!("unknown time zone {name}"));
+    }
+}

@@ -1,0 +1,234 @@
+//! What is wrong with a whole Job, and with a change of its spec.
+
+use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
+use crate::shared::checks::{has, named};
+use crate::shared::{core_meta, shown};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::labels::{self, Selector};
+use polyplane_apimachinery::{Value, names};
+
+fn present(value: &Value) -> Option<&Value> {
+    (!value.is_null()).then_some(value)
+}
+
+/// What is wrong with the selector and the labels that the server makes.
+pub fn generated_selector(object: &Value) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    let spec = &object["spec"];
+    if spec.bool_at(&["manualSelector"]) || !has(spec, "selector") {
+        return errors;
+    }
+    let (name, uid) = (
+        object.str_at(&["metadata", "name"]),
+        object.str_at(&["metadata", "uid"]),
+    );
+    let given = &spec["template"]["metadata"]["labels"];
+    let path = Path::new("spec.template.metadata.labels");
+    let wanted = [
+        (UID_LABELS[0], uid),
+        (NAME_LABELS[0], name),
+        (UID_LABELS[1], uid),
+        (NAME_LABELS[1], name),
+    ];
+    for (key, value) in wanted {
+        match given[key].as_str() {
+            Some(found) if found == value => {}
+            Some(_) => {
+                let bad = Bad::Json(given.clone());
+                errors.push(FieldError::invalid(
+                    &path.key(key),
+                    bad,
+                    format!("must be '{value}'"),
+                ));
+            }
+            None => errors.push(FieldError::required(
+                &path.key(key),
+                format!("must be '{value}'"),
+            )),
+        }
+    }
+    let mut expected = Value::object();
+    for (key, value) in wanted {
+        expected.set(&[key], value);
+    }
+    let selector = Selector::from_label_selector(present(&spec["selector"]));
+    if selector.is_ok_and(|selector| !selector.matches_value(Some(&expected))) {
+        let bad = shown::selector(&spec["selector"]);
+        errors.push(FieldError::invalid(
+            &Path::new("spec.selector"),
+            bad,
+            "`selector` not auto-generated",
+        ));
+    }
+    errors
+}
+
+/// What is wrong with the spec of a Job, its selector included.
+pub fn whole_spec(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (given, path) = (&object["spec"], Path::new("spec"));
+    spec::validate(
+        given,
+        old.map(|old| &old["spec"]),
+        Owner::Job,
+        &path,
+        &mut errors,
+    );
+    let (selector, place) = (&given["selector"], path.child("selector"));
+    if selector.is_null() {
+        errors.push(FieldError::required(&place, ""));
+    }
+    errors.extend(labels::validate_label_selector(present(selector), &place));
+    let labels = &given["template"]["metadata"]["labels"];
+    let read = Selector::from_label_selector(present(selector));
+    if read.is_ok_and(|selector| !selector.matches_value(present(labels))) {
+        let path = Path::new("spec.template.metadata.labels");
+        let detail = "`selector` does not match template `labels`";
+        errors.push(FieldError::invalid(
+            &path,
+            Bad::Json(labels.clone()),
+            detail,
+        ));
+    }
+    errors
+}
+
+/// The last Pod's host name has to be one.
+pub fn name_allows_completions(object: &Value, errors: &mut Vec<FieldError>) {
+    let completions = object.int_at(&["spec", "completions"]).unwrap_or(0);
+    if object.str_at(&["spec", "completionMode"]) != "Indexed" || completions <= 0 {
+        return;
+    }
+    let name = object.str_at(&["metadata", "name"]);
+    let host = format!("{name}-{}", completions - 1);
+    if !names::dns1123_label(&host).is_empty() {
+        let path = Path::new("metadata");
+        let detail = format!("will not able to create pod with invalid DNS label: {host}");
+        errors.push(FieldError::invalid(&path.child("name"), name, detail));
+    }
+}
+
+/// What is wrong with a changed Job.
+pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_finalizers(object);
+    errors.extend(whole_spec(object, Some(old)));
+    let (new, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
+    completions(new, before, &path, &mut errors);
+    let mut fixed = |field: &str, bad: Bad| {
+        if new[field] != before[field] {
+            errors.push(FieldError::invalid(
+                &path.child(field),
+                bad,
+                "field is immutable",
+            ));
+        }
+    };
+    fixed("selector", shown::selector(&new["selector"]));
+    template(object, old, &path, &mut errors);
+    let mut fixed = |field: &str, bad: Bad| {
+        if new[field] != before[field] {
+            errors.push(FieldError::invalid(
+                &path.child(field),
+                bad,
+                "field is immutable",
+            ));
+        }
+    };
+    let mode = new["completionMode"].as_str();
+    fixed("completionMode", mode.map_or(Bad::Json(Value::Null), named));
+    fixed(
+        "podFailurePolicy",
+        shown::internal(
+            "io.k8s.api.batch.v1.PodFailurePolicy",
+            &new["podFailurePolicy"],
+        ),
+    );
+    fixed(
+        "backoffLimitPerIndex",
+        Bad::Json(new["backoffLimitPerIndex"].clone()),
+    );
+    fixed("managedBy", Bad::Json(new["managedBy"].clone()));
+    fixed(
+        "successPolicy",
+        shown::internal("io.k8s.api.batch.v1.SuccessPolicy", &new["successPolicy"]),
+    );
+    name_allows_completions(object, &mut errors);
+    errors
+}
+
+fn completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (given, place) = (&new["completions"], path.child("completions"));
+    if *given == old["completions"] {
+        return;
+    }
+    if new.str_at(&["completionMode"]) != "Indexed" {
+        errors.push(FieldError::invalid(
+            &place,
+            Bad::Json(given.clone()),
+            "field is immutable",
+        ));
+    } else if !given.is_null() && *given != new["parallelism"] {
+        let detail = "can only be modified in tandem with spec.parallelism";
+        errors.push(FieldError::invalid(&place, given.clone(), detail));
+    }
+}
+
+/// Suspended Jobs that are not running may change where their Pods go and what they ask for.
+fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (new, mut before) = (&object["spec"]["template"], old["spec"]["template"].clone());
+    let suspended = old.bool_at(&["spec", "suspend"]);
+    let not_started = !has(&old["status"], "startTime");
+    let active = old.int_at(&["status", "active"]).unwrap_or(0);
+    let mutable = suspended && (not_started || is_true(old, "Suspended")) && active == 0;
+    let take = |before: &mut Value, path: &[&str]| match new.at(path) {
+        Some(value) => before.set(path, value.clone()),
+        None => drop(before.remove(path)),
+    };
+    if !mutable {
+        if *new != before {
+            let bad = shown::internal("io.k8s.api.core.v1.PodTemplateSpec", new);
+            errors.push(FieldError::invalid(
+                &path.child("template"),
+                bad,
+                "field is immutable",
+            ));
+        }
+        return;
+    }
+    take(&mut before, &["spec", "affinity", "nodeAffinity"]);
+    if before["spec"]["affinity"]
+        .as_object()
+        .is_some_and(|affinity| affinity.is_empty())
+        && !has(&new["spec"], "affinity")
+    {
+        drop(before.remove(&["spec", "affinity"]));
+    }
+    for field in ["nodeSelector", "tolerations", "schedulingGates"] {
+        take(&mut before, &["spec", field]);
+    }
+    for list in ["containers", "initContainers"] {
+        let given = new["spec"].items_at(&[list]);
+        let Some(had) = before.at_mut(&["spec", list]).and_then(Value::as_array_mut) else {
+            continue;
+        };
+        if given.len() != had.len() {
+            continue;
+        }
+        for (had, given) in had.iter_mut().zip(given) {
+            if had["name"] == given["name"] {
+                match given.get("resources") {
+                    Some(resources) => had.set(&["resources"], resources.clone()),
+                    None => drop(had.remove(&["resources"])),
+                }
+            }
+        }
+    }
+    if new["spec"] != before["spec"] {
+        let bad = shown::internal("io.k8s.api.core.v1.PodSpec", &new["spec"]);
+        errors.push(FieldError::invalid(
+            &path.child("template.spec"),
+            bad,
+            "field is immutable",
+        ));
+    }
+}

@@ -1,0 +1,46 @@
+//! The generated data, put together into the tables of kinds that planes serve.
+
+use crate::strategy;
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_registry::KindTable;
+use std::sync::{Arc, OnceLock};
+
+const SCHEMAS: &[u8] = include_bytes!("data/schemas.json");
+const ROWS: &[u8] = include_bytes!("data/rows.json");
+/// The kinds that only the root plane serves, in the shape of the generated rows.
+const ROOT_ROWS: &[u8] = include_bytes!("control_plane/rows.json");
+/// Their schemas, likewise.
+const ROOT_SCHEMAS: &[u8] = include_bytes!("control_plane/schemas.json");
+
+/// The schemas of all built-in types.
+pub fn schemas() -> Arc<Schemas> {
+    static SHARED: OnceLock<Arc<Schemas>> = OnceLock::new();
+    let parse = || {
+        let mut schemas = Schemas::parse(SCHEMAS).expect("the generated schemas are sound");
+        schemas
+            .extend(ROOT_SCHEMAS)
+            .expect("the schemas of the root plane are sound");
+        Arc::new(schemas)
+    };
+    Arc::clone(SHARED.get_or_init(parse))
+}
+
+/// The kinds of a plane.
+pub fn tenant_kinds() -> Arc<KindTable> {
+    static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
+    let build = || {
+        let table = KindTable::build(&[ROWS], schemas(), &strategy, 1);
+        Arc::new(table.expect("the generated rows are sound"))
+    };
+    Arc::clone(SHARED.get_or_init(build))
+}
+
+/// The kinds of the root plane: those of every plane, and the planes themselves.
+pub fn root_kinds() -> Arc<KindTable> {
+    static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
+    let build = || {
+        let table = KindTable::build(&[ROWS, ROOT_ROWS], schemas(), &strategy, 2);
+        Arc::new(table.expect("the rows of the root plane are sound"))
+    };
+    Arc::clone(SHARED.get_or_init(build))
+}

@@ -1,0 +1,358 @@
+//! Events, as the core group and as `events.k8s.io` serve them. They are stored in the form of the
+//! core group and expire.
+
+use crate::shared::core_meta;
+use crate::shared::go_form::{self, GoForm, GoStruct, field, plain};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::{Str, Value, names};
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+/// Seconds that an Event stays.
+const LIFETIME_SECONDS: i64 = 3600;
+/// Most bytes of an action, a reason and the name of a reporter.
+const WORD_BYTES_MAX: usize = 128;
+/// Most bytes of a note.
+const NOTE_BYTES_MAX: usize = 1024;
+
+/// Names that differ: in `events.k8s.io`, and as stored.
+const RENAMED: [(&str, &str); 7] = [
+    ("deprecatedCount", "count"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedSource", "source"),
+    ("note", "message"),
+    ("regarding", "involvedObject"),
+    ("reportingController", "reportingComponent"),
+];
+
+const REFERENCE: GoStruct = &[
+    plain("kind", "Kind", "\"\""),
+    plain("namespace", "Namespace", "\"\""),
+    plain("name", "Name", "\"\""),
+    plain("uid", "UID", "\"\""),
+    plain("apiVersion", "APIVersion", "\"\""),
+    plain("resourceVersion", "ResourceVersion", "\"\""),
+    plain("fieldPath", "FieldPath", "\"\""),
+];
+
+const SOURCE: GoStruct = &[
+    plain("component", "Component", "\"\""),
+    plain("host", "Host", "\"\""),
+];
+
+/// What an update through `events.k8s.io` may not change: as stored, as named, how shown.
+const FIXED: [(&str, &str, GoForm); 13] = [
+    (
+        "involvedObject",
+        "involvedObject",
+        GoForm::Struct(REFERENCE),
+    ),
+    ("reason", "reason", GoForm::Plain("\"\"")),
+    ("message", "message", GoForm::Plain("\"\"")),
+    ("source", "source", GoForm::Struct(SOURCE)),
+    ("firstTimestamp", "firstTimestamp", GoForm::Plain("null")),
+    ("lastTimestamp", "lastTimestamp", GoForm::Plain("null")),
+    ("count", "count", GoForm::Plain("0")),
+    ("type", "type", GoForm::Plain("\"\"")),
+    ("eventTime", "eventTime", GoForm::Plain("null")),
+    ("action", "action", GoForm::Plain("\"\"")),
+    ("related", "related", GoForm::Pointer(REFERENCE)),
+    (
+        "reportingComponent",
+        "reportingController",
+        GoForm::Plain("\"\""),
+    ),
+    (
+        "reportingInstance",
+        "reportingInstance",
+        GoForm::Plain("\"\""),
+    ),
+];
+
+/// Behaviour of Events in one of their groups.
+#[derive(Debug)]
+pub enum Event {
+    /// The core group, which takes nearly everything.
+    Core,
+    /// `events.k8s.io`.
+    Events,
+}
+
+impl Strategy for Event {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_always(object);
+        if let Self::Events = self {
+            errors.extend(core_meta::validate_finalizers(object));
+            errors.extend(validate_new(object));
+        }
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_always(object);
+        if let Self::Events = self {
+            errors.extend(core_meta::validate_update(object, old));
+            if object["series"] != old["series"] {
+                validate_series(object, &mut errors);
+            }
+            errors.extend(validate_fixed(object, old));
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let when = |field: &str| object.str_at(&[field]);
+        let first = match when("firstTimestamp") {
+            "" => age(when("eventTime"), now),
+            time => age(time, now),
+        };
+        let mut last = match when("lastTimestamp") {
+            "" => first.clone(),
+            time => age(time, now),
+        };
+        let mut count = object.int_at(&["count"]).unwrap_or(0);
+        if let Some(series) = object.get("series").filter(|series| !series.is_null()) {
+            last = age(series.str_at(&["lastObservedTime"]), now);
+            count = series.int_at(&["count"]).unwrap_or(0);
+        } else if count == 0 {
+            count = 1;
+        }
+        let about = &object["involvedObject"];
+        let mut target = about.str_at(&["kind"]).to_lowercase();
+        if !about.str_at(&["name"]).is_empty() {
+            target = format!("{target}/{}", about.str_at(&["name"]));
+        }
+        vec![
+            last,
+            object.str_at(&["type"]).into(),
+            object.str_at(&["reason"]).into(),
+            target.into(),
+            about.str_at(&["fieldPath"]).into(),
+            source_text(object).into(),
+            object.str_at(&["message"]).trim().into(),
+            first,
+            count.into(),
+            object.str_at(&["metadata", "name"]).into(),
+        ]
+    }
+
+    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+        let (head, rest) = name
+            .split_once('.')
+            .map_or((name, None), |(head, rest)| (head, Some(rest)));
+        let head = match self {
+            Self::Core => head,
+            Self::Events => stored_name(head),
+        };
+        let value = match (head, rest) {
+            ("source", None) => match object.str_at(&["source", "component"]) {
+                "" => object.str_at(&["reportingComponent"]),
+                component => component,
+            },
+            (head, None) => object.str_at(&[head]),
+            (head, Some(rest)) => object.str_at(&[head, rest]),
+        };
+        Some(value.into())
+    }
+
+    fn to_stored(&self, _: &str, object: Value) -> Value {
+        rename(object, |name| {
+            RENAMED
+                .iter()
+                .find(|(served, _)| *served == name)
+                .map(|pair| pair.1)
+        })
+    }
+
+    fn to_served(&self, _: &str, object: Value) -> Value {
+        let mut object = rename(object, |name| {
+            RENAMED
+                .iter()
+                .find(|(_, stored)| *stored == name)
+                .map(|pair| pair.0)
+        });
+        if matches!(self, Self::Events) {
+            // This group leaves out what the other writes empty.
+            for field in ["reportingController", "reportingInstance"] {
+                if object.str_at(&[field]).is_empty() {
+                    drop(object.remove(&[field]));
+                }
+            }
+        }
+        object
+    }
+
+    fn lifetime(&self, _: &Value) -> Option<i64> {
+        Some(LIFETIME_SECONDS)
+    }
+}
+
+impl Event {
+    /// What is wrong with an Event in every group.
+    fn validate_always(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let involved = Path::new("involvedObject");
+        let path = involved.child("namespace");
+        let about = object.str_at(&["involvedObject", "namespace"]);
+        let namespace = object.str_at(&["metadata", "namespace"]);
+        let detail = "does not match event.namespace";
+        if object.str_at(&["eventTime"]).is_empty() {
+            let fits = match about {
+                "" => matches!(namespace, "" | "default"),
+                about => about == namespace,
+            };
+            if !fits {
+                errors.push(FieldError::invalid(&path, about, detail));
+            }
+            return errors;
+        }
+        if about.is_empty() && !matches!(namespace, "default" | "kube-system") {
+            errors.push(FieldError::invalid(&path, about, detail));
+        }
+        let controller = match self {
+            Self::Core => Path::new("reportingComponent"),
+            Self::Events => Path::new("reportingController"),
+        };
+        let name = object.str_at(&["reportingComponent"]);
+        if name.is_empty() {
+            errors.push(FieldError::required(&controller, ""));
+        }
+        for detail in names::qualified_name(name) {
+            errors.push(FieldError::invalid(&controller, name, detail));
+        }
+        for field in ["reportingInstance", "action", "reason"] {
+            if object.str_at(&[field]).is_empty() {
+                errors.push(FieldError::required(&Path::new(field), ""));
+            }
+            errors.extend(validate_length(object, field, WORD_BYTES_MAX));
+        }
+        errors.extend(validate_length(object, "message", NOTE_BYTES_MAX));
+        errors
+    }
+}
+
+fn validate_length(object: &Value, field: &str, bytes_max: usize) -> Option<FieldError> {
+    let detail = format!("can have at most {bytes_max} characters");
+    (object.str_at(&[field]).len() > bytes_max)
+        .then(|| FieldError::invalid(&Path::new(field), "", detail))
+}
+
+/// What is wrong with a new Event of `events.k8s.io`.
+fn validate_new(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    validate_series(object, &mut errors);
+    if object.str_at(&["eventTime"]).is_empty() {
+        errors.push(FieldError::required(&Path::new("eventTime"), ""));
+    }
+    let kind = object.str_at(&["type"]);
+    if !matches!(kind, "Normal" | "Warning") {
+        let detail = format!("has invalid value: {kind}");
+        errors.push(FieldError::invalid(&Path::new("type"), "", detail));
+    }
+    let source = &object["source"];
+    let set = [
+        (
+            "firstTimestamp",
+            !object.str_at(&["firstTimestamp"]).is_empty(),
+        ),
+        (
+            "lastTimestamp",
+            !object.str_at(&["lastTimestamp"]).is_empty(),
+        ),
+        ("count", object.int_at(&["count"]).unwrap_or(0) != 0),
+        (
+            "source",
+            ["component", "host"]
+                .iter()
+                .any(|part| !source.str_at(&[part]).is_empty()),
+        ),
+    ];
+    for (field, _) in set.iter().filter(|(_, set)| *set) {
+        errors.push(FieldError::invalid(
+            &Path::new(field),
+            "",
+            "needs to be unset",
+        ));
+    }
+    errors
+}
+
+fn validate_series(object: &Value, errors: &mut Vec<FieldError>) {
+    let Some(series) = object.get("series").filter(|series| !series.is_null()) else {
+        return;
+    };
+    if series.int_at(&["count"]).unwrap_or(0) < 2 {
+        let detail = "should be at least 2";
+        errors.push(FieldError::invalid(&Path::new("series.count"), "", detail));
+    }
+    if series.str_at(&["lastObservedTime"]).is_empty() {
+        errors.push(FieldError::required(
+            &Path::new("series.lastObservedTime"),
+            "",
+        ));
+    }
+}
+
+fn validate_fixed(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (stored, named, form) in FIXED {
+        let (now, then) = (shown(stored, form, object), shown(stored, form, old));
+        if now != then {
+            let bad = Bad::Shown(now.into());
+            errors.push(FieldError::invalid(
+                &Path::new(named),
+                bad,
+                "field is immutable",
+            ));
+        }
+    }
+    errors
+}
+
+/// The JSON of a field as upstream's structure shows it.
+fn shown(name: &'static str, form: GoForm, object: &Value) -> String {
+    let shown = go_form::show_field(&field(name, name, form), object);
+    if let (GoForm::Plain(_), Some(text)) = (form, object[name].as_str()) {
+        return Bad::from(text).to_string();
+    }
+    shown
+}
+
+fn stored_name(served: &str) -> &str {
+    RENAMED
+        .iter()
+        .find(|(name, _)| *name == served)
+        .map_or(served, |(_, stored)| stored)
+}
+
+fn rename(object: Value, renamed: impl Fn(&str) -> Option<&'static str>) -> Value {
+    let Value::Object(members) = object else {
+        return object;
+    };
+    let members = members
+        .into_iter()
+        .map(|(name, value)| match renamed(&name) {
+            Some(other) => (Str::from(other), value),
+            None => (name, value),
+        });
+    Value::Object(members.collect())
+}
+
+/// Who reported it: component and instance.
+fn source_text(object: &Value) -> String {
+    let first = |old: &str, new: &str| -> String {
+        let old = object.str_at(&["source", old]);
+        if old.is_empty() {
+            object.str_at(&[new]).to_owned()
+        } else {
+            old.to_owned()
+        }
+    };
+    let component = first("component", "reportingComponent");
+    let instance = first("host", "reportingInstance");
+    if instance.is_empty() {
+        component
+    } else {
+        format!("{component}, {instance}")
+    }
+}

@@ -1,0 +1,191 @@
+//! Namespaces: they stay until their content is gone, which `spec.finalizers` stand for.
+
+use crate::shared::core_meta;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::{Value, json};
+use polyplane_registry::strategy::{Companion, CompanionChange, Context, Strategy, age};
+use polyplane_registry::{Scope, metadata};
+
+/// The label that carries the name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// The finalizer that stands for the content.
+const CONTENT: &str = "kubernetes";
+/// Namespaces that are never deleted.
+const IMMORTAL: [&str; 3] = ["default", "kube-public", "kube-system"];
+/// What the ConfigMap of every namespace says about itself.
+const ROOT_CA_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+
+/// Behaviour of Namespaces.
+#[derive(Debug)]
+pub struct Namespace;
+
+impl Strategy for Namespace {
+    fn default(&self, object: &mut Value) {
+        let name = object.str_at(&["metadata", "name"]).to_owned();
+        if !name.is_empty() {
+            object.set(&["metadata", "labels", NAME_LABEL], name);
+        }
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        object.set(&["status"], json!({"phase": "Active"}));
+        let finalizers = object["spec"]["finalizers"].take();
+        let mut finalizers = match finalizers {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        };
+        if !finalizers.iter().any(|name| name.as_str() == Some(CONTENT)) {
+            finalizers.push(CONTENT.into());
+        }
+        object.set(&["spec", "finalizers"], finalizers);
+        set_name_label(object);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        match old.at(&["spec", "finalizers"]) {
+            Some(finalizers) => object.set(&["spec", "finalizers"], finalizers.clone()),
+            None => drop(object.remove(&["spec", "finalizers"])),
+        }
+        set_name_label(object);
+    }
+
+    fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        let kept = if context.subresource == "finalize" {
+            "status"
+        } else {
+            "spec"
+        };
+        object.set(&[kept], old[kept].clone());
+        set_name_label(object);
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        errors.extend(validate_spec(object));
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsLabel);
+        errors.extend(validate_spec(object));
+        errors.extend(core_meta::validate_update(object, old));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        if context.subresource == "finalize" {
+            let spec = Path::new("spec");
+            let path = spec.child("finalizers");
+            for (at, name) in metadata::strings(&object["spec"]["finalizers"])
+                .iter()
+                .enumerate()
+            {
+                validate_finalizer(name, &path.index(at), &mut errors);
+            }
+            return errors;
+        }
+        let deleted = !object.str_at(&["metadata", "deletionTimestamp"]).is_empty();
+        let (phase, detail) = if deleted {
+            (
+                "Terminating",
+                "may only be 'Terminating' if `deletionTimestamp` is not empty",
+            )
+        } else {
+            (
+                "Active",
+                "may only be 'Active' if `deletionTimestamp` is empty",
+            )
+        };
+        let given = object.str_at(&["status", "phase"]);
+        if given != phase {
+            let status = Path::new("status");
+            errors.push(FieldError::invalid(
+                &status.child("Phase"),
+                Bad::Json(given.into()),
+                detail,
+            ));
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![
+            object.str_at(&["metadata", "name"]).into(),
+            object.str_at(&["status", "phase"]).into(),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+        ]
+    }
+
+    fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
+        let name = object.str_at(&["metadata", "name"]);
+        let companion = |resource: &str, companion_name: &str, tree: Value| Companion {
+            group: Default::default(),
+            resource: resource.into(),
+            namespace: Some(name.into()),
+            name: companion_name.into(),
+            change: CompanionChange::Ensure(tree),
+        };
+        let root_ca = json!({
+            "metadata": {"annotations": {"kubernetes.io/description": ROOT_CA_TEXT}},
+            "data": {"ca.crt": (context.settings.serving_ca.clone())}
+        });
+        vec![
+            companion("serviceaccounts", "default", json!({"metadata": {}})),
+            companion("configmaps", "kube-root-ca.crt", root_ca),
+        ]
+    }
+
+    fn awaits(&self, object: &Value) -> bool {
+        !object.items_at(&["spec", "finalizers"]).is_empty()
+    }
+
+    fn prepare_deletion(&self, object: &mut Value) {
+        drop(object.remove(&["metadata", "deletionGracePeriodSeconds"]));
+        object.set(&["status", "phase"], "Terminating");
+    }
+
+    fn admit_delete(&self, _: &Context<'_>, object: &Value) -> Result<(), ApiError> {
+        let name = object.str_at(&["metadata", "name"]);
+        if !IMMORTAL.contains(&name) {
+            return Ok(());
+        }
+        let what = Qualified::new("", "namespaces");
+        Err(ApiError::forbidden(
+            what,
+            name,
+            "this namespace may not be deleted",
+        ))
+    }
+}
+
+/// Names that are no value of a label are refused anyway.
+fn set_name_label(object: &mut Value) {
+    let name = object.str_at(&["metadata", "name"]).to_owned();
+    if !name.is_empty() && names::label_value(&name).is_empty() {
+        object.set(&["metadata", "labels", NAME_LABEL], name);
+    }
+}
+
+fn validate_spec(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let spec = Path::new("spec");
+    for name in metadata::strings(&object["spec"]["finalizers"]) {
+        validate_finalizer(name, &spec.child("finalizers"), &mut errors);
+    }
+    errors
+}
+
+fn validate_finalizer(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for detail in names::qualified_name(name) {
+        errors.push(FieldError::invalid(path, name, detail));
+    }
+    errors.extend(core_meta::validate_standard_finalizer(name, path));
+}

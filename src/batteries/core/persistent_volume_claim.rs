@@ -1,0 +1,320 @@
+//! PersistentVolumeClaims: a wish that hardly changes once it is made.
+
+use super::config_map::members;
+use super::volume_checks as checks;
+use crate::shared::core_meta;
+use crate::shared::pod_defaults::round_up;
+use crate::shared::resource_names::{amount, is_native, validate_amount, validate_positive};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_apimachinery::{Value, labels};
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+/// The annotation that named a class before there was a field.
+pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+const RESIZE_STATES: [&str; 5] = [
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizePending",
+];
+
+/// Behaviour of PersistentVolumeClaims.
+#[derive(Debug)]
+pub struct PersistentVolumeClaim;
+
+impl Strategy for PersistentVolumeClaim {
+    fn default(&self, object: &mut Value) {
+        let spec = ["limits", "requests"].map(|list| vec!["spec", "resources", list]);
+        let status = ["capacity", "allocatedResources"].map(|list| vec!["status", list]);
+        for path in spec.iter().chain(&status) {
+            object.at_mut(path).into_iter().for_each(round_up);
+        }
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        object.set(&["status", "phase"], "Pending");
+        drop_foreign_source(object, &Value::Null);
+        align_sources(object);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        drop_foreign_source(object, old);
+        align_sources(object);
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        object.set(&["spec"], old["spec"].clone());
+        if old["status"]["healthStatus"].is_null() {
+            drop(object.remove(&["status", "healthStatus"]));
+        }
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        errors.extend(validate_spec(object, &Value::Null));
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        errors.extend(core_meta::validate(
+            object,
+            Scope::Namespaced,
+            NameRule::DnsSubdomain,
+        ));
+        errors.extend(validate_spec(object, old));
+        errors.extend(super::claim_change::validate(object, old));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        errors.extend(validate_status(object));
+        errors
+    }
+
+    fn warnings(&self, context: &Context<'_>, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !context.subresource.is_empty() {
+            return warnings;
+        }
+        if object
+            .at(&["metadata", "annotations", CLASS_ANNOTATION])
+            .is_some()
+        {
+            warnings.push(format!(
+                "metadata.annotations[{CLASS_ANNOTATION}]: deprecated since v1.8; use \"storageClassName\" attribute instead"
+            ));
+        }
+        for list in ["requests", "limits"] {
+            let storage = amount(object.at(&["spec", "resources", list, "storage"]));
+            if storage.milli_value() % 1000 != 0 {
+                warnings.push(format!(
+                    "spec.resources.{list}[storage]: fractional byte value \"{storage}\" is invalid, must be an integer"
+                ));
+            }
+        }
+        warnings
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let spec = &object["spec"];
+        let bound = !spec.str_at(&["volumeName"]).is_empty();
+        let capacity = || amount(object.at(&["status", "capacity", "storage"])).to_string();
+        let modes = || checks::short_modes(&object["status"]["accessModes"]);
+        let class = object["metadata"]["annotations"][CLASS_ANNOTATION].as_str();
+        let or_unset = |field: &str| spec[field].as_str().unwrap_or("<unset>").into();
+        vec![
+            object.str_at(&["metadata", "name"]).into(),
+            checks::shown_phase(object).into(),
+            spec.str_at(&["volumeName"]).into(),
+            if bound { capacity() } else { String::new() }.into(),
+            if bound { modes() } else { String::new() }.into(),
+            class.unwrap_or(spec.str_at(&["storageClassName"])).into(),
+            or_unset("volumeAttributesClassName"),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            or_unset("volumeMode"),
+        ]
+    }
+}
+
+/// Sources in other namespaces need a feature that is off; sources of strange kinds are ignored.
+fn drop_foreign_source(object: &mut Value, old: &Value) {
+    let had = |field: &str| !old["spec"][field].is_null();
+    let namespace = object.str_at(&["spec", "dataSourceRef", "namespace"]);
+    if !namespace.is_empty() && !had("dataSourceRef") {
+        drop(object.remove(&["spec", "dataSourceRef"]));
+    }
+    if had("dataSource") || had("dataSourceRef") || !object["spec"]["dataSourceRef"].is_null() {
+        return;
+    }
+    let source = &object["spec"]["dataSource"];
+    let known = matches!(
+        (source.str_at(&["kind"]), source.str_at(&["apiGroup"])),
+        ("PersistentVolumeClaim", "") | ("VolumeSnapshot", "snapshot.storage.k8s.io")
+    );
+    if !known {
+        drop(object.remove(&["spec", "dataSource"]));
+    }
+}
+
+/// Fills one of `dataSource` and `dataSourceRef` from the other.
+pub fn align_sources(object: &mut Value) {
+    let spec = &object["spec"];
+    let (from, to) = match (
+        spec["dataSource"].is_null(),
+        spec["dataSourceRef"].is_null(),
+    ) {
+        (false, true) => ("dataSource", "dataSourceRef"),
+        (true, false) if spec.str_at(&["dataSourceRef", "namespace"]).is_empty() => {
+            ("dataSourceRef", "dataSource")
+        }
+        _ => return,
+    };
+    let mut source = spec[from].clone();
+    drop(source.remove(&["namespace"]));
+    object.set(&["spec", to], source);
+}
+
+fn validate_spec(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let path = Path::new("spec");
+    let spec = &object["spec"];
+    if spec.items_at(&["accessModes"]).is_empty() {
+        let detail = "at least 1 access mode is required";
+        errors.push(FieldError::required(&path.child("accessModes"), detail));
+    }
+    let mut selector =
+        labels::validate_label_selector(spec.get("selector"), &path.child("selector"));
+    let stale = !labels::validate_label_selector(old["spec"].get("selector"), &path).is_empty();
+    if stale {
+        // Bad values that were stored once may stay.
+        selector.retain(|error| !error.field.contains("values["));
+    }
+    errors.extend(selector);
+    checks::validate_modes(spec, &path, &mut errors);
+    let resources = path.child("resources");
+    let storage_path = resources.key("storage");
+    match spec.at(&["resources", "requests", "storage"]) {
+        None => errors.push(FieldError::required(&storage_path, "")),
+        Some(storage) => {
+            let complaints = validate_positive(storage, &storage_path);
+            if complaints.is_empty() {
+                errors.extend(validate_amount("storage", storage, &storage_path));
+            }
+            errors.extend(complaints);
+        }
+    }
+    checks::validate_class(spec, "storageClassName", &path, &mut errors);
+    checks::validate_mode(spec, &path, &mut errors);
+    validate_sources(spec, old, &path, &mut errors);
+    checks::validate_class(spec, "volumeAttributesClassName", &path, &mut errors);
+    errors
+}
+
+fn validate_sources(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let fields = ["dataSource", "dataSourceRef"];
+    let any_group = fields
+        .iter()
+        .any(|field| !old["spec"][*field]["apiGroup"].is_null());
+    for field in fields {
+        let source = &spec[field];
+        if source.is_null() {
+            continue;
+        }
+        let place = path.child(field);
+        for required in ["name", "kind"] {
+            if source.str_at(&[required]).is_empty() {
+                errors.push(FieldError::required(&place.child(required), ""));
+            }
+        }
+        let (group, kind) = (source.str_at(&["apiGroup"]), source.str_at(&["kind"]));
+        if group.is_empty() && kind != "PersistentVolumeClaim" {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.push(FieldError::invalid(&place, kind, detail));
+        }
+        if !group.is_empty() && !any_group {
+            for detail in names::dns1123_subdomain(group) {
+                errors.push(FieldError::invalid(&place.child("apiGroup"), group, detail));
+            }
+        }
+        let namespace = source.str_at(&["namespace"]);
+        if !namespace.is_empty() {
+            for detail in names::dns1123_label(namespace) {
+                errors.push(FieldError::invalid(
+                    &place.child("namespace"),
+                    namespace,
+                    detail,
+                ));
+            }
+        }
+    }
+    let [source, reference] = fields.map(|field| &spec[field]);
+    if source.is_null() || reference.is_null() {
+        return;
+    }
+    let differ = ["apiGroup", "kind", "name"]
+        .iter()
+        .any(|field| source[*field] != reference[*field]);
+    // Upstream shows the path instead of the value here, and a path has nothing to show.
+    let bad = || Bad::Shown("{}".into());
+    if !reference.str_at(&["namespace"]).is_empty() {
+        let detail = "may not be specified when dataSourceRef.namespace is specified";
+        errors.push(FieldError::invalid(path, bad(), detail));
+    } else if differ {
+        errors.push(FieldError::invalid(path, bad(), "must match dataSourceRef"));
+    }
+}
+
+fn validate_status(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if object.items_at(&["spec", "accessModes"]).is_empty() {
+        let spec = Path::new("Spec");
+        errors.push(FieldError::required(&spec.child("accessModes"), ""));
+    }
+    let path = Path::new("status");
+    let status = &object["status"];
+    for (name, value) in members(&status["capacity"]) {
+        let list = path.child("capacity");
+        errors.extend(checks::validate_basic(value, &list.key(name)));
+    }
+    let health = path.child("healthStatus");
+    let conditions = health.child("healthConditions");
+    for (at, condition) in status
+        .items_at(&["healthStatus", "healthConditions"])
+        .iter()
+        .enumerate()
+    {
+        let reason = condition.str_at(&["reason"]);
+        if !reason.is_empty() {
+            for detail in names::condition_reason(reason) {
+                errors.push(FieldError::invalid(
+                    &conditions.index(at).child("reason"),
+                    reason,
+                    detail,
+                ));
+            }
+        }
+    }
+    let states = path.child("allocatedResourceStatuses");
+    for (name, state) in members(&status["allocatedResourceStatuses"]) {
+        errors.extend(validate_resource_key(name, &states));
+        if !RESIZE_STATES.contains(&state.as_str().unwrap_or("")) {
+            let bad = Bad::Json(name.into());
+            errors.push(FieldError::not_supported(&states, bad, &RESIZE_STATES));
+        }
+    }
+    let allocated = path.child("allocatedResources");
+    for (name, value) in members(&status["allocatedResources"]) {
+        let complaints = validate_resource_key(name, &allocated);
+        if !complaints.is_empty() {
+            errors.extend(complaints);
+            continue;
+        }
+        let basic = checks::validate_basic(value, &allocated.key(name));
+        if basic.is_none() {
+            errors.extend(validate_amount("storage", value, &allocated.key(name)));
+        }
+        errors.extend(basic);
+    }
+    errors
+}
+
+fn validate_resource_key(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+    let complaints = names::qualified_name(name);
+    if complaints.is_empty() && is_native(name) && name != "storage" {
+        return vec![FieldError::not_supported(path, name, &["storage"])];
+    }
+    complaints
+        .into_iter()
+        .map(|detail| FieldError::invalid(path, name, detail))
+        .collect()
+}

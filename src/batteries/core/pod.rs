@@ -1,0 +1,181 @@
+//! Pods.
+
+use super::pod_prepare;
+use crate::shared::pod_validation::{self, PodOptions, resize, status, update};
+use crate::shared::{
+    addresses, core_meta, pod_cells, pod_defaults, pod_features, pod_qos, pod_warnings,
+};
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Context, Grace, Strategy};
+
+/// Behaviour of Pods.
+#[derive(Debug)]
+pub struct Pod;
+
+impl Strategy for Pod {
+    fn default(&self, object: &mut Value) {
+        pod_defaults::default_pod(object);
+    }
+
+    fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
+        object.set(&["status"], Value::object());
+        object.set(&["status", "phase"], "Pending");
+        pod_features::drop_disabled(object, None);
+        pod_prepare::hold_back(object, context.now);
+        pod_prepare::resolve_label_keys(object);
+        pod_prepare::take_app_armor_from_annotations(object);
+        pod_qos::default_pod_resources(object);
+        let class = pod_qos::computed_class(object);
+        object.set(&["status", "qosClass"], class);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        pod_prepare::keep_pod_resources(object, old);
+        pod_features::drop_disabled(object, Some(old));
+    }
+
+    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
+        Some(!update::same(&object["spec"], &old["spec"]))
+    }
+
+    fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        match context.subresource {
+            "resize" => pod_prepare::keep_all_but_resources(object, old),
+            "ephemeralcontainers" => pod_prepare::keep_all_but_ephemeral(object, old),
+            _ => {
+                pod_prepare::keep_all_but_status(object, old);
+                pod_features::drop_disabled_status(object, old);
+                return;
+            }
+        }
+        pod_features::drop_disabled(object, Some(old));
+        if !update::same(&object["spec"], &old["spec"]) {
+            let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
+            object.set(&["metadata", "generation"], generation + 1);
+        }
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        errors.extend(pod_validation::validate_pod_create(
+            object,
+            &PodOptions::for_pod(None),
+        ));
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = metadata_errors(object, old);
+        errors.extend(update::validate(
+            object,
+            old,
+            &PodOptions::for_pod(Some(old)),
+        ));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let options = PodOptions::for_pod(Some(old));
+        match context.subresource {
+            "resize" => {
+                let mut errors = metadata_errors(object, old);
+                errors.extend(resize::validate(object, old, &options));
+                errors
+            }
+            "ephemeralcontainers" => {
+                let mut errors = metadata_errors(object, old);
+                errors.extend(resize::validate_ephemeral(object, old, &options));
+                errors
+            }
+            _ => {
+                let mut errors = core_meta::validate_update(object, old);
+                errors.extend(status::validate(object, old, &options));
+                errors
+            }
+        }
+    }
+
+    fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if old.is_none() {
+            let complaints = names::dns1123_label(object.str_at(&["metadata", "name"]));
+            if !complaints.is_empty() {
+                warnings.push(format!(
+                    "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: [{}]",
+                    complaints.join(" ")
+                ));
+            }
+            warnings.extend(pod_warnings::pod(object));
+        } else if context.subresource == "status" {
+            for list in ["podIPs", "hostIPs"] {
+                let status = Path::new("status");
+                let list_path = status.child(list);
+                for (at, item) in object.items_at(&["status", list]).iter().enumerate() {
+                    let path = list_path.index(at);
+                    warnings.extend(addresses::ip_warnings(
+                        &path.child("ip"),
+                        item.str_at(&["ip"]),
+                    ));
+                }
+            }
+        }
+        warnings
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        pod_cells::pod(object, now)
+    }
+
+    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+        match name {
+            "spec.hostNetwork" => {
+                let shared = object.bool_at(&["spec", "hostNetwork"]);
+                Some(if shared {
+                    "true".into()
+                } else {
+                    "false".into()
+                })
+            }
+            "status.podIP" => {
+                let first = object.items_at(&["status", "podIPs"]).first();
+                Some(first.map_or("", |item| item.str_at(&["ip"])).into())
+            }
+            "status.podIPs" => Some("".into()),
+            _ => None,
+        }
+    }
+
+    fn grace(&self, object: &Value, wished: Option<i64>) -> Grace {
+        let own = object.int_at(&["spec", "terminationGracePeriodSeconds"]);
+        let seconds = wished.or(own).unwrap_or(0);
+        let ended = matches!(object.str_at(&["status", "phase"]), "Failed" | "Succeeded");
+        if ended || object.str_at(&["spec", "nodeName"]).is_empty() || seconds == 0 {
+            Grace::Now
+        } else {
+            Grace::Seconds(if seconds < 0 { 1 } else { seconds })
+        }
+    }
+
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+}
+
+/// Complaints about metadata by the rules of new and of changed pods.
+fn metadata_errors(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = core_meta::validate_update(object, old);
+    errors.extend(core_meta::validate(
+        object,
+        Scope::Namespaced,
+        NameRule::DnsSubdomain,
+    ));
+    errors
+}

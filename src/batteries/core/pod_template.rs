@@ -1,0 +1,69 @@
+//! PodTemplates: a template on its own.
+
+use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::{core_meta, pod_cells, pod_defaults, pod_features, pod_warnings};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_registry::strategy::{Context, Strategy};
+
+/// Behaviour of PodTemplates.
+#[derive(Debug)]
+pub struct PodTemplate;
+
+impl Strategy for PodTemplate {
+    fn default(&self, object: &mut Value) {
+        pod_defaults::default_template_at(object, &["template"]);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        pod_features::drop_disabled_at(object, &["template"], None);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        pod_features::drop_disabled_at(object, &["template"], Some(old));
+    }
+
+    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
+        Some(object["template"] != old["template"])
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        errors.extend(template_errors(object, None));
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        errors.extend(template_errors(object, Some(old)));
+        errors
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
+        if old.is_some_and(|old| generation(old) == generation(object)) {
+            return Vec::new();
+        }
+        pod_warnings::template(&object["template"], &Path::new("template"))
+    }
+
+    fn cells(&self, object: &Value, _: i64) -> Vec<Value> {
+        let template = &object["template"];
+        let (names, images) = pod_cells::containers(&template["spec"]);
+        vec![
+            Value::string(object.str_at(&["metadata", "name"])),
+            Value::from(names),
+            Value::from(images),
+            Value::from(pod_cells::labels(&template["metadata"]["labels"])),
+        ]
+    }
+
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+}
+
+fn template_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let options = PodOptions::for_template(old.map(|old| &old["template"]));
+    validate_pod_template_spec(&object["template"], &Path::new("template"), &options)
+}

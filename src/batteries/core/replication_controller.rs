@@ -1,0 +1,233 @@
+//! ReplicationControllers.
+
+use crate::shared::checks::{named, non_negative_members};
+use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::{core_meta, pod_cells, pod_defaults, pod_features, pod_warnings};
+use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
+use polyplane_apimachinery::{Str, Value, names};
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io";
+
+/// Behaviour of ReplicationControllers.
+#[derive(Debug)]
+pub struct ReplicationController;
+
+impl Strategy for ReplicationController {
+    fn default(&self, object: &mut Value) {
+        let template = ["spec", "template"];
+        if let Some(labels) = object.at(&template).and_then(pod_defaults::template_labels) {
+            for path in [["spec", "selector"], ["metadata", "labels"]] {
+                if object
+                    .at(&path)
+                    .and_then(Value::as_object)
+                    .is_none_or(|labels| labels.is_empty())
+                {
+                    object.set(&path, labels.clone());
+                }
+            }
+        }
+        pod_defaults::default_template_at(object, &template);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        pod_features::drop_disabled_at(object, &["spec", "template"], None);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        pod_features::drop_disabled_at(object, &["spec", "template"], Some(old));
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        object.set(&["spec"], old["spec"].clone());
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        errors.extend(spec_errors(object, None));
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        errors.extend(spec_errors(object, Some(old)));
+        errors.extend(conversion_errors(object, old));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        validate_status(&object["status"], &Path::new("status"), &mut errors);
+        errors
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let spec = Path::new("spec");
+        let path = spec.child("template");
+        let mut warnings = Vec::new();
+        let Some(old) = old else {
+            let complaints = names::dns1123_label(object.str_at(&["metadata", "name"]));
+            if !complaints.is_empty() {
+                warnings.push(format!(
+                    "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [{}]",
+                    complaints.join(" ")
+                ));
+            }
+            warnings.extend(pod_warnings::template(&object["spec"]["template"], &path));
+            return warnings;
+        };
+        // As upstream, which looks at the template as it was before.
+        let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
+        if generation(old) != generation(object) {
+            warnings.extend(pod_warnings::template(&old["spec"]["template"], &path));
+        }
+        warnings
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let number = |path: &[&str]| Value::Int(object.int_at(path).unwrap_or(0));
+        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        vec![
+            Value::string(object.str_at(&["metadata", "name"])),
+            number(&["spec", "replicas"]),
+            number(&["status", "replicas"]),
+            number(&["status", "readyReplicas"]),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            Value::from(names),
+            Value::from(images),
+            Value::from(pod_cells::labels(&object["spec"]["selector"])),
+        ]
+    }
+
+    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+        let replicas = object.int_at(&["status", "replicas"]).unwrap_or(0);
+        (name == "status.replicas").then(|| replicas.to_string().into())
+    }
+}
+
+fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (spec, path) = (&object["spec"], Path::new("spec"));
+    non_negative_members(spec, &["minReadySeconds"], &path, &mut errors);
+    let selector = spec["selector"]
+        .as_object()
+        .filter(|selector| !selector.is_empty());
+    if selector.is_none() {
+        errors.push(FieldError::required(&path.child("selector"), ""));
+    }
+    match spec.int_at(&["replicas"]) {
+        None => errors.push(FieldError::required(&path.child("replicas"), "")),
+        Some(_) => non_negative_members(spec, &["replicas"], &path, &mut errors),
+    }
+    let template = &spec["template"];
+    let path = path.child("template");
+    if template.is_null() {
+        errors.push(FieldError::required(&path, ""));
+        return errors;
+    }
+    let labels = &template["metadata"]["labels"];
+    let selects = |(key, value): (&str, &Value)| labels.get(key) == Some(value);
+    if selector.is_some_and(|selector| !selector.iter().all(selects)) {
+        let metadata = path.child("metadata");
+        let detail = "`selector` does not match template `labels`";
+        errors.push(FieldError::invalid(
+            &metadata.child("labels"),
+            Bad::Json(labels.clone()),
+            detail,
+        ));
+    }
+    let options = PodOptions::for_template(old.map(|old| &old["spec"]["template"]));
+    errors.extend(validate_pod_template_spec(template, &path, &options));
+    let spec_path = path.child("spec");
+    let policy = template.str_at(&["spec", "restartPolicy"]);
+    if policy != "Always" {
+        errors.push(FieldError::not_supported(
+            &spec_path.child("restartPolicy"),
+            named(policy),
+            &["Always"],
+        ));
+    }
+    if template
+        .int_at(&["spec", "activeDeadlineSeconds"])
+        .is_some()
+    {
+        let detail = "activeDeadlineSeconds in ReplicationController is not Supported";
+        errors.push(FieldError::forbidden(
+            &spec_path.child("activeDeadlineSeconds"),
+            detail,
+        ));
+    }
+    errors
+}
+
+/// Fields that could not be converted from another kind may not change.
+fn conversion_errors(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let annotations = old
+        .at(&["metadata", "annotations"])
+        .and_then(Value::as_object);
+    for (key, value) in annotations
+        .into_iter()
+        .flat_map(|annotations| annotations.iter())
+    {
+        if !key.starts_with(NON_CONVERTIBLE) {
+            continue;
+        }
+        let parts: Vec<&str> = key.split('/').collect();
+        let [_, field] = parts.as_slice() else {
+            continue;
+        };
+        if field.contains("selector") {
+            let selector = &object["spec"]["selector"];
+            if *selector != old["spec"]["selector"] {
+                let spec = Path::new("spec");
+                let detail = "cannot update non-convertible selector";
+                errors.push(FieldError::invalid(
+                    &spec.child("selector"),
+                    Bad::Json(selector.clone()),
+                    detail,
+                ));
+            }
+        } else {
+            let detail = "unknown non-convertible field";
+            errors.push(FieldError::new(
+                FieldErrorKind::NotFound,
+                &Path::new(field),
+                value.clone(),
+                detail,
+            ));
+        }
+    }
+    errors
+}
+
+fn validate_status(status: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let counts = [
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+    ];
+    non_negative_members(status, &counts, path, errors);
+    let of = |field: &str| status.int_at(&[field]).unwrap_or(0);
+    for field in &counts[1..4] {
+        if of(field) > of("replicas") {
+            let detail = "cannot be greater than status.replicas";
+            errors.push(FieldError::invalid(&path.child(field), of(field), detail));
+        }
+    }
+    if of("availableReplicas") > of("readyReplicas") {
+        let detail = "cannot be greater than readyReplicas";
+        errors.push(FieldError::invalid(
+            &path.child("availableReplicas"),
+            of("availableReplicas"),
+            detail,
+        ));
+    }
+}

@@ -1,0 +1,61 @@
+//! ServiceAccounts: references to Secrets are names and nothing else.
+
+use crate::shared::core_meta;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::names::NameRule;
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Context, Strategy};
+
+const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
+
+/// Behaviour of ServiceAccounts.
+#[derive(Debug)]
+pub struct ServiceAccount;
+
+impl Strategy for ServiceAccount {
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        clean_references(object);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        clean_references(object);
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        core_meta::validate_finalizers(object)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        errors.extend(core_meta::validate(
+            object,
+            Scope::Namespaced,
+            NameRule::DnsSubdomain,
+        ));
+        errors
+    }
+
+    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let has = |object: &Value| object.at(&["metadata", "annotations", MOUNTABLE]).is_some();
+        if old.is_some_and(has) || !has(object) {
+            return Vec::new();
+        }
+        vec![format!(
+            "metadata.annotations[{MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
+        )]
+    }
+}
+
+fn clean_references(object: &mut Value) {
+    let Some(secrets) = object.get_mut("secrets").and_then(Value::as_array_mut) else {
+        return;
+    };
+    for secret in secrets {
+        let name = secret.get("name").cloned();
+        *secret = Value::object();
+        if let Some(name) = name {
+            secret.set(&["name"], name);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! How long the built-in kinds take until a plane can be served, in a process that has just begun:
+//! `cargo run --release -p polyplane-batteries --example startup`.
+
+use std::time::Instant;
+
+use polyplane_batteries::{bootstrap, catalog};
+
+fn main() {
+    let mut last = Instant::now();
+    let mut line = |what: &str| {
+        println!("{what:24} {:>8.0} µs", last.elapsed().as_secs_f64() * 1e6);
+        last = Instant::now();
+    };
+    let schemas = catalog::schemas();
+    line("catalog::schemas");
+    let kinds = catalog::tenant_kinds();
+    line("catalog::tenant_kinds");
+    let objects = bootstrap::objects();
+    line("bootstrap::objects");
+    let layer = bootstrap::layer();
+    line("bootstrap::layer");
+    assert!(schemas.len() > kinds.resources().len() && layer.len() == objects.len());
+}

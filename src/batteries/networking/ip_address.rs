@@ -1,0 +1,83 @@
+//! IPAddresses: named like the address they stand for.
+
+use crate::shared::core_meta;
+use crate::shared::field_checks::{Errors, age_cell, complain, name_cell, own_name_rule, present};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Context, Strategy};
+
+/// Behaviour of IPAddresses.
+#[derive(Debug)]
+pub struct IpAddress;
+
+impl Strategy for IpAddress {
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NameRule::Own)
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        validate(object)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::PathSegment);
+        errors.extend(validate(object));
+        errors.extend(core_meta::validate_update(object, old));
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let parent = &object["spec"]["parentRef"];
+        let mut text = "<none>".to_owned();
+        if present(parent) {
+            text = parent.str_at(&["resource"]).to_lowercase();
+            let (group, namespace) = (parent.str_at(&["group"]), parent.str_at(&["namespace"]));
+            if !group.is_empty() {
+                text = format!("{text}.{}", group.to_lowercase());
+            }
+            if !namespace.is_empty() {
+                text = format!("{text}/{namespace}");
+            }
+            text = format!("{text}/{}", parent.str_at(&["name"]));
+        }
+        vec![name_cell(object), text.into(), age_cell(object, now)]
+    }
+}
+
+fn validate(object: &Value) -> Errors {
+    let mut errors = own_name_rule(object, |name, _| names::ip_complaints(name));
+    errors.extend(core_meta::validate_finalizers(object));
+    let parent = &object["spec"]["parentRef"];
+    if parent.is_null() {
+        return errors;
+    }
+    let spec = Path::new("spec");
+    let path = spec.child("parentRef");
+    let group = parent.str_at(&["group"]);
+    if !group.is_empty() {
+        complain(
+            &mut errors,
+            &path.child("group"),
+            group,
+            names::dns1123_subdomain(group),
+        );
+    }
+    for field in ["resource", "name", "namespace"] {
+        let value = parent.str_at(&[field]);
+        if value.is_empty() {
+            if field != "namespace" {
+                errors.push(FieldError::required(&path.child(field), "").covered());
+            }
+        } else {
+            complain(
+                &mut errors,
+                &path.child(field),
+                value,
+                names::path_segment_name(value),
+            );
+        }
+    }
+    errors
+}

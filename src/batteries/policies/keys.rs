@@ -1,0 +1,265 @@
+//! Public keys, requests for certificates and certificates: which are well formed, and whether a
+//! signature is that of a key.
+
+use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::{FromDer, SubjectPublicKeyInfo, X509Certificate};
+use x509_parser::public_key::PublicKey;
+
+/// The kind of a public key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyKind {
+    /// Ed25519.
+    Ed25519,
+    /// ECDSA with a curve.
+    Ecdsa(Curve),
+    /// RSA with so many bits.
+    Rsa(usize),
+    /// Anything else.
+    Other,
+}
+
+/// A curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Curve {
+    /// P-224, which requests may not use.
+    P224,
+    /// P-256.
+    P256,
+    /// P-384.
+    P384,
+    /// P-521.
+    P521,
+}
+
+impl Curve {
+    /// The curve's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::P224 => "P-224",
+            Self::P256 => "P-256",
+            Self::P384 => "P-384",
+            Self::P521 => "P-521",
+        }
+    }
+}
+
+/// A public key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// What it is.
+    pub kind: KeyKind,
+    bytes: Vec<u8>,
+}
+
+/// A request for a certificate.
+#[derive(Debug)]
+pub struct Request {
+    /// The key that is to be certified.
+    pub key: Key,
+    algorithm: String,
+    signed: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+/// What is looked at in a certificate.
+#[derive(Debug)]
+pub struct Certificate {
+    /// The key that is certified.
+    pub key: Key,
+    /// Seconds since 1970 from which it holds.
+    pub not_before: i64,
+    /// Seconds since 1970 until which it holds.
+    pub not_after: i64,
+    /// Its DNS names.
+    pub dns_names: Vec<String>,
+    /// Its addresses of mail.
+    pub mail_addresses: Vec<String>,
+    /// Whether it says that it signs others; `None` if it does not say.
+    pub authority: Option<bool>,
+}
+
+/// A signature was not made with the key.
+#[derive(Debug, thiserror::Error)]
+#[error("the signature does not fit the key")]
+pub struct BadSignature;
+
+impl Key {
+    /// Reads a key in PKIX form; `None` if it is none.
+    pub fn read(der: &[u8]) -> Option<Self> {
+        let (rest, info) = SubjectPublicKeyInfo::from_der(der).ok()?;
+        rest.is_empty().then(|| Self::of(&info))?
+    }
+
+    fn of(info: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
+        let bytes = info.subject_public_key.data.to_vec();
+        let kind = match info.algorithm.algorithm.to_id_string().as_str() {
+            "1.3.101.112" if bytes.len() == 32 => KeyKind::Ed25519,
+            "1.3.101.112" => return None,
+            "1.2.840.10045.2.1" => {
+                let curve = info
+                    .algorithm
+                    .parameters
+                    .as_ref()?
+                    .as_oid()
+                    .ok()?
+                    .to_id_string();
+                KeyKind::Ecdsa(match curve.as_str() {
+                    "1.3.132.0.33" => Curve::P224,
+                    "1.2.840.10045.3.1.7" => Curve::P256,
+                    "1.3.132.0.34" => Curve::P384,
+                    "1.3.132.0.35" => Curve::P521,
+                    _ => return None,
+                })
+            }
+            "1.2.840.113549.1.1.1" => match info.parsed().ok()? {
+                PublicKey::RSA(key) => KeyKind::Rsa(key.key_size()),
+                _ => return None,
+            },
+            _ => KeyKind::Other,
+        };
+        Some(Self { kind, bytes })
+    }
+
+    /// Checks that the holder of the key signed `message` to prove it.
+    ///
+    /// # Errors
+    /// If the signature is not one of this key.
+    pub fn verify_possession(&self, message: &[u8], proof: &[u8]) -> Result<(), BadSignature> {
+        let algorithm: &'static dyn VerificationAlgorithm = match self.kind {
+            KeyKind::Ed25519 => &signature::ED25519,
+            KeyKind::Ecdsa(Curve::P256) => &signature::ECDSA_P256_SHA256_ASN1,
+            KeyKind::Ecdsa(Curve::P384) => &signature::ECDSA_P384_SHA256_ASN1,
+            KeyKind::Ecdsa(Curve::P521) => &signature::ECDSA_P521_SHA256_ASN1,
+            KeyKind::Rsa(_) => &signature::RSA_PSS_2048_8192_SHA256,
+            KeyKind::Ecdsa(Curve::P224) | KeyKind::Other => return Err(BadSignature),
+        };
+        self.verify(algorithm, message, proof)
+    }
+
+    fn verify(
+        &self,
+        algorithm: &'static dyn VerificationAlgorithm,
+        message: &[u8],
+        proof: &[u8],
+    ) -> Result<(), BadSignature> {
+        UnparsedPublicKey::new(algorithm, &self.bytes)
+            .verify(message, proof)
+            .map_err(|_| BadSignature)
+    }
+}
+
+impl Request {
+    /// Reads a request; `None` if it is none.
+    pub fn read(der: &[u8]) -> Option<Self> {
+        let (rest, request) = X509CertificationRequest::from_der(der).ok()?;
+        if !rest.is_empty() {
+            return None;
+        }
+        let info = &request.certification_request_info;
+        Some(Self {
+            key: Key::of(&info.subject_pki)?,
+            algorithm: request.signature_algorithm.algorithm.to_id_string(),
+            signed: info.raw.to_vec(),
+            signature: request.signature_value.data.to_vec(),
+        })
+    }
+
+    /// Checks that the request is signed with its own key.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn verify(&self) -> Result<(), BadSignature> {
+        let candidates = algorithms(self.key.kind, &self.algorithm);
+        let fits = |algorithm: &&'static dyn VerificationAlgorithm| {
+            self.key
+                .verify(*algorithm, &self.signed, &self.signature)
+                .is_ok()
+        };
+        candidates
+            .iter()
+            .any(fits)
+            .then_some(())
+            .ok_or(BadSignature)
+    }
+}
+
+/// The algorithms that an identifier may stand for with a kind of key.
+fn algorithms(kind: KeyKind, identifier: &str) -> Vec<&'static dyn VerificationAlgorithm> {
+    match (kind, identifier) {
+        (KeyKind::Ed25519, "1.3.101.112") => vec![&signature::ED25519],
+        (KeyKind::Ecdsa(Curve::P256), "1.2.840.10045.4.3.2") => {
+            vec![&signature::ECDSA_P256_SHA256_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P256), "1.2.840.10045.4.3.3") => {
+            vec![&signature::ECDSA_P256_SHA384_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P256), "1.2.840.10045.4.3.4") => {
+            vec![&signature::ECDSA_P256_SHA512_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P384), "1.2.840.10045.4.3.2") => {
+            vec![&signature::ECDSA_P384_SHA256_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P384), "1.2.840.10045.4.3.3") => {
+            vec![&signature::ECDSA_P384_SHA384_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P384), "1.2.840.10045.4.3.4") => {
+            vec![&signature::ECDSA_P384_SHA512_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P521), "1.2.840.10045.4.3.2") => {
+            vec![&signature::ECDSA_P521_SHA256_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P521), "1.2.840.10045.4.3.3") => {
+            vec![&signature::ECDSA_P521_SHA384_ASN1]
+        }
+        (KeyKind::Ecdsa(Curve::P521), "1.2.840.10045.4.3.4") => {
+            vec![&signature::ECDSA_P521_SHA512_ASN1]
+        }
+        (KeyKind::Rsa(_), "1.2.840.113549.1.1.5") => {
+            vec![&signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY]
+        }
+        (KeyKind::Rsa(_), "1.2.840.113549.1.1.11") => {
+            vec![&signature::RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY]
+        }
+        (KeyKind::Rsa(_), "1.2.840.113549.1.1.12") => vec![&signature::RSA_PKCS1_2048_8192_SHA384],
+        (KeyKind::Rsa(_), "1.2.840.113549.1.1.13") => {
+            vec![&signature::RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY]
+        }
+        (KeyKind::Rsa(_), "1.2.840.113549.1.1.10") => vec![
+            &signature::RSA_PSS_2048_8192_SHA256,
+            &signature::RSA_PSS_2048_8192_SHA384,
+            &signature::RSA_PSS_2048_8192_SHA512,
+        ],
+        _ => Vec::new(),
+    }
+}
+
+impl Certificate {
+    /// Reads a certificate; `None` if it is none.
+    pub fn read(der: &[u8]) -> Option<Self> {
+        use x509_parser::extensions::GeneralName;
+        let (rest, certificate) = X509Certificate::from_der(der).ok()?;
+        if !rest.is_empty() {
+            return None;
+        }
+        let (mut dns_names, mut mail_addresses) = (Vec::new(), Vec::new());
+        if let Some(names) = certificate.subject_alternative_name().ok()? {
+            for name in &names.value.general_names {
+                match name {
+                    GeneralName::DNSName(name) => dns_names.push((*name).to_owned()),
+                    GeneralName::RFC822Name(name) => mail_addresses.push((*name).to_owned()),
+                    _ => {}
+                }
+            }
+        }
+        let constraints = certificate.basic_constraints().ok()?;
+        Some(Self {
+            key: Key::of(certificate.public_key())?,
+            not_before: certificate.validity().not_before.timestamp(),
+            not_after: certificate.validity().not_after.timestamp(),
+            dns_names,
+            mail_addresses,
+            authority: constraints.map(|constraints| constraints.value.ca),
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! Access to devices beside what they are allocated for: only in namespaces that say so.
+
+use crate::shared::field_checks::Errors;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::{Value, json};
+use polyplane_plane::{Key, Snapshot};
+
+/// The label of a namespace in which such access is allowed.
+const LABEL: &str = "resource.kubernetes.io/admin-access";
+
+/// Refuses a new claim or template whose `spec` asks for such access where it is not allowed.
+///
+/// # Errors
+/// 422 about the first request that asks.
+pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result<(), ApiError> {
+    let requests = spec.items_at(&["devices", "requests"]);
+    let Some(at) = requests
+        .iter()
+        .position(|request| request.bool_at(&["exactly", "adminAccess"]))
+    else {
+        return Ok(());
+    };
+    if is_labelled(cut, object.str_at(&["metadata", "namespace"])) {
+        return Ok(());
+    }
+    // The path is that of a claim of an older version, for templates too, as upstream has it.
+    let path = Path::new("spec");
+    let path = path.child("devices");
+    let path = path.child("requests");
+    let detail = format!(
+        "admin access to devices requires the `{LABEL}: true` label on the containing namespace"
+    );
+    let errors: Errors = vec![FieldError::forbidden(
+        &path.index(at).child("adminAccess"),
+        detail,
+    )];
+    let name = object.str_at(&["metadata", "name"]);
+    Err(ApiError::invalid(
+        Qualified::new("resource.k8s.io", kind),
+        name,
+        &errors,
+    ))
+}
+
+fn is_labelled(cut: &Snapshot, namespace: &str) -> bool {
+    let Some(namespace) = cut.get(&Key::new("", "namespaces", None, namespace)) else {
+        return false;
+    };
+    json::scan::string_at(&namespace.body(), &["metadata", "labels", LABEL])
+        .is_some_and(|value| value == "true")
+}

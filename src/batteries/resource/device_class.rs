@@ -1,0 +1,58 @@
+//! DeviceClasses: which devices a request gets and how they are set up.
+
+use super::checks::{self, Origin};
+use super::claim_spec::within;
+use crate::shared::core_meta;
+use crate::shared::field_checks::{Errors, age_cell, name_cell};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::NameRule;
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Context, Strategy};
+
+const CONFIGS_MAX: usize = 32;
+
+/// Behaviour of DeviceClasses.
+#[derive(Debug)]
+pub struct DeviceClass;
+
+impl Strategy for DeviceClass {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        validate_spec(&mut errors, &object["spec"], None);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        errors.extend(core_meta::validate_update(object, old));
+        validate_spec(&mut errors, &object["spec"], Some(&old["spec"]));
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![name_cell(object), age_cell(object, now)]
+    }
+}
+
+fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
+    let path = Path::new("spec");
+    let origin = |field: &str| match old {
+        Some(old) if old.items_at(&[field]) == spec.items_at(&[field]) => Origin::Stored,
+        _ => Origin::Given,
+    };
+    let selectors = spec.items_at(&["selectors"]);
+    checks::selectors(
+        errors,
+        &path.child("selectors"),
+        selectors,
+        origin("selectors"),
+    );
+    let configs = spec.items_at(&["config"]);
+    let place = path.child("config");
+    if within(errors, &place, configs, CONFIGS_MAX) {
+        for (at, config) in configs.iter().enumerate() {
+            checks::configuration(errors, &place.index(at), config, origin("config"));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! DeviceTaintRules: taints for all devices that a selector finds.
+
+use super::checks;
+use crate::shared::core_meta;
+use crate::shared::field_checks::{Errors, age_cell, conditions, name_cell};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_registry::strategy::{Context, Strategy, age};
+
+const CONDITIONS_MAX: usize = 8;
+
+/// Behaviour of DeviceTaintRules.
+#[derive(Debug)]
+pub struct DeviceTaintRule;
+
+impl Strategy for DeviceTaintRule {
+    fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        // The time tells since when the taint has had its effect.
+        let (taint, before) = (&object["spec"]["taint"], &old["spec"]["taint"]);
+        let same = |field: &str| taint[field] == before[field];
+        if !same("effect") && same("timeAdded") {
+            object.set(
+                &["spec", "taint", "timeAdded"],
+                Timestamp::from_seconds(context.now).to_rfc3339(),
+            );
+        }
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        validate_spec(&mut errors, &object["spec"], &Value::Null);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        validate_spec(&mut errors, &object["spec"], &old["spec"]);
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        let path = Path::new("status");
+        let place = path.child("conditions");
+        conditions(&mut errors, &place, &object["status"]["conditions"]);
+        let count = object.items_at(&["status", "conditions"]).len();
+        if count > CONDITIONS_MAX {
+            errors.push(FieldError::too_many(&place, count, CONDITIONS_MAX));
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let taint = &object["spec"]["taint"];
+        let text = |field: &str| taint.str_at(&[field]).into();
+        let added = match taint["timeAdded"].as_str() {
+            Some(time) => age(time, now),
+            None => "".into(),
+        };
+        vec![
+            name_cell(object),
+            text("key"),
+            text("value"),
+            text("effect"),
+            added,
+            age_cell(object, now),
+        ]
+    }
+}
+
+fn validate_spec(errors: &mut Errors, spec: &Value, old: &Value) {
+    let root = Path::new("spec");
+    let path = root.child("deviceSelector");
+    let selector = &spec["deviceSelector"];
+    if let Some(driver) = selector["driver"].as_str() {
+        checks::driver_name(errors, &path.child("driver"), driver);
+    }
+    if let Some(pool) = selector["pool"].as_str() {
+        checks::pool_name(errors, &path.child("pool"), pool);
+    }
+    if let Some(device) = selector["device"].as_str() {
+        checks::label(errors, &path.child("device"), device);
+    }
+    checks::taint(errors, &root.child("taint"), &spec["taint"], &old["taint"]);
+}

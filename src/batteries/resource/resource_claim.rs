@@ -1,0 +1,132 @@
+//! ResourceClaims: the wish for devices, what was allocated and who uses it.
+
+use super::{admin_access, claim_spec, claim_status};
+use crate::shared::core_meta;
+use crate::shared::field_checks::{age_cell, name_cell, present};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::Snapshot;
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Allocation, Context, Strategy};
+
+/// Behaviour of ResourceClaims.
+#[derive(Debug)]
+pub struct ResourceClaim;
+
+impl Strategy for ResourceClaim {
+    fn default(&self, object: &mut Value) {
+        object
+            .get_mut("spec")
+            .into_iter()
+            .for_each(claim_spec::default);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        object
+            .get_mut("spec")
+            .into_iter()
+            .for_each(|spec| claim_spec::drop_disabled(spec, None));
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        object
+            .get_mut("spec")
+            .into_iter()
+            .for_each(|spec| claim_spec::drop_disabled(spec, Some(&old["spec"])));
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        let status = object.get("status").cloned();
+        let managed = object.at(&["metadata", "managedFields"]).cloned();
+        *object = old.clone();
+        match status {
+            Some(status) => object.set(&["status"], status),
+            None => drop(object.remove(&["status"])),
+        }
+        if let Some(managed) = managed {
+            object.set(&["metadata", "managedFields"], managed);
+        }
+        claim_status::prepare(&mut object["status"], &old["status"]);
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        claim_spec::validate(&mut errors, &Path::new("spec"), &object["spec"]);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
+        errors.extend(core_meta::validate_update(object, old));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_update(object, old);
+        claim_status::validate(&mut errors, object, old);
+        errors
+    }
+
+    fn allocate(
+        &self,
+        _: &Context<'_>,
+        cut: &Snapshot,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Allocation, ApiError> {
+        // A spec never changes, so only a new one asks for anything.
+        if old.is_none() {
+            admin_access::admit("ResourceClaim", cut, object, &object["spec"])?;
+        }
+        Ok(Allocation::default())
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![
+            name_cell(object),
+            state(object).into(),
+            age_cell(object, now),
+        ]
+    }
+}
+
+/// How far the claim has come.
+fn state(object: &Value) -> String {
+    let deleted = present(&object["metadata"]["deletionTimestamp"]);
+    let allocated = present(&object["status"]["allocation"]);
+    let reserved = allocated && !object.items_at(&["status", "reservedFor"]).is_empty();
+    let states = [
+        ("deleted", deleted),
+        ("pending", !allocated && !deleted),
+        ("allocated", allocated),
+        ("reserved", reserved),
+    ];
+    let states: Vec<&str> = states
+        .iter()
+        .filter(|(_, holds)| *holds)
+        .map(|(state, _)| *state)
+        .collect();
+    states.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn states_follow_the_status() {
+        assert_eq!(state(&json!({})), "pending");
+        let used = json!({"status": {"allocation": {}, "reservedFor": [{"name": "pod"}]}});
+        assert_eq!(state(&used), "allocated,reserved");
+        let gone = json!({"metadata": {"deletionTimestamp": "2024-05-06T07:08:09Z"}});
+        assert_eq!(state(&gone), "deleted");
+    }
+}

@@ -1,0 +1,93 @@
+//! ResourceClaimTemplates: what claims are made from.
+
+use super::{admin_access, claim_spec};
+use crate::shared::core_meta;
+use crate::shared::field_checks::{Errors, IMMUTABLE, age_cell, name_cell};
+use crate::shared::{pod_validation, shown};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::Snapshot;
+use polyplane_registry::Scope;
+use polyplane_registry::strategy::{Allocation, Context, Strategy};
+
+const SPEC: &str = "io.k8s.api.resource.v1.ResourceClaimTemplateSpec";
+
+/// Behaviour of ResourceClaimTemplates.
+#[derive(Debug)]
+pub struct ResourceClaimTemplate;
+
+impl Strategy for ResourceClaimTemplate {
+    fn default(&self, object: &mut Value) {
+        object
+            .at_mut(&["spec", "spec"])
+            .into_iter()
+            .for_each(claim_spec::default);
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        object
+            .at_mut(&["spec", "spec"])
+            .into_iter()
+            .for_each(|spec| claim_spec::drop_disabled(spec, None));
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        let before = old.at(&["spec", "spec"]);
+        object
+            .at_mut(&["spec", "spec"])
+            .into_iter()
+            .for_each(|spec| claim_spec::drop_disabled(spec, before));
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate_finalizers(object);
+        validate_spec(&mut errors, &object["spec"]);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = core_meta::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
+        validate_spec(&mut errors, &object["spec"]);
+        errors.extend(core_meta::validate_update(object, old));
+        if object["spec"] != old["spec"] {
+            let bad = shown::internal(SPEC, &object["spec"]);
+            errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
+        }
+        errors
+    }
+
+    fn allocate(
+        &self,
+        _: &Context<'_>,
+        cut: &Snapshot,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Allocation, ApiError> {
+        // A spec never changes, so only a new one asks for anything.
+        if old.is_none() {
+            admin_access::admit(
+                "ResourceClaimTemplate",
+                cut,
+                object,
+                &object["spec"]["spec"],
+            )?;
+        }
+        Ok(Allocation::default())
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![name_cell(object), age_cell(object, now)]
+    }
+}
+
+fn validate_spec(errors: &mut Errors, spec: &Value) {
+    let path = Path::new("spec");
+    pod_validation::claim_template::validate_metadata(
+        &spec["metadata"],
+        &path.child("metadata"),
+        errors,
+    );
+    claim_spec::validate(errors, &path.child("spec"), &spec["spec"]);
+}

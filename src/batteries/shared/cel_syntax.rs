@@ -1,0 +1,80 @@
+//! Whether an expression can be one at all: its grammar and the names it stands on.
+//!
+//! Knows neither functions nor types beyond literals, so what passes here may still not compile;
+//! what fails here never does. Texts are those of upstream's compiler.
+
+mod check;
+mod lex;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+/// What an expression may name.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// Variables and, where they are known, all their fields.
+    pub variables: &'a [(&'a str, Option<&'a [&'a str]>)],
+}
+
+/// A complaint about a place in the expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Complaint {
+    /// Where, in characters from the beginning.
+    at: usize,
+    text: String,
+}
+
+/// The type of an expression that is a mere literal; `None` for all others.
+///
+/// # Errors
+/// The compiler's complaints, one after another, each with the line it is about.
+pub fn check(expression: &str, scope: &Scope<'_>) -> Result<Option<&'static str>, String> {
+    let (tokens, mut complaints) = lex::tokens(expression);
+    let (node, found) = parse::parse(&tokens);
+    complaints.extend(found);
+    if complaints.is_empty() {
+        complaints = check::references(&node, scope);
+    }
+    if complaints.is_empty() {
+        return Ok(node.literal());
+    }
+    complaints.sort_by_key(|complaint| complaint.at);
+    let shown: Vec<String> = complaints
+        .iter()
+        .map(|complaint| show(expression, complaint))
+        .collect();
+    Err(shown.join("\n"))
+}
+
+/// A complaint with its place and the line it is about.
+fn show(expression: &str, complaint: &Complaint) -> String {
+    let before: Vec<char> = expression.chars().take(complaint.at).collect();
+    let line = before.iter().filter(|letter| **letter == '\n').count();
+    let column = before
+        .iter()
+        .rev()
+        .take_while(|letter| **letter != '\n')
+        .count();
+    let text = expression.split('\n').nth(line).unwrap_or("");
+    if expression.is_empty() {
+        return format!("ERROR: <input>:1:0: {}", complaint.text);
+    }
+    let wide = |letter: char| letter.len_utf8() > 1;
+    let dots: String = text
+        .chars()
+        .take(column)
+        .map(|letter| if wide(letter) { '．' } else { '.' })
+        .collect();
+    let mark = if text.chars().nth(column).is_some_and(wide) {
+        '＾'
+    } else {
+        '^'
+    };
+    let text = text.replace('\t', " ");
+    format!(
+        "ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}{mark}",
+        line + 1,
+        column + 1,
+        complaint.text
+    )
+}

@@ -1,0 +1,196 @@
+//! Node selectors: terms of requirements on labels and fields of nodes.
+
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::{labels, names};
+
+/// Whether values of labels are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelValues {
+    /// They have to be good values of labels.
+    Checked,
+    /// Anything goes, for what was stored before the check came.
+    Any,
+}
+
+/// What is wrong with a node selector.
+pub fn validate(selector: &Value, values: LabelValues, path: &Path<'_>) -> Vec<FieldError> {
+    let terms_path = path.child("nodeSelectorTerms");
+    let terms = selector.items_at(&["nodeSelectorTerms"]);
+    if terms.is_empty() {
+        return vec![FieldError::required(
+            &terms_path,
+            "must have at least one node selector term",
+        )];
+    }
+    let mut errors = Vec::new();
+    for (at, term) in terms.iter().enumerate() {
+        errors.extend(validate_term(term, values, &terms_path.index(at)));
+    }
+    errors
+}
+
+/// What is wrong with one term of a node selector.
+pub fn validate_term(term: &Value, values: LabelValues, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let expressions = path.child("matchExpressions");
+    for (at, requirement) in term.items_at(&["matchExpressions"]).iter().enumerate() {
+        errors.extend(validate_requirement(
+            requirement,
+            values,
+            &expressions.index(at),
+        ));
+    }
+    let fields = path.child("matchFields");
+    for (at, requirement) in term.items_at(&["matchFields"]).iter().enumerate() {
+        errors.extend(validate_field_requirement(requirement, &fields.index(at)));
+    }
+    errors
+}
+
+fn not_an_operator(requirement: &Value, path: &Path<'_>) -> FieldError {
+    let bad = Bad::Json(requirement.str_at(&["operator"]).into());
+    FieldError::invalid(
+        &path.child("operator"),
+        bad,
+        "not a valid selector operator",
+    )
+}
+
+fn validate_requirement(
+    requirement: &Value,
+    label_values: LabelValues,
+    path: &Path<'_>,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let values = requirement.items_at(&["values"]);
+    let values_path = path.child("values");
+    match requirement.str_at(&["operator"]) {
+        "In" | "NotIn" => {
+            if values.is_empty() {
+                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(&values_path, detail));
+            }
+        }
+        "Exists" | "DoesNotExist" => {
+            if !values.is_empty() {
+                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(&values_path, detail));
+            }
+        }
+        "Gt" | "Lt" => {
+            if values.len() != 1 {
+                let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+                errors.push(FieldError::required(&values_path, detail));
+            }
+        }
+        _ => errors.push(not_an_operator(requirement, path)),
+    }
+    errors.extend(labels::validate_label_name(
+        requirement.str_at(&["key"]),
+        &path.child("key"),
+    ));
+    if label_values == LabelValues::Checked {
+        for (at, value) in values.iter().enumerate() {
+            let value = value.as_str().unwrap_or("");
+            for detail in names::label_value(value) {
+                errors.push(FieldError::invalid(&values_path.index(at), value, detail));
+            }
+        }
+    }
+    errors
+}
+
+fn validate_field_requirement(requirement: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let values = requirement.items_at(&["values"]);
+    let values_path = path.child("values");
+    match requirement.str_at(&["operator"]) {
+        "In" | "NotIn" => {
+            if values.len() != 1 {
+                let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+                errors.push(FieldError::required(&values_path, detail));
+            }
+        }
+        _ => errors.push(not_an_operator(requirement, path)),
+    }
+    let key = requirement.str_at(&["key"]);
+    if key != "metadata.name" {
+        let detail = "not a valid field selector key";
+        errors.push(FieldError::invalid(&path.child("key"), key, detail));
+        return errors;
+    }
+    for (at, value) in values.iter().enumerate() {
+        let value = value.as_str().unwrap_or("");
+        for detail in names::dns1123_subdomain(value) {
+            errors.push(FieldError::invalid(&values_path.index(at), value, detail));
+        }
+    }
+    errors
+}
+
+/// True if some value among the requirements on labels is no value of a label.
+pub fn has_bad_label_values(selector: &Value) -> bool {
+    let terms = selector.items_at(&["nodeSelectorTerms"]).iter();
+    let requirements = terms.flat_map(|term| term.items_at(&["matchExpressions"]));
+    requirements
+        .flat_map(|requirement| requirement.items_at(&["values"]))
+        .any(|value| !names::label_value(value.as_str().unwrap_or("")).is_empty())
+}
+
+/// Labels of nodes that are about to go, and what to say about them.
+const DEPRECATED_LABELS: [(&str, &str); 8] = [
+    (
+        "beta.kubernetes.io/arch",
+        r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#,
+    ),
+    (
+        "beta.kubernetes.io/os",
+        r#"deprecated since v1.14; use "kubernetes.io/os" instead"#,
+    ),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        r#"deprecated since v1.17; use "topology.kubernetes.io/region" instead"#,
+    ),
+    (
+        "failure-domain.beta.kubernetes.io/zone",
+        r#"deprecated since v1.17; use "topology.kubernetes.io/zone" instead"#,
+    ),
+    (
+        "beta.kubernetes.io/instance-type",
+        r#"deprecated since v1.17; use "node.kubernetes.io/instance-type" instead"#,
+    ),
+    ("app.kubernetes.io/created-by", "deprecated since v1.9"),
+    (
+        "scheduler.alpha.kubernetes.io/preferAvoidPods",
+        "deprecated since v1.22; use Taints and Tolerations instead",
+    ),
+    (
+        "node-role.kubernetes.io/master",
+        r#"use "node-role.kubernetes.io/control-plane" instead"#,
+    ),
+];
+
+/// What to say about a label of nodes that is about to go.
+pub fn deprecated_label(key: &str) -> Option<&'static str> {
+    DEPRECATED_LABELS
+        .iter()
+        .find(|(label, _)| *label == key)
+        .map(|(_, text)| *text)
+}
+
+/// Texts for the client about the labels that a term names.
+pub fn term_warnings(term: &Value, path: &Path<'_>) -> Vec<String> {
+    let expressions = path.child("matchExpressions");
+    let requirements = term.items_at(&["matchExpressions"]).iter().enumerate();
+    requirements
+        .filter_map(|(at, requirement)| {
+            let key = requirement.str_at(&["key"]);
+            let text = deprecated_label(key)?;
+            Some(format!(
+                "{}: {key} is {text}",
+                expressions.index(at).child("key")
+            ))
+        })
+        .collect()
+}

@@ -1,0 +1,209 @@
+//! Names of resources such as `cpu` and `requests.nvidia.com/gpu`, and amounts of them.
+
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names;
+use polyplane_apimachinery::quantity::Quantity;
+
+const HUGE_PAGES: &str = "hugepages-";
+const REQUESTS: &str = "requests.";
+
+/// Resources that a quota may name without a domain.
+const QUOTA: [&str; 19] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+/// Resources of which there are whole ones only.
+const WHOLE: [&str; 9] = [
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+/// True for `hugepages-2Mi` and the like.
+pub fn is_huge_pages(name: &str) -> bool {
+    name.starts_with(HUGE_PAGES)
+}
+
+fn is_quota_huge_pages(name: &str) -> bool {
+    is_huge_pages(name) || name.starts_with("requests.hugepages-")
+}
+
+/// True for a resource that a quota may name without a domain.
+pub fn is_standard_quota(name: &str) -> bool {
+    QUOTA.contains(&name) || is_quota_huge_pages(name)
+}
+
+fn is_standard(name: &str) -> bool {
+    is_standard_quota(name) || name == "storage"
+}
+
+/// True for a resource of upstream itself.
+pub fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// True for a resource that somebody else defines and that a quota can count.
+pub fn is_extended(name: &str) -> bool {
+    !is_native(name)
+        && !name.starts_with(REQUESTS)
+        && names::qualified_name(&format!("{REQUESTS}{name}")).is_empty()
+}
+
+/// True for a resource of which there are whole ones only.
+pub fn is_whole(name: &str) -> bool {
+    WHOLE.contains(&name) || is_extended(name)
+}
+
+/// True for a resource of which more may be promised than there is.
+pub fn may_overcommit(name: &str) -> bool {
+    is_native(name) && !is_huge_pages(name)
+}
+
+fn invalid(path: &Path<'_>, name: &str, detail: impl Into<String>) -> FieldError {
+    FieldError::invalid(path, Bad::Json(name.into()), detail)
+}
+
+/// What is wrong with the name of a resource.
+pub fn validate_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+    let complaints = names::qualified_name(name);
+    if !complaints.is_empty() {
+        return complaints
+            .into_iter()
+            .map(|detail| invalid(path, name, detail))
+            .collect();
+    }
+    if !name.contains('/') && !is_standard(name) {
+        return vec![invalid(
+            path,
+            name,
+            "must be a standard resource type or fully qualified",
+        )];
+    }
+    Vec::new()
+}
+
+/// What is wrong with the name of a resource that containers ask for.
+pub fn validate_container_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = validate_name(name, path);
+    if !name.contains('/') {
+        if !["cpu", "memory", "ephemeral-storage"].contains(&name) && !is_huge_pages(name) {
+            errors.push(invalid(
+                path,
+                name,
+                "must be a standard resource for containers",
+            ));
+        }
+    } else if !is_native(name) && !is_extended(name) {
+        errors.push(invalid(
+            path,
+            name,
+            "doesn't follow extended resource name standard",
+        ));
+    }
+    errors
+}
+
+/// What is wrong with the name of a resource in a quota.
+pub fn validate_quota_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = validate_name(name, path);
+    if !name.contains('/') && !is_standard_quota(name) {
+        errors.push(invalid(path, name, "must be a standard resource for quota"));
+    }
+    errors
+}
+
+/// The amount in a tree; what is no amount counts as none, as the schema has checked it before.
+pub fn amount(value: Option<&Value>) -> Quantity {
+    let text = value.and_then(Value::as_str).unwrap_or("0");
+    Quantity::parse(text).unwrap_or_default()
+}
+
+/// What is wrong with an amount that may not be negative.
+pub fn validate_nonnegative(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    let amount = amount(Some(value));
+    if amount.sign() >= 0 {
+        return Vec::new();
+    }
+    vec![FieldError::invalid(
+        path,
+        amount.to_string(),
+        "must be greater than or equal to 0",
+    )]
+}
+
+/// What is wrong with an amount that has to be positive.
+pub fn validate_positive(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    let amount = amount(Some(value));
+    if amount.sign() > 0 {
+        return Vec::new();
+    }
+    vec![FieldError::invalid(
+        path,
+        amount.to_string(),
+        "must be greater than zero",
+    )]
+}
+
+/// What is wrong with the amount of a resource.
+pub fn validate_amount(name: &str, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = validate_nonnegative(value, path);
+    let amount = amount(Some(value));
+    if is_whole(name) && amount.milli_value() % 1000 != 0 {
+        errors.push(FieldError::invalid(
+            path,
+            amount.to_string(),
+            "must be an integer",
+        ));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_told_apart_by_their_names() {
+        let path = Path::new("x");
+        for good in [
+            "cpu",
+            "hugepages-2Mi",
+            "nvidia.com/gpu",
+            "kubernetes.io/batch",
+        ] {
+            assert!(validate_container_name(good, &path).is_empty(), "{good}");
+        }
+        assert_eq!(validate_container_name("storage", &path).len(), 1);
+        assert_eq!(validate_container_name("gpu", &path).len(), 2);
+        assert!(validate_quota_name("requests.nvidia.com/gpu", &path).is_empty());
+        assert_eq!(validate_quota_name("storage", &path).len(), 1);
+        assert!(is_whole("nvidia.com/gpu") && !is_whole("cpu"));
+        assert_eq!(validate_amount("pods", &"1500m".into(), &path).len(), 1);
+        assert_eq!(validate_amount("cpu", &"-1".into(), &path).len(), 1);
+    }
+}

@@ -1,0 +1,262 @@
+//! The difference of two structures as texts about immutable fields show it: a unified diff of
+//! indented JSON.
+
+use super::go_form::{GoStruct, show};
+use polyplane_apimachinery::Value;
+use std::fmt::Write;
+use std::ops::Range;
+
+/// Equal lines that are shown around a change.
+const CONTEXT: usize = 3;
+
+/// The diff of two values of a structure.
+pub fn structures(structure: GoStruct, old: &Value, new: &Value) -> String {
+    unified(
+        &indented(&show(structure, old)),
+        &indented(&show(structure, new)),
+    )
+}
+
+/// The diff of two documents of compact JSON.
+pub fn texts(old: &str, new: &str) -> String {
+    unified(&indented(old), &indented(new))
+}
+
+/// Compact JSON on lines of its own, each level one blank deeper.
+fn indented(compact: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut depth = 0;
+    let mut in_text = false;
+    let mut chars = compact.chars().peekable();
+    let next_line = |depth: usize, lines: &mut Vec<String>| lines.push(" ".repeat(depth));
+    while let Some(char) = chars.next() {
+        let push = |text: char, lines: &mut Vec<String>| {
+            lines
+                .last_mut()
+                .expect("there is a line at all times")
+                .push(text);
+        };
+        match char {
+            '"' => {
+                in_text = !in_text;
+                push(char, &mut lines);
+            }
+            '\\' if in_text => {
+                push(char, &mut lines);
+                if let Some(escaped) = chars.next() {
+                    push(escaped, &mut lines);
+                }
+            }
+            _ if in_text => push(char, &mut lines),
+            '{' | '[' => {
+                push(char, &mut lines);
+                match chars.peek() {
+                    Some(close @ ('}' | ']')) => {
+                        push(*close, &mut lines);
+                        chars.next();
+                    }
+                    _ => {
+                        depth += 1;
+                        next_line(depth, &mut lines);
+                    }
+                }
+            }
+            '}' | ']' => {
+                depth -= 1;
+                next_line(depth, &mut lines);
+                push(char, &mut lines);
+            }
+            ',' => {
+                push(char, &mut lines);
+                next_line(depth, &mut lines);
+            }
+            ':' => {
+                push(char, &mut lines);
+                push(' ', &mut lines);
+            }
+            _ => push(char, &mut lines),
+        }
+    }
+    lines
+}
+
+/// A stretch of both texts.
+#[derive(Clone, Debug, PartialEq)]
+struct Step {
+    equal: bool,
+    old: Range<usize>,
+    new: Range<usize>,
+}
+
+/// Equal stretches: the longest first, then those before and after it.
+fn matches(
+    old: &[String],
+    new: &[String],
+    a: Range<usize>,
+    b: Range<usize>,
+    out: &mut Vec<(usize, usize, usize)>,
+) {
+    let (mut at_old, mut at_new, mut length) = (a.start, b.start, 0);
+    let mut before = vec![0usize; b.end + 1];
+    for i in a.clone() {
+        let mut now = vec![0usize; b.end + 1];
+        for j in b.clone() {
+            if old[i] == new[j] {
+                let run = if j > b.start { before[j - 1] } else { 0 } + 1;
+                now[j] = run;
+                if run > length {
+                    (at_old, at_new, length) = (i + 1 - run, j + 1 - run, run);
+                }
+            }
+        }
+        before = now;
+    }
+    if length == 0 {
+        return;
+    }
+    matches(old, new, a.start..at_old, b.start..at_new, out);
+    out.push((at_old, at_new, length));
+    matches(
+        old,
+        new,
+        at_old + length..a.end,
+        at_new + length..b.end,
+        out,
+    );
+}
+
+fn steps(old: &[String], new: &[String]) -> Vec<Step> {
+    let mut blocks = Vec::new();
+    matches(old, new, 0..old.len(), 0..new.len(), &mut blocks);
+    blocks.push((old.len(), new.len(), 0));
+    let (mut i, mut j) = (0, 0);
+    let mut steps: Vec<Step> = Vec::new();
+    for (a, b, length) in blocks {
+        if i < a || j < b {
+            steps.push(Step {
+                equal: false,
+                old: i..a,
+                new: j..b,
+            });
+        }
+        if length > 0 {
+            let step = Step {
+                equal: true,
+                old: a..a + length,
+                new: b..b + length,
+            };
+            match steps
+                .last_mut()
+                .filter(|last| last.equal && last.old.end == a && last.new.end == b)
+            {
+                Some(last) => (last.old.end, last.new.end) = (step.old.end, step.new.end),
+                None => steps.push(step),
+            }
+        }
+        (i, j) = (a + length, b + length);
+    }
+    steps
+}
+
+/// Changes with the lines around them; long equal stretches part them.
+fn groups(mut steps: Vec<Step>) -> Vec<Vec<Step>> {
+    if let Some(first) = steps.first_mut().filter(|step| step.equal) {
+        first.old.start = first.old.start.max(first.old.end.saturating_sub(CONTEXT));
+        first.new.start = first.new.start.max(first.new.end.saturating_sub(CONTEXT));
+    }
+    if let Some(last) = steps.last_mut().filter(|step| step.equal) {
+        last.old.end = last.old.end.min(last.old.start + CONTEXT);
+        last.new.end = last.new.end.min(last.new.start + CONTEXT);
+    }
+    let mut groups = Vec::new();
+    let mut group: Vec<Step> = Vec::new();
+    for mut step in steps {
+        if step.equal && step.old.len() > 2 * CONTEXT {
+            let mut head = step.clone();
+            head.old.end = head.old.start + CONTEXT;
+            head.new.end = head.new.start + CONTEXT;
+            group.push(head);
+            groups.push(std::mem::take(&mut group));
+            step.old.start = step.old.end - CONTEXT;
+            step.new.start = step.new.end - CONTEXT;
+        }
+        group.push(step);
+    }
+    if group.iter().any(|step| !step.equal) {
+        groups.push(group);
+    }
+    groups
+}
+
+fn unified(old: &[String], new: &[String]) -> String {
+    let mut out = String::new();
+    for group in groups(steps(old, new)) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else {
+            continue;
+        };
+        let old_range = shown_range(first.old.start..last.old.end);
+        let new_range = shown_range(first.new.start..last.new.end);
+        let _ = writeln!(out, "@@ -{old_range} +{new_range} @@");
+        for step in &group {
+            let mut write = |mark: char, lines: &[String]| {
+                for line in lines {
+                    let _ = writeln!(out, "{mark}{line}");
+                }
+            };
+            if step.equal {
+                write(' ', &old[step.old.clone()]);
+            } else {
+                write('-', &old[step.old.clone()]);
+                write('+', &new[step.new.clone()]);
+            }
+        }
+    }
+    out
+}
+
+fn shown_range(range: Range<usize>) -> String {
+    match range.len() {
+        1 => (range.start + 1).to_string(),
+        0 => format!("{},0", range.start),
+        length => format!("{},{length}", range.start + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::go_form::plain;
+    use polyplane_apimachinery::json;
+
+    const LETTERS: GoStruct = &[
+        plain("a", "A", "0"),
+        plain("b", "B", "null"),
+        plain("c", "C", "0"),
+        plain("d", "D", "0"),
+        plain("e", "E", "0"),
+        plain("f", "F", "0"),
+    ];
+
+    #[test]
+    fn a_change_is_shown_with_three_lines_around_it() {
+        let old = json!({"b": "x,{"});
+        let new = json!({"b": ["y"]});
+        let text = structures(LETTERS, &old, &new);
+        let lines = [
+            "@@ -1,6 +1,8 @@",
+            " {",
+            "  \"A\": 0,",
+            "- \"B\": \"x,{\",",
+            "+ \"B\": [",
+            "+  \"y\"",
+            "+ ],",
+        ];
+        let lines = [
+            &lines[..],
+            &["  \"C\": 0,", "  \"D\": 0,", "  \"E\": 0,", ""],
+        ]
+        .concat();
+        assert_eq!(text, lines.join("\n"));
+        assert_eq!(structures(LETTERS, &old, &old), "");
+    }
+}

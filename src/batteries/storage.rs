@@ -1,0 +1,26 @@
+//! Behaviour of the kinds of storage.
+
+pub mod class_checks;
+pub mod csi_driver;
+pub mod csi_node;
+pub mod csi_storage_capacity;
+pub mod inline_volume;
+pub mod storage_class;
+pub mod volume_attachment;
+pub mod volume_attributes_class;
+
+use polyplane_registry::Strategy;
+use std::sync::Arc;
+
+/// The behaviour of a resource of this group, if it has any beside its data.
+pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
+    Some(match resource {
+        "csidrivers" => Arc::new(csi_driver::CsiDriver),
+        "csinodes" => Arc::new(csi_node::CsiNode),
+        "csistoragecapacities" => Arc::new(csi_storage_capacity::CsiStorageCapacity),
+        "storageclasses" => Arc::new(storage_class::StorageClass),
+        "volumeattachments" => Arc::new(volume_attachment::VolumeAttachment),
+        "volumeattributesclasses" => Arc::new(volume_attributes_class::VolumeAttributesClass),
+        _ => return None,
+    })
+}

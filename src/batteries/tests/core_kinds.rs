@@ -1,0 +1,376 @@
+//! What the kinds of core do beside what the golden files record: what they take of a plane, what
+//! comes and goes with them, and when they go.
+
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::UserInfo;
+use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
+use polyplane_registry::strategy::{
+    Allocation, CompanionChange, Context, PlaneSettings, ServiceRange,
+};
+use polyplane_registry::{Resource, prepare};
+
+mod plane;
+
+fn settings() -> PlaneSettings {
+    PlaneSettings {
+        service_range: ServiceRange {
+            base: [10, 0, 0, 0].into(),
+            bits: 28,
+        },
+        node_ports: (30000, 30003),
+        serving_ca: "CERTIFICATE".into(),
+        endpoint: Str::default(),
+    }
+}
+
+fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T {
+    let user = UserInfo::new("admin", &["system:masters"]);
+    run(&Context {
+        now: 1_715_000_000,
+        user: &user,
+        subresource,
+        settings: &settings(),
+    })
+}
+
+/// Runs on the row of a resource.
+fn on<T>(group: &str, resource: &str, run: impl FnOnce(&Resource) -> T) -> T {
+    let kinds = tenant_kinds();
+    let row = kinds
+        .resources()
+        .iter()
+        .find(|row| row.group == group && row.name == resource);
+    run(row.unwrap_or_else(|| panic!("{resource} is served")))
+}
+
+fn put(
+    group: &str,
+    resource: &str,
+    namespace: Option<&str>,
+    name: &str,
+    mut tree: Value,
+) -> Operation {
+    let kinds = tenant_kinds();
+    let row = kinds.stored(group, resource).expect("the kind is stored");
+    tree.set(&["metadata", "name"], name);
+    tree.set(&["metadata", "creationTimestamp"], "2024-05-06T07:08:09Z");
+    kinds
+        .schemas()
+        .decode(row.stored_definition, &mut tree, Empties::Null)
+        .expect("it fits its schema");
+    let encoded = kinds.schemas().encode_stored(row.stored_definition, &tree);
+    let slot = encoded.version.expect("it has metadata");
+    Operation::Put {
+        key: Key::new(group, resource, namespace, name),
+        object: NewObject {
+            body: encoded.bytes.into(),
+            version_slot: slot.following(),
+            labels: encoded.labels,
+            storage_version: row.storage.version.clone(),
+            expires: None,
+            flags: Flags::NONE,
+        },
+    }
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    let mut object =
+        json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec});
+    on("", "services", |row| {
+        prepare::default(&tenant_kinds(), row, row.definition, &mut object)
+    });
+    object
+}
+
+fn allocate(
+    cut: &Snapshot,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<Allocation, ApiError> {
+    with_context("", |context| {
+        on("", "services", |row| {
+            row.strategy.allocate(context, cut, object, old)
+        })
+    })
+}
+
+fn changes(allocation: &Allocation) -> Vec<(&str, &'static str)> {
+    let companions = allocation.companions.iter();
+    companions
+        .map(|companion| {
+            let change = match companion.change {
+                CompanionChange::Create(_) => "create",
+                CompanionChange::Ensure(_) => "ensure",
+                CompanionChange::Remove => "remove",
+            };
+            (companion.name.as_str(), change)
+        })
+        .collect()
+}
+
+fn ports(object: &Value) -> Vec<i64> {
+    let ports = object.items_at(&["spec", "ports"]).iter();
+    ports
+        .filter_map(|port| port.int_at(&["nodePort"]))
+        .collect()
+}
+
+#[test]
+fn a_service_takes_an_address_that_nobody_has() {
+    let mut taken = Vec::new();
+    // 14 addresses; all but one are taken.
+    for last in (1..=14).filter(|last| *last != 9) {
+        taken.push(put(
+            "networking.k8s.io",
+            "ipaddresses",
+            None,
+            &format!("10.0.0.{last}"),
+            json!({}),
+        ));
+    }
+    let cut = plane::with(taken);
+    let mut object = service("a", json!({"ports": [{"port": 80i64}]}));
+    let allocation = allocate(&cut, &mut object, None).expect("one is free");
+    assert_eq!(object.str_at(&["spec", "clusterIP"]), "10.0.0.9");
+    assert_eq!(changes(&allocation), [("10.0.0.9", "create")]);
+
+    let mut wish = service(
+        "b",
+        json!({"clusterIP": "10.0.0.3", "ports": [{"port": 80i64}]}),
+    );
+    let error = allocate(&cut, &mut wish, None).expect_err("it is taken");
+    assert_eq!(
+        error.message,
+        "Service \"b\" is invalid: spec.clusterIPs: Invalid value: [\"10.0.0.3\"]: failed to allocate IP 10.0.0.3: provided IP is already allocated"
+    );
+    for outside in ["10.0.0.0", "10.0.0.15", "192.0.2.7"] {
+        let mut wish = service(
+            "b",
+            json!({"clusterIP": outside, "ports": [{"port": 80i64}]}),
+        );
+        let error = allocate(&cut, &mut wish, None).expect_err("it is outside");
+        assert!(
+            error
+                .message
+                .ends_with("the provided network does not match the current range")
+        );
+    }
+}
+
+#[test]
+fn ranges_of_service_cidrs_are_used_unless_they_are_not_ready() {
+    let range = |cidr: &str, ready: &str| {
+        json!({
+            "metadata": {},
+            "spec": {"cidrs": [cidr]},
+            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2024-05-06T07:08:09Z"}]}
+        })
+    };
+    let cut = plane::with(vec![
+        put(
+            "networking.k8s.io",
+            "servicecidrs",
+            None,
+            "more",
+            range("192.0.2.0/28", "True"),
+        ),
+        put(
+            "networking.k8s.io",
+            "servicecidrs",
+            None,
+            "not-yet",
+            range("198.51.100.0/28", "False"),
+        ),
+    ]);
+    let wish = |address: &str| {
+        let mut wish = service(
+            "b",
+            json!({"clusterIP": address, "ports": [{"port": 80i64}]}),
+        );
+        allocate(&cut, &mut wish, None).is_ok()
+    };
+    assert!(wish("192.0.2.7") && wish("10.0.0.7"));
+    assert!(!wish("198.51.100.7"));
+}
+
+#[test]
+fn a_full_range_is_told() {
+    let all = (1..=14).map(|last| {
+        put(
+            "networking.k8s.io",
+            "ipaddresses",
+            None,
+            &format!("10.0.0.{last}"),
+            json!({}),
+        )
+    });
+    let cut = plane::with(all.collect());
+    let mut object = service("a", json!({"ports": [{"port": 80i64}]}));
+    let error = allocate(&cut, &mut object, None).expect_err("nothing is free");
+    assert_eq!(error.code, 500);
+    assert!(error.message.contains("range is full"), "{}", error.message);
+}
+
+#[test]
+fn node_ports_are_taken_once() {
+    let other = json!({"metadata": {}, "spec": {"ports": [{"port": 80i64, "nodePort": 30001i64}], "healthCheckNodePort": 30002i64}});
+    let cut = plane::with(vec![put("", "services", Some("default"), "other", other)]);
+    let text = |port: i64| {
+        let mut object = service(
+            "a",
+            json!({"type": "NodePort", "ports": [{"port": 80i64, "nodePort": port}]}),
+        );
+        allocate(&cut, &mut object, None)
+            .map(|_| ())
+            .map_err(|error| error.message)
+    };
+    assert!(text(30003).is_ok());
+    let taken = |port: i64| {
+        format!(
+            "Service \"a\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated"
+        )
+    };
+    assert_eq!(text(30001), Err(taken(30001)));
+    assert_eq!(text(30002), Err(taken(30002)));
+    assert!(text(80).is_err_and(|text| text.ends_with("The range of valid ports is 30000-30003")));
+
+    let spec = json!({"type": "NodePort", "ports": [{"name": "a", "port": 1i64}, {"name": "b", "port": 2i64}]});
+    let mut object = service("b", spec);
+    let allocation = allocate(&cut, &mut object, None).expect("two are free");
+    let mut chosen = ports(&object);
+    chosen.sort_unstable();
+    assert_eq!(chosen, [30000, 30003]);
+    assert_eq!(allocation.claims.len(), 2);
+    assert!(
+        allocation
+            .claims
+            .iter()
+            .all(|claim| matches!(claim, Claim::Free { .. }) && cut.holds(claim))
+    );
+}
+
+#[test]
+fn what_a_service_has_stays_with_it_until_its_type_changes() {
+    let cut = plane::empty();
+    let mut object = service("a", json!({"type": "NodePort", "ports": [{"port": 80i64}]}));
+    allocate(&cut, &mut object, None).expect("everything is free");
+    let (address, ports_before) = (
+        object.str_at(&["spec", "clusterIP"]).to_owned(),
+        ports(&object),
+    );
+
+    let mut again = service("a", json!({"type": "NodePort", "ports": [{"port": 80i64}]}));
+    let allocation = allocate(&cut, &mut again, Some(&object)).expect("nothing new is asked");
+    assert_eq!(
+        (again.str_at(&["spec", "clusterIP"]), ports(&again)),
+        (address.as_str(), ports_before)
+    );
+    assert!(allocation.claims.is_empty() && allocation.companions.is_empty());
+
+    let mut named = object.clone();
+    named.set(&["spec", "type"], "ExternalName");
+    named.set(&["spec", "externalName"], "example.com");
+    let allocation = allocate(&cut, &mut named, Some(&object)).expect("it gives back");
+    assert_eq!(changes(&allocation), [(address.as_str(), "remove")]);
+    assert!(named.at(&["spec", "clusterIP"]).is_none() && ports(&named).is_empty());
+
+    let allocation = allocate(&cut, &mut Value::Null, Some(&object)).expect("it goes");
+    assert_eq!(changes(&allocation), [(address.as_str(), "remove")]);
+}
+
+#[test]
+fn a_namespace_comes_with_its_objects_and_goes_with_its_last_finalizer() {
+    let object = json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+    on("", "namespaces", |row| {
+        let companions = with_context("", |context| row.strategy.companions(context, &object));
+        let named: Vec<_> = companions
+            .iter()
+            .map(|one| (one.resource.as_str(), one.name.as_str()))
+            .collect();
+        assert_eq!(
+            named,
+            [
+                ("serviceaccounts", "default"),
+                ("configmaps", "kube-root-ca.crt")
+            ]
+        );
+        let CompanionChange::Ensure(root_ca) = &companions[1].change else {
+            panic!("it is left alone if there")
+        };
+        assert_eq!(root_ca.str_at(&["data", "ca.crt"]), "CERTIFICATE");
+
+        let mut deleted = object.clone();
+        deleted.set(&["metadata", "deletionGracePeriodSeconds"], 0i64);
+        row.strategy.prepare_deletion(&mut deleted);
+        assert_eq!(deleted.str_at(&["status", "phase"]), "Terminating");
+        assert!(
+            deleted
+                .at(&["metadata", "deletionGracePeriodSeconds"])
+                .is_none()
+        );
+        assert!(row.strategy.awaits(&deleted));
+
+        deleted.set(&["metadata", "deletionTimestamp"], "2024-05-06T07:08:09Z");
+        let mut finalized = deleted.clone();
+        finalized.set(&["spec", "finalizers"], Vec::new());
+        finalized.set(&["status", "phase"], "Active");
+        with_context("finalize", |context| {
+            row.strategy
+                .prepare_subresource(context, &mut finalized, &deleted);
+            assert!(
+                row.strategy
+                    .validate_subresource(context, &finalized, &deleted)
+                    .is_empty()
+            );
+        });
+        assert_eq!(finalized.str_at(&["status", "phase"]), "Terminating");
+        assert!(!row.strategy.awaits(&finalized));
+    });
+}
+
+#[test]
+fn some_namespaces_stay_for_ever() {
+    let refused = |name: &str| {
+        let object = json!({"metadata": {"name": name}});
+        with_context("", |context| {
+            on("", "namespaces", |row| {
+                row.strategy.admit_delete(context, &object)
+            })
+        })
+    };
+    assert!(refused("kube-node-lease").is_ok());
+    let error = refused("default").expect_err("it stays");
+    assert_eq!(error.code, 403);
+    assert_eq!(
+        error.message,
+        "namespaces \"default\" is forbidden: this namespace may not be deleted"
+    );
+}
+
+#[test]
+fn events_are_selected_by_the_names_of_their_group() {
+    let stored = json!({
+        "involvedObject": {"kind": "Pod"},
+        "source": {},
+        "reportingComponent": "example.com/c",
+        "reason": "Started"
+    });
+    let field = |group: &str, name: &str| {
+        on(group, "events", |row| row.strategy.field(&stored, name)).unwrap_or_default()
+    };
+    assert_eq!(field("", "involvedObject.kind"), "Pod");
+    assert_eq!(field("", "source"), "example.com/c");
+    assert_eq!(field("", "reportingComponent"), "example.com/c");
+    assert_eq!(field("events.k8s.io", "regarding.kind"), "Pod");
+    assert_eq!(
+        field("events.k8s.io", "reportingController"),
+        "example.com/c"
+    );
+    assert_eq!(field("events.k8s.io", "reason"), "Started");
+    on("", "events", |row| {
+        assert_eq!(row.strategy.lifetime(&stored), Some(3600))
+    });
+}

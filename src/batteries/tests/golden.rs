@@ -1,0 +1,584 @@
+//! How much of what upstream answers we answer too, kind by kind.
+//!
+//! `golden/` holds upstream's answers (see `generate/README.md`). For each case the same object
+//! goes through our decoding, defaulting, preparation, validation and printing. The share that
+//! agrees is printed per kind; it may not fall below what `floor.json` records.
+//!
+//! `KIND=core.v1.Pod SHOW=5 cargo test -p polyplane-batteries --test golden -- --nocapture` shows
+//! the first differences of one kind. `RECORD=1` writes the shares to `floor.json`.
+
+use flate2::read::GzDecoder;
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Map, Str, Value, json};
+use polyplane_auth::UserInfo;
+use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_plane::Snapshot;
+use polyplane_registry::body::{self, Expected};
+use polyplane_registry::negotiate::BodySyntax;
+use polyplane_registry::strategy::{Context, PlaneSettings, ServiceRange};
+use polyplane_registry::{KindTable, Resource, Scope, prepare};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+mod chance;
+mod plane;
+
+/// What is compared.
+const MEASURES: [&str; 6] = [
+    "defaults", "prepare", "errors", "texts", "columns", "decode",
+];
+
+/// Cases that agree, of how many.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    agree: usize,
+    all: usize,
+}
+
+impl Share {
+    fn per_mille(self) -> usize {
+        (self.agree * 1000).checked_div(self.all).unwrap_or(1000)
+    }
+}
+
+struct Bench {
+    kinds: std::sync::Arc<KindTable>,
+    settings: PlaneSettings,
+    user: UserInfo,
+    cut: Snapshot,
+    shown: usize,
+}
+
+#[test]
+fn answers_agree_with_upstream() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let only = std::env::var("KIND").ok();
+    let mut bench = Bench {
+        kinds: tenant_kinds(),
+        settings: PlaneSettings {
+            service_range: ServiceRange {
+                base: [10, 0, 0, 0].into(),
+                bits: 16,
+            },
+            node_ports: (30000, 32767),
+            serving_ca: Str::default(),
+            endpoint: Str::default(),
+        },
+        user: UserInfo::new("admin", &["system:masters", "system:authenticated"]),
+        cut: plane::empty(),
+        shown: std::env::var("SHOW")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+    };
+    let mut shares: BTreeMap<String, [Share; 6]> = BTreeMap::new();
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("the golden files are there")
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "gz"))
+        .collect();
+    files.sort();
+    for path in files {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("names are UTF-8");
+        let name = name.trim_end_matches(".jsonl.gz").to_owned();
+        if only.as_ref().is_some_and(|only| *only != name) {
+            continue;
+        }
+        let mut text = String::new();
+        let file = std::fs::File::open(&path).expect("a listed file can be opened");
+        GzDecoder::new(file)
+            .read_to_string(&mut text)
+            .expect("a golden file is gzip of UTF-8");
+        let share = shares.entry(name.clone()).or_default();
+        for line in text.lines() {
+            bench.case(&name, &parse(line), share);
+        }
+    }
+    report(&shares);
+    if only.is_none() {
+        check_floor(&shares);
+    }
+}
+
+fn parse(text: &str) -> Value {
+    json::parse(text.as_bytes(), &json::Limits::default())
+        .expect("a golden line is JSON")
+        .value
+}
+
+impl Bench {
+    fn row(&self, name: &str) -> &Resource {
+        let (rest, kind) = name.rsplit_once('.').expect("group.version.Kind");
+        let (group, version) = rest.rsplit_once('.').expect("group.version");
+        let group = if group == "core" { "" } else { group };
+        self.kinds
+            .resources()
+            .iter()
+            .find(|row| row.group == group && row.version == version && row.kind == kind)
+            .unwrap_or_else(|| panic!("{name} has no row"))
+    }
+
+    fn case(&mut self, name: &str, case: &Value, shares: &mut [Share; 6]) {
+        let results = match case.str_at(&["op"]) {
+            "create" => self.create(name, case),
+            "update" => self.update(name, case, ""),
+            "status" => self.update(name, case, "status"),
+            "row" => self.print(name, case),
+            "decode" => self.decode(name, case),
+            _ => Vec::new(),
+        };
+        for (measure, ours, theirs) in results {
+            let at = MEASURES
+                .iter()
+                .position(|known| *known == measure)
+                .expect("a known measure");
+            shares[at].all += 1;
+            if ours == theirs {
+                shares[at].agree += 1;
+            } else if self.shown > 0 {
+                self.shown -= 1;
+                println!(
+                    "--- {name} {} {measure}\nin:     {}",
+                    case.str_at(&["op"]),
+                    show(&case["in"])
+                );
+                if case.get("old").is_some() {
+                    println!("old:    {}", show(&case["old"]));
+                }
+                println!("ours:   {ours}\ntheirs: {theirs}");
+            }
+        }
+    }
+
+    fn context<'a>(&'a self, subresource: &'a str) -> Context<'a> {
+        // The moment at which the recorded requests were made does not matter: ages are unknown.
+        Context {
+            now: 1_715_000_000,
+            user: &self.user,
+            subresource,
+            settings: &self.settings,
+        }
+    }
+
+    /// An object as it arrives, after defaulting; `None` if upstream could not read it either.
+    fn arrive(&self, row: &Resource, object: &Value) -> Option<Value> {
+        let mut tree = object.clone();
+        self.kinds
+            .schemas()
+            .decode(row.definition, &mut tree, Empties::Null)
+            .ok()?;
+        prepare::default(&self.kinds, row, row.definition, &mut tree);
+        self.kinds
+            .schemas()
+            .decode(row.definition, &mut tree, Empties::Null)
+            .ok()?;
+        Some(tree)
+    }
+
+    fn expect_tree(&self, row: &Resource, object: &Value) -> String {
+        let mut tree = object.clone();
+        chance::fill_times(&mut tree);
+        let read = self
+            .kinds
+            .schemas()
+            .decode(row.definition, &mut tree, Empties::Null);
+        assert!(
+            read.is_ok(),
+            "upstream's answer fits its own schema: {read:?}"
+        );
+        blank(&mut tree);
+        show(&tree)
+    }
+
+    fn served(&self, row: &Resource, tree: Value) -> Value {
+        if row.converts() {
+            row.strategy.to_served(&row.version, tree)
+        } else {
+            tree
+        }
+    }
+
+    fn stored(&self, row: &Resource, tree: Value) -> Value {
+        if row.converts() {
+            row.strategy.to_stored(&row.version, tree)
+        } else {
+            tree
+        }
+    }
+
+    fn create(&self, name: &str, case: &Value) -> Vec<(&'static str, String, String)> {
+        let row = self.row(name);
+        let out = &case["out"];
+        let mut results = Vec::new();
+        let Some(mut tree) = self.arrive(row, &case["in"]) else {
+            return results;
+        };
+        if out.get("defaulted").is_some() {
+            let mut shown = tree.clone();
+            blank(&mut shown);
+            results.push((
+                "defaults",
+                show(&shown),
+                self.expect_tree(row, &out["defaulted"]),
+            ));
+        }
+        if row.is_virtual() || out.get("failure").is_some() {
+            return results;
+        }
+        settle_namespace(row, &mut tree, "");
+        polyplane_registry::metadata::wipe_system_fields(&mut tree);
+        polyplane_registry::metadata::fill_system_fields(&mut tree, UID.into(), TIME);
+        if tree.str_at(&["metadata", "name"]).is_empty()
+            && !tree.str_at(&["metadata", "generateName"]).is_empty()
+        {
+            let name = format!("{}x7x7x", tree.str_at(&["metadata", "generateName"]));
+            tree.set(&["metadata", "name"], name);
+        }
+        let mut tree = self.stored(row, tree);
+        let context = self.context("");
+        prepare::create(row, &context, &mut tree);
+        let allocated = row.strategy.allocate(&context, &self.cut, &mut tree, None);
+        let canonical = prepare::canonical(&self.kinds, row, &mut tree);
+        let errors = match (allocated, canonical) {
+            (Err(error), _) | (_, Err(error)) => refused(&error),
+            (Ok(_), Ok(())) => prepare::validate_create(&self.kinds, row, &context, &tree)
+                .iter()
+                .map(|error| {
+                    (
+                        error.kind.reason().to_owned(),
+                        error.field.to_string(),
+                        error.to_string(),
+                    )
+                })
+                .collect(),
+        };
+        self.compare_write(row, case, tree, &errors, &mut results);
+        results
+    }
+
+    fn update(
+        &self,
+        name: &str,
+        case: &Value,
+        subresource: &str,
+    ) -> Vec<(&'static str, String, String)> {
+        let row = self.row(name);
+        let mut results = Vec::new();
+        let out = &case["out"];
+        let (Some(tree), Some(old)) = (
+            self.arrive(row, &case["in"]),
+            self.arrive(row, &case["old"]),
+        ) else {
+            return results;
+        };
+        if out.get("failure").is_some() || out["status"].str_at(&["reason"]) == "BadRequest" {
+            // A body that contradicts the path is refused before it comes here.
+            return results;
+        }
+        let (mut tree, mut old) = (tree, old);
+        settle_namespace(row, &mut old, "");
+        settle_namespace(row, &mut tree, old.str_at(&["metadata", "namespace"]));
+        let (mut tree, mut old) = (self.stored(row, tree), self.stored(row, old));
+        tree.set(&["metadata", "resourceVersion"], "1");
+        old.set(&["metadata", "resourceVersion"], "1");
+        let context = self.context(subresource);
+        prepare::update(row, &context, &mut tree, &old);
+        let allocated = if subresource.is_empty() {
+            row.strategy
+                .allocate(&context, &self.cut, &mut tree, Some(&old))
+                .map(|_| ())
+        } else {
+            Ok(())
+        };
+        let errors = match allocated.and_then(|()| prepare::canonical(&self.kinds, row, &mut tree))
+        {
+            Err(error) => refused(&error),
+            Ok(()) => prepare::validate_update(&self.kinds, row, &context, &tree, &old)
+                .iter()
+                .map(|error| {
+                    (
+                        error.kind.reason().to_owned(),
+                        error.field.to_string(),
+                        error.to_string(),
+                    )
+                })
+                .collect(),
+        };
+        self.compare_write(row, case, tree, &errors, &mut results);
+        results
+    }
+
+    fn compare_write(
+        &self,
+        row: &Resource,
+        case: &Value,
+        tree: Value,
+        errors: &[(String, String, String)],
+        results: &mut Vec<(&'static str, String, String)>,
+    ) {
+        let out = &case["out"];
+        let theirs = out.items_at(&["errors"]);
+        let mut kinds: Vec<String> = errors
+            .iter()
+            .map(|(kind, field, _)| format!("{kind} {field}"))
+            .collect();
+        let mut their_kinds: Vec<String> = theirs
+            .iter()
+            .map(|error| format!("{} {}", error.str_at(&["type"]), error.str_at(&["field"])))
+            .collect();
+        kinds.sort();
+        their_kinds.sort();
+        results.push(("errors", kinds.join("; "), their_kinds.join("; ")));
+        if !theirs.is_empty() {
+            let texts: Vec<&str> = errors.iter().map(|(_, _, text)| text.as_str()).collect();
+            let their_texts: Vec<&str> = theirs
+                .iter()
+                .map(|error| error.str_at(&["message"]))
+                .collect();
+            results.push(("texts", texts.join("; "), their_texts.join("; ")));
+            return;
+        }
+        if out.get("prepared").is_none() {
+            return;
+        }
+        if errors.is_empty() {
+            if let Some(cells) = out.get("row").and_then(Value::as_array) {
+                let ours = blank_ages(print(row, &tree, &case["in"]), cells);
+                results.push(("columns", show(&ours), show(&Value::Array(cells.to_vec()))));
+            }
+            let mut tree = self.served(row, tree);
+            chance::blank_allocations(row, &mut tree, &case["in"]);
+            blank(&mut tree);
+            // Kinds may write the uid elsewhere too; the recording has a mark in all places.
+            let ours = show(&tree).replace(UID, "\\u003cuid\\u003e");
+            results.push(("prepare", ours, self.expect_tree(row, &out["prepared"])));
+        }
+    }
+
+    fn print(&self, name: &str, case: &Value) -> Vec<(&'static str, String, String)> {
+        let row = self.row(name);
+        let out = &case["out"];
+        let Some(tree) = self.arrive(row, &case["in"]) else {
+            return Vec::new();
+        };
+        let mut results = Vec::new();
+        if out.get("defaulted").is_some() {
+            let mut shown = tree.clone();
+            blank(&mut shown);
+            results.push((
+                "defaults",
+                show(&shown),
+                self.expect_tree(row, &out["defaulted"]),
+            ));
+        }
+        if let Some(cells) = out.get("row").and_then(Value::as_array) {
+            let stored = self.stored(row, tree);
+            let ours = blank_ages(print(row, &stored, &Value::Null), cells);
+            results.push(("columns", show(&ours), show(&Value::Array(cells.to_vec()))));
+        }
+        results
+    }
+
+    fn decode(&self, name: &str, case: &Value) -> Vec<(&'static str, String, String)> {
+        let row = self.row(name);
+        let out = &case["out"];
+        let theirs = out["status"].str_at(&["message"]);
+        let result = body::read(
+            self.kinds.schemas(),
+            case.str_at(&["in"]).as_bytes(),
+            BodySyntax::Json,
+            Expected::of(row),
+        );
+        let ours = match result {
+            Ok((_, complaints)) if complaints.texts.is_empty() => String::new(),
+            Ok((_, complaints)) => complaints.texts.join(", "),
+            Err(error) => error.to_string(),
+        };
+        let theirs = match out.get("strictErrors").and_then(Value::as_array) {
+            Some(texts) if theirs.is_empty() => texts
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(", "),
+            _ => theirs.to_owned(),
+        };
+        vec![("decode", without_scheme(&ours), without_scheme(&theirs))]
+    }
+}
+
+/// Puts an object into the namespace of the request, as is done before a strategy sees it.
+fn settle_namespace(row: &Resource, tree: &mut Value, namespace: &str) {
+    if row.scope == Scope::Cluster {
+        drop(tree.remove(&["metadata", "namespace"]));
+    } else if tree.str_at(&["metadata", "namespace"]).is_empty() {
+        tree.set(
+            &["metadata", "namespace"],
+            if namespace.is_empty() {
+                "default"
+            } else {
+                namespace
+            },
+        );
+    }
+}
+
+/// Ages depend on the moment of the recording.
+fn blank_ages(ours: Value, theirs: &[Value]) -> Value {
+    let Value::Array(mut cells) = ours else {
+        return ours;
+    };
+    for (cell, theirs) in cells.iter_mut().zip(theirs) {
+        let is_age = cell.as_str().is_some_and(|text| {
+            text.starts_with(|first: char| first.is_ascii_digit())
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_digit() || b"ydhms".contains(&byte))
+        });
+        let since = cell
+            .as_str()
+            .and_then(|text| text.split_once(" ("))
+            .filter(|(_, rest)| rest.ends_with(" ago)"));
+        if let Some((count, _)) = since
+            && theirs.as_str() == Some(format!("{count} (<age> ago)").as_str())
+        {
+            *cell = theirs.clone();
+        }
+        if is_age && theirs.as_str() == Some("<age>") {
+            *cell = theirs.clone();
+        }
+    }
+    Value::Array(cells)
+}
+
+/// A text without the place where a scheme is made: the oracle, being built from modules, names
+/// another one than a released binary does.
+fn without_scheme(text: &str) -> String {
+    text.split(" in scheme ")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The complaints of an allocation that was refused.
+fn refused(error: &ApiError) -> Vec<(String, String, String)> {
+    let causes = error.details.iter().flat_map(|details| &details.causes);
+    let causes: Vec<_> = causes
+        .map(|cause| {
+            let text = format!("{}: {}", cause.field, cause.message);
+            (cause.reason.clone(), cause.field.clone(), text)
+        })
+        .collect();
+    if causes.is_empty() {
+        vec![(String::new(), String::new(), error.to_string())]
+    } else {
+        causes
+    }
+}
+
+/// The moment at which recorded objects were created; blanked on both sides.
+const TIME: &str = "2024-05-06T07:08:09Z";
+
+/// The uid of new objects when they were recorded.
+const UID: &str = "6b1e0b6c-4c55-4a5c-8a39-0f4d3f1d7e10";
+
+/// The cells as the oracle prints them: without a time of creation.
+fn print(row: &Resource, tree: &Value, given: &Value) -> Value {
+    let mut tree = tree.clone();
+    chance::blank_allocations(row, &mut tree, given);
+    drop(tree.remove(&["metadata", "creationTimestamp"]));
+    Value::Array(row.strategy.cells(&tree, 1_715_000_000))
+}
+
+/// Replaces what depends on the moment of the recording.
+fn blank(tree: &mut Value) {
+    for (field, mark) in [("uid", "<uid>"), ("creationTimestamp", "<time>")] {
+        let present = !tree.str_at(&["metadata", field]).is_empty();
+        if present {
+            tree.set(&["metadata", field], mark);
+        }
+    }
+    drop(tree.remove(&["metadata", "managedFields"]));
+    chance::blank_times(tree);
+}
+
+fn show(value: &Value) -> String {
+    let mut out = Vec::new();
+    json::write(value, &mut out);
+    String::from_utf8(out).expect("JSON is UTF-8")
+}
+
+fn report(shares: &BTreeMap<String, [Share; 6]>) {
+    println!(
+        "{:60} {}",
+        "share that agrees with upstream, %",
+        MEASURES.map(|name| format!("{name:>15}")).join("")
+    );
+    let mut total = [Share::default(); 6];
+    for (name, share) in shares {
+        let cells = share.map(|share| match share.all {
+            0 => format!("{:>15}", "-"),
+            all => format!(
+                "{:>8}.{} /{all:>4}",
+                share.per_mille() / 10,
+                share.per_mille() % 10
+            ),
+        });
+        println!("{name:60} {}", cells.join(""));
+        for (sum, share) in total.iter_mut().zip(share) {
+            sum.agree += share.agree;
+            sum.all += share.all;
+        }
+    }
+    let cells = total.map(|share| {
+        format!(
+            "{:>8}.{} /{:>4}",
+            share.per_mille() / 10,
+            share.per_mille() % 10,
+            share.all
+        )
+    });
+    println!("{:60} {}", "all", cells.join(""));
+}
+
+/// Compares with the shares recorded in `floor.json`, or records them.
+fn check_floor(shares: &BTreeMap<String, [Share; 6]>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/floor.json");
+    if std::env::var_os("RECORD").is_some() {
+        let mut lines = Vec::new();
+        for (name, share) in shares {
+            let members: Map = MEASURES
+                .iter()
+                .zip(share)
+                .map(|(measure, share)| (*measure, share.per_mille() as i64))
+                .collect();
+            lines.push(format!("{name:?}:{}", show(&Value::Object(members))));
+        }
+        let text = format!("{{\n{}\n}}\n", lines.join(",\n"));
+        std::fs::write(&path, text).expect("the floor can be written");
+        return;
+    }
+    let text = std::fs::read_to_string(&path).expect("the floor is recorded");
+    let floor = parse(&text);
+    let mut fallen = Vec::new();
+    for (name, share) in shares {
+        for (measure, share) in MEASURES.iter().zip(share) {
+            let least = floor.int_at(&[name, measure]).unwrap_or(0);
+            if (share.per_mille() as i64) < least {
+                fallen.push(format!(
+                    "{name} {measure}: {} of 1000, was {least}",
+                    share.per_mille()
+                ));
+            }
+        }
+    }
+    assert!(
+        fallen.is_empty(),
+        "agreement has fallen:\n{}",
+        fallen.join("\n")
+    );
+}

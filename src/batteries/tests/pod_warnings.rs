@@ -1,0 +1,92 @@
+//! The warnings about new pods and templates are those of upstream.
+
+use flate2::read::GzDecoder;
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::UserInfo;
+use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_registry::prepare;
+use polyplane_registry::strategy::{Context, PlaneSettings, ServiceRange};
+use std::io::Read;
+use std::path::Path;
+
+/// New objects whose recorded warnings are ours, of how many.
+fn agreement(kind: &str) -> (usize, usize) {
+    let kinds = tenant_kinds();
+    let row = kinds
+        .resources()
+        .iter()
+        .find(|row| row.group.is_empty() && row.kind == kind)
+        .expect("a known kind");
+    let settings = PlaneSettings {
+        service_range: ServiceRange {
+            base: [10, 0, 0, 0].into(),
+            bits: 16,
+        },
+        node_ports: (30000, 32767),
+        serving_ca: Str::default(),
+        endpoint: Str::default(),
+    };
+    let user = UserInfo::new("admin", &["system:masters"]);
+    let context = Context {
+        now: 1_715_000_000,
+        user: &user,
+        subresource: "",
+        settings: &settings,
+    };
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).expect("the golden file is there");
+    GzDecoder::new(file)
+        .read_to_string(&mut text)
+        .expect("a golden file is gzip of UTF-8");
+    let (mut agree, mut all) = (0, 0);
+    for line in text.lines() {
+        let case = json::parse(line.as_bytes(), &json::Limits::default())
+            .expect("a golden line is JSON")
+            .value;
+        // Nothing is told about what is refused.
+        if case.str_at(&["op"]) != "create" || !case.items_at(&["out", "errors"]).is_empty() {
+            continue;
+        }
+        let mut tree = case["in"].clone();
+        if kinds
+            .schemas()
+            .decode(row.definition, &mut tree, Empties::Null)
+            .is_err()
+        {
+            continue;
+        }
+        prepare::default(&kinds, row, row.definition, &mut tree);
+        prepare::create(row, &context, &mut tree);
+        if tree.str_at(&["metadata", "name"]).is_empty() {
+            continue;
+        }
+        let theirs: Vec<&str> = case
+            .items_at(&["out", "warnings"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let mut ours = row.strategy.warnings(&context, &tree, None);
+        let mut sorted = theirs.clone();
+        sorted.sort_unstable();
+        ours.sort_unstable();
+        all += 1;
+        if ours == sorted {
+            agree += 1;
+        } else {
+            println!("{kind}\nours:   {ours:?}\ntheirs: {sorted:?}");
+        }
+    }
+    (agree, all)
+}
+
+#[test]
+fn warnings_about_new_objects_are_those_of_upstream() {
+    for kind in ["Pod", "PodTemplate", "ReplicationController"] {
+        let (agree, all) = agreement(kind);
+        println!("{kind}: {agree} of {all}");
+        assert_eq!(agree, all, "{kind}");
+    }
+}

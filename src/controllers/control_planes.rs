@@ -1,0 +1,54 @@
+//! A plane that is deleted is removed with everything it holds, then its object.
+
+use crate::client::{Own, tree};
+use crate::work::{Desk, Progress};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_batteries::control_plane;
+use polyplane_plane::{Flags, Key};
+use polyplane_registry::write::chain;
+use polyplane_registry::{Tenant, Verb};
+
+pub(crate) use polyplane_batteries::control_plane::{GROUP, RESOURCE};
+
+/// Ends the plane, removes its range, then lets its object go.
+pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Progress, ApiError> {
+    let Some(object) = root
+        .plane
+        .snapshot()
+        .get(&Key::new(GROUP, RESOURCE, None, name))
+    else {
+        return Ok(Progress::Done);
+    };
+    if !object.flags().has(Flags::DELETING) {
+        return Ok(Progress::Done);
+    }
+    let mut object = tree(&object);
+    let id = object.str_at(&["status", "id"]).to_owned();
+    let finalizers = object.items_at(&["metadata", "finalizers"]);
+    if !finalizers.contains(&Value::string(control_plane::FINALIZER)) {
+        return Ok(Progress::Waiting);
+    }
+    desk.info.forgotten(name);
+    let removed = desk.planes.delete(&id).await;
+    removed.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
+    let kept: Vec<Value> = finalizers
+        .iter()
+        .filter(|finalizer| finalizer.as_str() != Some(control_plane::FINALIZER))
+        .cloned()
+        .collect();
+    let last = kept.is_empty();
+    object.set(&["metadata", "finalizers"], kept);
+    let row = root.kinds.stored(GROUP, RESOURCE);
+    let row = row.ok_or_else(|| ApiError::internal("control planes are not served"))?;
+    let own = Own {
+        body: &object,
+        ..Own::new(Verb::Update, row, "", name)
+    };
+    own.send(&desk.registry, root).await?;
+    if last {
+        let forgotten = desk.planes.forget(&id).await;
+        forgotten.map_err(|error| ApiError::service_unavailable(error.to_string()))?;
+    }
+    Ok(Progress::Done)
+}

@@ -1,0 +1,454 @@
+//! Objects that belong to others go when their owners are gone, and a deletion that asks for it
+//! waits for them or sets them free.
+//!
+//! Who owns whom is kept in memory for awake planes, filled by one look through a plane that wakes
+//! and by every write; a plane without owner references keeps nothing. An entry is a hint: before
+//! anything is done the stored object is asked.
+
+use crate::client::{Own, tree};
+use crate::work::{Desk, Progress};
+use parking_lot::Mutex;
+use polyplane_apimachinery::json::{self, scan};
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start};
+use polyplane_registry::{KindTable, Scope, Tenant, Verb};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+/// Owners of owners that are looked at for a circle.
+const ANCESTORS_MAX: usize = 32;
+
+/// Which objects name which owner, by plane.
+#[derive(Default)]
+pub(crate) struct Dependents {
+    planes: Mutex<HashMap<Str, Held>>,
+}
+
+struct Held {
+    plane: Weak<Plane>,
+    by_owner: HashMap<Str, BTreeSet<Key>>,
+}
+
+impl Dependents {
+    /// Remembers that the object of `key` names these owners.
+    fn remember(&self, tenant: &Tenant, key: &Key, owners: &[Owner]) {
+        let mut planes = self.planes.lock();
+        let held = planes
+            .entry(tenant.plane.id().into())
+            .or_insert_with(|| Held {
+                plane: Arc::downgrade(&tenant.plane),
+                by_owner: HashMap::new(),
+            });
+        if !std::ptr::eq(held.plane.as_ptr(), Arc::as_ptr(&tenant.plane)) {
+            *held = Held {
+                plane: Arc::downgrade(&tenant.plane),
+                by_owner: HashMap::new(),
+            };
+        }
+        for owner in owners {
+            held.by_owner
+                .entry(owner.uid.clone())
+                .or_default()
+                .insert(key.clone());
+        }
+    }
+
+    /// The objects that may name the owner with this uid.
+    fn of(&self, tenant: &Tenant, uid: &str) -> Vec<Key> {
+        let planes = self.planes.lock();
+        let held = planes.get(tenant.plane.id());
+        let keys = held.and_then(|held| held.by_owner.get(uid));
+        keys.into_iter().flatten().cloned().collect()
+    }
+
+    /// Forgets an object, as an owner and as one that is owned, and planes that sleep.
+    fn forget(&self, tenant: &Tenant, key: &Key, uid: &str, owners: &[Owner]) {
+        let mut planes = self.planes.lock();
+        planes.retain(|_, held| held.plane.strong_count() > 0);
+        let Some(held) = planes.get_mut(tenant.plane.id()) else {
+            return;
+        };
+        held.by_owner.remove(uid);
+        for owner in owners {
+            if let Some(keys) = held.by_owner.get_mut(&owner.uid) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    held.by_owner.remove(&owner.uid);
+                }
+            }
+        }
+        if held.by_owner.is_empty() {
+            planes.remove(tenant.plane.id());
+        }
+    }
+
+    /// What a write of `object` leaves to do: keys of dependents, and of owners that wait.
+    pub(crate) fn written(&self, tenant: &Tenant, object: &ObjectRef) -> Vec<Work> {
+        let (cut, key, body) = (tenant.plane.snapshot(), object.key(), object.body());
+        let owners = owners_in(&body);
+        if cut.get(key).is_none() {
+            return self.gone(tenant, &cut, key, &body, &owners);
+        }
+        let mut work = Vec::new();
+        if !owners.is_empty() {
+            self.remember(tenant, key, &owners);
+            if owners
+                .iter()
+                .all(|owner| state(&tenant.kinds, &cut, key, owner) != State::Solid)
+            {
+                work.push(Work::Dependent(key.clone()));
+            }
+        }
+        if object.flags().has(Flags::DELETING) && awaits_dependents(&body) {
+            work.push(Work::Owner(key.clone()));
+        }
+        work
+    }
+
+    fn gone(
+        &self,
+        tenant: &Tenant,
+        cut: &Snapshot,
+        key: &Key,
+        body: &[u8],
+        owners: &[Owner],
+    ) -> Vec<Work> {
+        let uid = scan::string_at(body, &["metadata", "uid"]).unwrap_or_default();
+        let mut work: Vec<Work> = self
+            .of(tenant, &uid)
+            .into_iter()
+            .map(Work::Dependent)
+            .collect();
+        self.forget(tenant, key, &uid, owners);
+        for owner in owners {
+            if let Some(owner) = owner_key(&tenant.kinds, key, owner)
+                && cut
+                    .get(&owner)
+                    .is_some_and(|object| object.flags().has(Flags::DELETING))
+            {
+                work.push(Work::Owner(owner));
+            }
+        }
+        work
+    }
+
+    /// Looks through a plane that woke.
+    pub(crate) fn survey(&self, tenant: &Tenant) -> Vec<Work> {
+        let cut = tenant.plane.snapshot();
+        if cut.own_bytes() == 0 {
+            return Vec::new();
+        }
+        let mut work = Vec::new();
+        for row in tenant.kinds.stored_resources() {
+            let prefix = Prefix::resource(&row.storage.group, &row.storage.resource);
+            for object in cut.range(&prefix, Start::First) {
+                work.extend(self.written(tenant, &object));
+            }
+        }
+        work
+    }
+}
+
+/// Something to do for owners and dependents.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// The object may have lost its owners.
+    Dependent(Key),
+    /// The object is deleted and waits for its dependents.
+    Owner(Key),
+}
+
+/// An owner as a reference names it.
+#[derive(Clone, Debug)]
+struct Owner {
+    group: Str,
+    kind: Str,
+    name: Str,
+    uid: Str,
+}
+
+fn owners_in(body: &[u8]) -> Vec<Owner> {
+    let Some(range) = scan::find(body, &["metadata", "ownerReferences"]) else {
+        return Vec::new();
+    };
+    let parsed = json::parse(&body[range], &json::Limits::default());
+    let list = parsed.map(|parsed| parsed.value).unwrap_or_default();
+    list.as_array()
+        .unwrap_or(&[])
+        .iter()
+        .map(owner_of)
+        .collect()
+}
+
+fn owner_of(reference: &Value) -> Owner {
+    let group = reference
+        .str_at(&["apiVersion"])
+        .split_once('/')
+        .map_or("", |(group, _)| group);
+    let text = |field: &str| Str::from(reference.str_at(&[field]));
+    Owner {
+        group: group.into(),
+        kind: text("kind"),
+        name: text("name"),
+        uid: text("uid"),
+    }
+}
+
+fn awaits_dependents(body: &[u8]) -> bool {
+    let Some(range) = scan::find(body, &["metadata", "finalizers"]) else {
+        return false;
+    };
+    let list = &body[range];
+    scan::items(list).any(|item| {
+        scan::string(&list[item]).is_some_and(|name| name == ORPHAN || name == FOREGROUND)
+    })
+}
+
+/// What is known of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is there and stays, or cannot be judged.
+    Solid,
+    /// It is deleted and waits for its dependents.
+    Waiting,
+    /// It is gone.
+    Absent,
+}
+
+/// The key an owner would have; `None` if its kind is not known or cannot own the object.
+fn owner_key(kinds: &KindTable, dependent: &Key, owner: &Owner) -> Option<Key> {
+    let row = kinds
+        .resources()
+        .iter()
+        .find(|row| row.group == owner.group && row.kind == owner.kind && !row.is_virtual())?;
+    let namespace = match row.scope {
+        Scope::Cluster => None,
+        Scope::Namespaced => Some(dependent.namespace()?),
+    };
+    Some(Key::new(
+        &row.storage.group,
+        &row.storage.resource,
+        namespace,
+        &owner.name,
+    ))
+}
+
+fn state(kinds: &KindTable, cut: &Snapshot, dependent: &Key, owner: &Owner) -> State {
+    let Some(key) = owner_key(kinds, dependent, owner) else {
+        return State::Solid;
+    };
+    let Some(object) = cut.get(&key) else {
+        return State::Absent;
+    };
+    let body = object.body();
+    if scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default() != owner.uid.as_str() {
+        return State::Absent;
+    }
+    let foreground = || has_finalizer(&tree(&object), FOREGROUND);
+    if object.flags().has(Flags::DELETING) && foreground() {
+        State::Waiting
+    } else {
+        State::Solid
+    }
+}
+
+fn has_finalizer(object: &Value, name: &str) -> bool {
+    object
+        .items_at(&["metadata", "finalizers"])
+        .iter()
+        .any(|item| item.as_str() == Some(name))
+}
+
+/// Deletes an object whose owners are gone or wait for it.
+pub(crate) async fn dependent(
+    desk: &Desk,
+    tenant: &Tenant,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let cut = tenant.plane.snapshot();
+    let Some(object) = cut.get(key) else {
+        return Ok(Progress::Done);
+    };
+    let owners = owners_in(&object.body());
+    let states: Vec<State> = owners
+        .iter()
+        .map(|owner| state(&tenant.kinds, &cut, key, owner))
+        .collect();
+    if owners.is_empty() || states.contains(&State::Solid) || object.flags().has(Flags::DELETING) {
+        return Ok(Progress::Done);
+    }
+    let object = tree(&object);
+    let policy = if has_finalizer(&object, ORPHAN) {
+        "Orphan"
+    } else if states.contains(&State::Waiting) || has_finalizer(&object, FOREGROUND) {
+        "Foreground"
+    } else {
+        "Background"
+    };
+    let options = polyplane_apimachinery::json!({
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "propagationPolicy": policy,
+        "preconditions": {"uid": (object["metadata"]["uid"].clone())}
+    });
+    send(desk, tenant, Verb::Delete, key, &options).await?;
+    Ok(Progress::Done)
+}
+
+/// Sends a request about an object; that it is gone or another one is no failure.
+async fn send(
+    desk: &Desk,
+    tenant: &Tenant,
+    verb: Verb,
+    key: &Key,
+    body: &Value,
+) -> Result<(), ApiError> {
+    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+        return Ok(());
+    };
+    let content_type = match verb {
+        Verb::Patch => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let own = Own {
+        content_type,
+        body,
+        ..Own::new(verb, row, key.namespace().unwrap_or(""), key.name())
+    };
+    match own.send(&desk.registry, tenant).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.reason == Reason::NotFound => Ok(()),
+        Err(error) if error.reason == Reason::Conflict && verb == Verb::Delete => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Does for a deleted object what it waits for, and takes its finalizer away when that is done.
+pub(crate) async fn owner(
+    desk: &Desk,
+    tenant: &Tenant,
+    known: &Dependents,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let Some(stored) = tenant.plane.snapshot().get(key) else {
+        return Ok(Progress::Done);
+    };
+    if !stored.flags().has(Flags::DELETING) {
+        return Ok(Progress::Done);
+    }
+    let object = tree(&stored);
+    let uid = object.str_at(&["metadata", "uid"]);
+    let dependents = || known.of(tenant, uid);
+    if has_finalizer(&object, ORPHAN) {
+        for dependent in dependents() {
+            release(desk, tenant, &dependent, uid).await?;
+        }
+        return unfinalize(desk, tenant, key, &object, ORPHAN).await;
+    }
+    if !has_finalizer(&object, FOREGROUND) {
+        return Ok(Progress::Done);
+    }
+    for key in dependents() {
+        dependent(desk, tenant, &key).await?;
+    }
+    let cut = tenant.plane.snapshot();
+    let ancestors = ancestors(tenant, &cut, key);
+    if dependents()
+        .iter()
+        .any(|dependent| blocks(&cut, dependent, uid, &ancestors))
+    {
+        return Ok(Progress::Waiting);
+    }
+    unfinalize(desk, tenant, key, &object, FOREGROUND).await
+}
+
+/// True if the dependent is there and its owner has to wait for it. One that itself waits for the
+/// owner does not block: neither would ever go.
+fn blocks(cut: &Snapshot, dependent: &Key, uid: &str, ancestors: &BTreeSet<Key>) -> bool {
+    let Some(object) = cut.get(dependent) else {
+        return false;
+    };
+    let object = tree(&object);
+    let named = object.items_at(&["metadata", "ownerReferences"]).iter();
+    let blocking = named
+        .filter(|reference| reference.str_at(&["uid"]) == uid)
+        .any(|reference| reference.bool_at(&["blockOwnerDeletion"]));
+    blocking && !ancestors.contains(dependent)
+}
+
+/// The owners of an object, theirs, and so on.
+fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![key.clone()];
+    while let Some(key) = open.pop() {
+        let Some(object) = cut.get(&key) else {
+            continue;
+        };
+        for owner in owners_in(&object.body()) {
+            if let Some(owner) = owner_key(&tenant.kinds, &key, &owner)
+                && found.len() < ANCESTORS_MAX
+                && found.insert(owner.clone())
+            {
+                open.push(owner);
+            }
+        }
+    }
+    found
+}
+
+/// Takes the reference to an owner out of a dependent.
+async fn release(desk: &Desk, tenant: &Tenant, key: &Key, uid: &str) -> Result<(), ApiError> {
+    let Some(object) = tenant.plane.snapshot().get(key) else {
+        return Ok(());
+    };
+    let object = tree(&object);
+    let references = object.items_at(&["metadata", "ownerReferences"]);
+    let kept: Vec<Value> = references
+        .iter()
+        .filter(|reference| reference.str_at(&["uid"]) != uid)
+        .cloned()
+        .collect();
+    if kept.len() == references.len() {
+        return Ok(());
+    }
+    let patch = change(&object, "ownerReferences", kept);
+    send(desk, tenant, Verb::Patch, key, &patch).await
+}
+
+async fn unfinalize(
+    desk: &Desk,
+    tenant: &Tenant,
+    key: &Key,
+    object: &Value,
+    finalizer: &str,
+) -> Result<Progress, ApiError> {
+    let all = object.items_at(&["metadata", "finalizers"]).iter();
+    let kept: Vec<Value> = all
+        .filter(|item| item.as_str() != Some(finalizer))
+        .cloned()
+        .collect();
+    let patch = change(object, "finalizers", kept);
+    send(desk, tenant, Verb::Patch, key, &patch).await?;
+    Ok(Progress::Done)
+}
+
+/// A merge patch of one list of the metadata, for exactly this state of the object.
+fn change(object: &Value, field: &str, items: Vec<Value>) -> Value {
+    let meta = &object["metadata"];
+    let mut patch = Value::object();
+    patch.set(
+        &["metadata", field],
+        if items.is_empty() {
+            Value::Null
+        } else {
+            Value::Array(items)
+        },
+    );
+    for same in ["uid", "resourceVersion"] {
+        patch.set(&["metadata", same], meta[same].clone());
+    }
+    patch
+}

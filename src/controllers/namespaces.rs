@@ -1,0 +1,239 @@
+//! A namespace that is deleted is emptied, told how that goes, and removed.
+
+use crate::client::{Own, tree};
+use crate::work::{Desk, Progress};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Value, json};
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
+use polyplane_registry::{KindTable, Resource, Scope, Tenant, Verb};
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Deletes what is in the namespace, then the namespace.
+pub(crate) async fn empty(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, ApiError> {
+    let Some(namespace) = terminating(tenant, name) else {
+        return Ok(Progress::Done);
+    };
+    // Pods go first, so that nothing they use disappears under them.
+    if delete_content(desk, tenant, name, Part::Pods).await? == 0 {
+        delete_content(desk, tenant, name, Part::Rest).await?;
+    }
+    let left = content(tenant, name);
+    if !left.is_empty() {
+        report(desk, tenant, &namespace, &left).await?;
+        return Ok(Progress::Waiting);
+    }
+    finalize(desk, tenant, name).await
+}
+
+fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
+    let namespace = tenant
+        .plane
+        .snapshot()
+        .get(&Key::new("", "namespaces", None, name))?;
+    namespace
+        .flags()
+        .has(Flags::TERMINATING)
+        .then_some(namespace)
+}
+
+/// Which of a namespace's objects are meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Pods,
+    Rest,
+}
+
+fn namespaced(kinds: &KindTable) -> impl Iterator<Item = &Resource> {
+    kinds
+        .stored_resources()
+        .filter(|row| row.scope == Scope::Namespaced)
+}
+
+fn prefix(row: &Resource, namespace: &str) -> Prefix {
+    Prefix::namespaced(&row.storage.group, &row.storage.resource, namespace)
+}
+
+/// Deletes a part of the content and returns how many objects of it are left.
+async fn delete_content(
+    desk: &Desk,
+    tenant: &Tenant,
+    namespace: &str,
+    part: Part,
+) -> Result<usize, ApiError> {
+    // Some kinds would leave their dependents, and so themselves, if it was not said.
+    let options =
+        json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
+    let mut left = 0;
+    for row in namespaced(&tenant.kinds) {
+        let pods = row.group.is_empty() && row.name == "pods";
+        if pods != (part == Part::Pods) {
+            continue;
+        }
+        let prefix = prefix(row, namespace);
+        if tenant.plane.snapshot().count(&prefix) == 0 {
+            continue;
+        }
+        let all = Own {
+            body: &options,
+            ..Own::new(Verb::DeleteCollection, row, namespace, "")
+        };
+        drop(all.send(&desk.registry, tenant).await?);
+        left += tenant.plane.snapshot().count(&prefix);
+    }
+    Ok(left)
+}
+
+/// The objects that are left, by resource.
+fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>> {
+    let cut = tenant.plane.snapshot();
+    let mut left = BTreeMap::new();
+    for row in namespaced(&tenant.kinds) {
+        let prefix = prefix(row, namespace);
+        let objects: Vec<ObjectRef> = cut.range(&prefix, Start::First).collect();
+        if !objects.is_empty() {
+            left.insert(row.qualified.to_string(), objects);
+        }
+    }
+    left
+}
+
+/// Writes the conditions that tell why the namespace is still there.
+async fn report(
+    desk: &Desk,
+    tenant: &Tenant,
+    namespace: &ObjectRef,
+    left: &BTreeMap<String, Vec<ObjectRef>>,
+) -> Result<(), ApiError> {
+    let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
+    for object in left.values().flatten() {
+        for finalizer in tree(object).items_at(&["metadata", "finalizers"]) {
+            *finalizers
+                .entry(finalizer.as_str().unwrap_or("").to_owned())
+                .or_default() += 1;
+        }
+    }
+    let counts = |parts: Vec<String>| parts.join(", ");
+    let resources = counts(
+        left.iter()
+            .map(|(name, objects)| format!("{name} has {} resource instances", objects.len()))
+            .collect(),
+    );
+    let waiting = counts(
+        finalizers
+            .iter()
+            .map(|(name, count)| format!("{name} in {count} resource instances"))
+            .collect(),
+    );
+    let now = now();
+    let plain =
+        |kind: &str, reason: &str, message: &str| condition(kind, "False", reason, message, &now);
+    let conditions = vec![
+        plain(
+            "NamespaceDeletionDiscoveryFailure",
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        plain(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        plain(
+            "NamespaceDeletionContentFailure",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        condition(
+            "NamespaceContentRemaining",
+            "True",
+            "SomeResourcesRemain",
+            &format!("Some resources are remaining: {resources}"),
+            &now,
+        ),
+        if waiting.is_empty() {
+            plain(
+                "NamespaceFinalizersRemaining",
+                "ContentHasNoFinalizers",
+                "All content-preserving finalizers finished",
+            )
+        } else {
+            condition(
+                "NamespaceFinalizersRemaining",
+                "True",
+                "SomeFinalizersRemain",
+                &format!("Some content in the namespace has finalizers remaining: {waiting}"),
+                &now,
+            )
+        },
+    ];
+    let known = tree(namespace);
+    let same = |old: &[Value]| {
+        old.len() == conditions.len()
+            && old.iter().zip(&conditions).all(|(old, new)| {
+                ["type", "status", "message"]
+                    .iter()
+                    .all(|field| old.str_at(&[field]) == new.str_at(&[field]))
+            })
+    };
+    if same(known.items_at(&["status", "conditions"])) {
+        return Ok(());
+    }
+    let mut patch = Value::object();
+    patch.set(&["status", "conditions"], conditions);
+    let row = row(tenant)?;
+    let own = Own {
+        subresource: "status",
+        content_type: "application/merge-patch+json",
+        body: &patch,
+        ..Own::new(Verb::Patch, row, "", namespace.key().name())
+    };
+    own.send(&desk.registry, tenant).await.map(drop)
+}
+
+fn row(tenant: &Tenant) -> Result<&Resource, ApiError> {
+    tenant
+        .kinds
+        .stored("", "namespaces")
+        .ok_or_else(|| ApiError::internal("namespaces are not served"))
+}
+
+/// Takes away what kept the namespace; the registry removes it then.
+async fn finalize(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, ApiError> {
+    let Some(namespace) = terminating(tenant, name) else {
+        return Ok(Progress::Done);
+    };
+    let mut object = tree(&namespace);
+    let kept: Vec<Value> = object
+        .items_at(&["spec", "finalizers"])
+        .iter()
+        .filter(|finalizer| finalizer.as_str() != Some("kubernetes"))
+        .cloned()
+        .collect();
+    object.set(&["spec", "finalizers"], kept);
+    let own = Own {
+        subresource: "finalize",
+        body: &object,
+        ..Own::new(Verb::Update, row(tenant)?, "", name)
+    };
+    own.send(&desk.registry, tenant).await?;
+    Ok(Progress::Done)
+}
+
+fn now() -> String {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_seconds(i64::try_from(since.as_secs()).unwrap_or(0)).to_rfc3339()
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -> Value {
+    json!({
+        "type": kind,
+        "status": status,
+        "lastTransitionTime": now,
+        "reason": reason,
+        "message": message
+    })
+}

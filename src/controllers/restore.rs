@@ -1,0 +1,151 @@
+//! What every namespace and every plane has comes back when somebody deletes it.
+
+use crate::client::{Own, tree};
+use crate::work::{Desk, Progress};
+use polyplane_apimachinery::json;
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_batteries::bootstrap::{self, Restore, params};
+use polyplane_plane::{Flags, Key};
+use polyplane_registry::{Tenant, Verb};
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// True for objects of the layer that come back at once.
+pub(crate) fn is_restored(key: &Key) -> bool {
+    position(key).is_some_and(|at| bootstrap::objects()[at].restore == Restore::Now)
+}
+
+fn position(key: &Key) -> Option<usize> {
+    static PLACES: OnceLock<HashMap<Key, usize>> = OnceLock::new();
+    let places = PLACES.get_or_init(|| {
+        let objects = bootstrap::objects().iter().enumerate();
+        objects
+            .map(|(at, object)| (object.key.clone(), at))
+            .collect()
+    });
+    places.get(key).copied()
+}
+
+/// True for the objects that every namespace has.
+pub(crate) fn is_namespace_content(key: &Key) -> bool {
+    matches!(
+        (key.resource(), key.name()),
+        ("configmaps", ROOT_CA) | ("serviceaccounts", "default")
+    )
+}
+
+/// Makes or mends what every namespace has, unless the namespace is on its way out.
+pub(crate) async fn namespace_content(
+    desk: &Desk,
+    tenant: &Tenant,
+    namespace: &str,
+) -> Result<Progress, ApiError> {
+    let holder = tenant
+        .plane
+        .snapshot()
+        .get(&Key::new("", "namespaces", None, namespace));
+    if holder.is_none_or(|holder| holder.flags().has(Flags::TERMINATING)) {
+        return Ok(Progress::Done);
+    }
+    let account = json!({"metadata": {"name": "default"}});
+    ensure(desk, tenant, "serviceaccounts", namespace, &account).await?;
+    let certificates = tenant.settings.serving_ca.clone();
+    let wanted = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": certificates}});
+    ensure(desk, tenant, "configmaps", namespace, &wanted).await?;
+    let map = tenant
+        .plane
+        .snapshot()
+        .get(&Key::new("", "configmaps", Some(namespace), ROOT_CA));
+    if map.is_some_and(|map| tree(&map)["data"] != wanted["data"]) {
+        let row = tenant.kinds.stored("", "configmaps");
+        let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
+        let patch = json!([{"op": "add", "path": "/data", "value": (wanted["data"].clone())}]);
+        let own = Own {
+            content_type: "application/json-patch+json",
+            body: &patch,
+            ..Own::new(Verb::Patch, row, namespace, ROOT_CA)
+        };
+        own.send(&desk.registry, tenant).await?;
+    }
+    Ok(Progress::Done)
+}
+
+async fn ensure(
+    desk: &Desk,
+    tenant: &Tenant,
+    resource: &str,
+    namespace: &str,
+    object: &polyplane_apimachinery::Value,
+) -> Result<(), ApiError> {
+    let name = object.str_at(&["metadata", "name"]);
+    if tenant
+        .plane
+        .snapshot()
+        .get(&Key::new("", resource, Some(namespace), name))
+        .is_some()
+    {
+        return Ok(());
+    }
+    let row = tenant.kinds.stored("", resource);
+    let row = row.ok_or_else(|| ApiError::internal("a core kind is not served"))?;
+    create(
+        desk,
+        tenant,
+        Own {
+            body: object,
+            ..Own::new(Verb::Create, row, namespace, "")
+        },
+    )
+    .await
+}
+
+/// Creates; that somebody else was faster, or the namespace is gone, is no failure.
+async fn create(desk: &Desk, tenant: &Tenant, own: Own<'_>) -> Result<(), ApiError> {
+    match own.send(&desk.registry, tenant).await {
+        Ok(_) => Ok(()),
+        Err(error)
+            if matches!(
+                error.reason,
+                Reason::AlreadyExists | Reason::NotFound | Reason::Forbidden
+            ) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Brings an object of the layer back, as a new object with a new uid.
+pub(crate) async fn bootstrap(
+    desk: &Desk,
+    tenant: &Tenant,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let Some(at) = position(key) else {
+        return Ok(Progress::Done);
+    };
+    if tenant.plane.snapshot().get(key).is_some() {
+        return Ok(Progress::Done);
+    }
+    let fill = |name: &str| match name {
+        params::SERVING_CA => Some(tenant.settings.serving_ca.clone()),
+        other => desk.info.param(other),
+    };
+    let object = bootstrap::restored(&bootstrap::objects()[at], &fill);
+    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+        return Ok(Progress::Done);
+    };
+    let namespace = key.namespace().unwrap_or("");
+    create(
+        desk,
+        tenant,
+        Own {
+            body: &object,
+            ..Own::new(Verb::Create, row, namespace, "")
+        },
+    )
+    .await?;
+    Ok(Progress::Done)
+}

@@ -1,0 +1,136 @@
+//! The one clock that runs for all planes: objects whose time has come, planes that nobody uses,
+//! figures that have changed.
+
+use crate::client::Own;
+use crate::control_planes::{GROUP, RESOURCE};
+use parking_lot::Mutex;
+use polyplane_apimachinery::Value;
+use polyplane_batteries::control_plane;
+use polyplane_ownership::Planes;
+use polyplane_plane::{Claim, Operation, Plane, Write};
+use polyplane_registry::{Registry, Tenant, Verb};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two sweeps.
+const EVERY: Duration = Duration::from_secs(10);
+/// Expired objects that one sweep removes from one plane.
+const EXPIRED_MAX: usize = 100;
+/// Figures that one sweep writes.
+const FIGURES_MAX: usize = 100;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sweeps all planes of a process.
+pub struct Sweeper {
+    registry: Arc<Registry>,
+    planes: Arc<Planes>,
+    root: Tenant,
+    /// Objects and bytes as they were last written, by plane id.
+    written: Mutex<HashMap<String, (usize, u64)>>,
+}
+
+impl Sweeper {
+    /// Sweeps the planes of `root`.
+    pub fn new(registry: Arc<Registry>, planes: Arc<Planes>, root: Tenant) -> Self {
+        Self {
+            registry,
+            planes,
+            root,
+            written: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Sweeps until it is told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                // A stopping server waits for nothing.
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            for plane in self.planes.all_awake() {
+                remove_expired(&plane).await;
+            }
+            self.write_figures().await;
+            self.planes.sweep().await;
+        }
+    }
+
+    /// Writes the figures of awake planes that have changed into their objects.
+    async fn write_figures(&self) {
+        let awake: HashMap<String, Arc<Plane>> = self
+            .planes
+            .all_awake()
+            .into_iter()
+            .map(|plane| (plane.id().to_owned(), plane))
+            .collect();
+        self.written.lock().retain(|id, _| awake.contains_key(id));
+        let changed: Vec<(&str, (usize, u64))> = awake
+            .iter()
+            .map(|(id, plane)| (id.as_str(), plane.stats()))
+            .map(|(id, stats)| (id, (stats.objects, stats.own_bytes)))
+            .filter(|(id, figures)| self.written.lock().get(*id) != Some(figures))
+            .take(FIGURES_MAX)
+            .collect();
+        let cut = self.root.plane.snapshot();
+        for (id, figures) in changed {
+            let Some(key) = cut.index_owner(control_plane::ids(), id.as_bytes()) else {
+                continue;
+            };
+            if self.write(key.name(), figures).await {
+                self.written.lock().insert(id.to_owned(), figures);
+            }
+        }
+    }
+
+    async fn write(&self, name: &str, (objects, bytes): (usize, u64)) -> bool {
+        let mut patch = Value::object();
+        patch.set(
+            &["status", "objects"],
+            i64::try_from(objects).unwrap_or(i64::MAX),
+        );
+        patch.set(
+            &["status", "bytes"],
+            i64::try_from(bytes).unwrap_or(i64::MAX),
+        );
+        let Some(row) = self.root.kinds.stored(GROUP, RESOURCE) else {
+            return false;
+        };
+        let own = Own {
+            subresource: "status",
+            content_type: "application/merge-patch+json",
+            body: &patch,
+            ..Own::new(Verb::Patch, row, "", name)
+        };
+        match own.send(&self.registry, &self.root).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::debug!(name, %error, "the figures of a plane were not written");
+                false
+            }
+        }
+    }
+}
+
+async fn remove_expired(plane: &Arc<Plane>) {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    for key in plane.expired(since.as_secs(), EXPIRED_MAX) {
+        let Some(object) = plane.snapshot().get(&key) else {
+            continue;
+        };
+        let write = Write {
+            claims: vec![Claim::At(key.clone(), object.stamp())],
+            operations: vec![Operation::Delete { key }],
+            deadline: Some(Instant::now() + PATIENCE),
+        };
+        if let Err(error) = plane.submit(write).await {
+            tracing::debug!(plane = plane.id(), %error, "an expired object stays for now");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The queue of what has to be done, and who is told of writes.
+
+use crate::dependents::{self, Dependents, Work};
+use crate::{control_planes, namespaces, restore};
+use parking_lot::Mutex;
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_ownership::Planes;
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
+use polyplane_registry::delete::Removal;
+use polyplane_registry::{Observer, Registry, Resource, Tenant};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Reconcilers that run at once.
+const RUNNING_MAX: usize = 32;
+/// The first pause after a failure; it doubles up to the last.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_LAST: Duration = Duration::from_secs(30);
+
+/// One thing that may need doing. Doing it twice is doing it once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Item {
+    /// A namespace that is deleted is emptied and goes.
+    Namespace(Str),
+    /// What every namespace has comes back.
+    NamespaceContent(Str),
+    /// An object of the layer comes back.
+    Bootstrap(Key),
+    /// A plane that is deleted is removed.
+    ControlPlane(Str),
+    /// A plane that woke is looked through for owners and dependents.
+    Survey,
+    /// Owners and dependents follow each other.
+    Belonging(Work),
+}
+
+/// What reconcilers need to know of a plane beside its tenant.
+pub trait PlaneInfo: Send + Sync {
+    /// What fills a placeholder of the layer.
+    fn param(&self, name: &str) -> Option<Str>;
+
+    /// Called when a plane has been removed and its name means nothing any more.
+    fn forgotten(&self, name: &str);
+}
+
+/// Everything reconcilers work with.
+pub(crate) struct Desk {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) planes: Arc<Planes>,
+    pub(crate) info: Arc<dyn PlaneInfo>,
+}
+
+struct Job {
+    /// True if it has to run once more when it is done.
+    again: bool,
+}
+
+/// Whether an item is done.
+pub(crate) enum Progress {
+    /// It is.
+    Done,
+    /// It waits for a write that will wake it.
+    Waiting,
+}
+
+/// The reconcilers of all planes.
+pub struct Reconcilers {
+    desk: OnceLock<Desk>,
+    jobs: Mutex<HashMap<(Str, Item), Job>>,
+    dependents: Dependents,
+    running: Arc<Semaphore>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Default for Reconcilers {
+    fn default() -> Self {
+        Self {
+            desk: OnceLock::new(),
+            jobs: Mutex::new(HashMap::new()),
+            dependents: Dependents::default(),
+            running: Arc::new(Semaphore::new(RUNNING_MAX)),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
+    }
+}
+
+impl Reconcilers {
+    /// Hands over what the reconcilers work with; until then nothing is done.
+    pub fn attach(&self, registry: Arc<Registry>, planes: Arc<Planes>, info: Arc<dyn PlaneInfo>) {
+        drop(self.desk.set(Desk {
+            registry,
+            planes,
+            info,
+        }));
+    }
+
+    /// Looks through a plane that was just loaded for work that was left.
+    pub fn woke(self: &Arc<Self>, tenant: &Tenant) {
+        self.add(tenant, Item::Survey);
+        let cut = tenant.plane.snapshot();
+        let namespaces = Prefix::resource("", "namespaces");
+        for namespace in cut.range(&namespaces, Start::First) {
+            if namespace.flags().has(Flags::TERMINATING) {
+                self.add(tenant, Item::Namespace(namespace.key().name().into()));
+            }
+        }
+        let planes = Prefix::resource(control_planes::GROUP, control_planes::RESOURCE);
+        for plane in cut.range(&planes, Start::First) {
+            if plane.flags().has(Flags::DELETING) {
+                self.add(tenant, Item::ControlPlane(plane.key().name().into()));
+            }
+        }
+    }
+
+    /// Stops all reconcilers and waits for them.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    pub(crate) fn add(self: &Arc<Self>, tenant: &Tenant, item: Item) {
+        if self.desk.get().is_none() || self.stop.is_cancelled() {
+            return;
+        }
+        let name = (Str::from(tenant.plane.id()), item.clone());
+        {
+            let mut jobs = self.jobs.lock();
+            if let Some(job) = jobs.get_mut(&name) {
+                job.again = true;
+                return;
+            }
+            jobs.insert(name, Job { again: false });
+        }
+        let (this, tenant) = (Arc::clone(self), tenant.clone());
+        self.tasks
+            .spawn(async move { this.run(tenant, item).await });
+    }
+
+    async fn run(self: Arc<Self>, tenant: Tenant, item: Item) {
+        let name = (Str::from(tenant.plane.id()), item.clone());
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let result = {
+                let Ok(_place) = self.running.acquire().await else {
+                    return;
+                };
+                self.reconcile(&tenant, &item).await
+            };
+            let retry = match result {
+                Ok(Progress::Done | Progress::Waiting) => None,
+                Err(error) => {
+                    tracing::warn!(plane = tenant.plane.id(), ?item, %error, "a reconciler failed");
+                    Some(pause)
+                }
+            };
+            {
+                let mut jobs = self.jobs.lock();
+                match jobs.get_mut(&name) {
+                    Some(job) if job.again => job.again = false,
+                    _ if retry.is_some() => {}
+                    _ => {
+                        jobs.remove(&name);
+                        return;
+                    }
+                }
+            }
+            let Some(wait) = retry else { continue };
+            tokio::select! {
+                // A stopping server waits for nothing.
+                biased;
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            pause = (pause * 2).min(PAUSE_LAST);
+        }
+    }
+
+    async fn reconcile(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        item: &Item,
+    ) -> Result<Progress, ApiError> {
+        let Some(desk) = self.desk.get() else {
+            return Ok(Progress::Done);
+        };
+        match item {
+            Item::Namespace(name) => namespaces::empty(desk, tenant, name).await,
+            Item::NamespaceContent(name) => restore::namespace_content(desk, tenant, name).await,
+            Item::Bootstrap(key) => restore::bootstrap(desk, tenant, key).await,
+            Item::ControlPlane(name) => control_planes::remove(desk, tenant, name).await,
+            Item::Survey => {
+                for work in self.dependents.survey(tenant) {
+                    self.add(tenant, Item::Belonging(work));
+                }
+                Ok(Progress::Done)
+            }
+            Item::Belonging(Work::Dependent(key)) => dependents::dependent(desk, tenant, key).await,
+            Item::Belonging(Work::Owner(key)) => {
+                dependents::owner(desk, tenant, &self.dependents, key).await
+            }
+        }
+    }
+}
+
+/// Told of every write by the registry.
+pub struct WriteObserver(pub Arc<Reconcilers>);
+
+impl Observer for WriteObserver {
+    fn written(&self, tenant: &Tenant, row: &Resource, object: &ObjectRef, removal: Removal) {
+        let key = object.key();
+        let name = || Str::from(key.name());
+        let gone = removal == Removal::Gone;
+        match (row.group.as_str(), row.name.as_str()) {
+            ("", "namespaces") if object.flags().has(Flags::TERMINATING) && !gone => {
+                self.0.add(tenant, Item::Namespace(name()));
+            }
+            (control_planes::GROUP, control_planes::RESOURCE)
+                if object.flags().has(Flags::DELETING) && !gone =>
+            {
+                self.0.add(tenant, Item::ControlPlane(name()));
+            }
+            _ => {}
+        }
+        for work in self.0.dependents.written(tenant, object) {
+            self.0.add(tenant, Item::Belonging(work));
+        }
+        if let Some(namespace) = key.namespace() {
+            self.0.written_in_namespace(tenant, row, object, namespace);
+        }
+        let absent = || tenant.plane.snapshot().get(key).is_none();
+        if restore::is_restored(key) && absent() {
+            self.0.add(tenant, Item::Bootstrap(key.clone()));
+        }
+    }
+}
+
+impl Reconcilers {
+    fn written_in_namespace(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        row: &Resource,
+        object: &ObjectRef,
+        namespace: &str,
+    ) {
+        let cut = tenant.plane.snapshot();
+        if cut.get(object.key()).is_some() {
+            let content = row.group.is_empty()
+                && matches!(row.name.as_str(), "configmaps" | "serviceaccounts");
+            if content && restore::is_namespace_content(object.key()) {
+                self.add(tenant, Item::NamespaceContent(namespace.into()));
+            }
+            return;
+        }
+        let holder = cut.get(&Key::new("", "namespaces", None, namespace));
+        match holder {
+            Some(holder) if holder.flags().has(Flags::TERMINATING) => {
+                self.add(tenant, Item::Namespace(namespace.into()));
+            }
+            Some(_) if restore::is_namespace_content(object.key()) => {
+                self.add(tenant, Item::NamespaceContent(namespace.into()));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Who serves a plane: fences, and planes that wake and sleep.
+//!
+//! Today one replica has the store to itself, so it is designated for every plane and asks nobody:
+//! it takes a plane's fence when the plane is first used and every commit compares it
+//! ([`polyplane_plane::CommitGuard`]). The drivers of membership, hand-off and forwarding over
+//! several replicas take the same places: a guard per plane, one way to wake, one way to let go.
+//!
+//! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
+
+mod layers;
+mod planes;
+
+pub use layers::Layers;
+pub use planes::{Birth, DeleteError, Planes, PlanesOptions, StartError, WakeError};

@@ -1,0 +1,274 @@
+//! Large parts of bodies, shared by content: the schema of a repeated CRD, the data of a repeated
+//! config map, and the copy of either inside an annotation.
+//!
+//! A part is shared from its second sight on, so that an object like no other stays in one piece.
+//!
+//! Knows the outline of canonical JSON, metadata first, and nothing of its meaning.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+
+/// Parts smaller than this are not worth their place in the table.
+pub(crate) const PART_BYTES_MIN: usize = 1 << 10;
+/// Parts seen once that are remembered, about half of them when it forgets.
+const ONCE_MAX: usize = 1 << 16;
+/// Entries of the table before it is first swept.
+const SWEEP_FIRST: usize = 1 << 10;
+
+/// The parts that bodies share.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    hasher: RandomState,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    parts: HashMap<u64, Vec<Weak<[u8]>>>,
+    /// Hashes of parts seen once, the newer and the older half.
+    once: [HashSet<u64>; 2],
+    /// Parts that are gone are swept out when the table has grown to this.
+    sweep_at: usize,
+}
+
+/// A body whose large parts are shared.
+#[derive(Debug)]
+pub(crate) struct Rope {
+    slices: Box<[Slice]>,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Slice {
+    Own(Box<[u8]>),
+    Shared(Arc<[u8]>),
+}
+
+impl Interner {
+    /// The body with its large parts shared; `None` if it has none.
+    pub(crate) fn rope(&self, body: &[u8]) -> Option<Rope> {
+        if body.len() < PART_BYTES_MIN {
+            return None;
+        }
+        let mut slices = Vec::new();
+        let mut at = 0;
+        for span in large_parts(body) {
+            let Some(part) = self.share(&body[span.clone()]) else {
+                continue;
+            };
+            if at < span.start {
+                slices.push(Slice::Own(body[at..span.start].into()));
+            }
+            at = span.end;
+            slices.push(Slice::Shared(part));
+        }
+        if slices.is_empty() {
+            return None;
+        }
+        slices.push(Slice::Own(body[at..].into()));
+        Some(Rope {
+            slices: slices.into(),
+            len: body.len(),
+        })
+    }
+
+    fn share(&self, part: &[u8]) -> Option<Arc<[u8]>> {
+        let hash = self.hasher.hash_one(part);
+        let mut table = self.table.lock();
+        let known = table.parts.get(&hash).into_iter().flatten();
+        if let Some(known) = known
+            .filter_map(Weak::upgrade)
+            .find(|known| **known == *part)
+        {
+            return Some(known);
+        }
+        if !table.seen_before(hash) {
+            return None;
+        }
+        let new: Arc<[u8]> = part.into();
+        let weak = Arc::downgrade(&new);
+        table.parts.entry(hash).or_default().push(weak);
+        if table.parts.len() >= table.sweep_at.max(SWEEP_FIRST) {
+            table.parts.retain(|_, parts| {
+                parts.retain(|part| part.strong_count() > 0);
+                !parts.is_empty()
+            });
+            table.sweep_at = 2 * table.parts.len();
+        }
+        Some(new)
+    }
+}
+
+impl Table {
+    fn seen_before(&mut self, hash: u64) -> bool {
+        if self.once.iter().any(|half| half.contains(&hash)) {
+            return true;
+        }
+        if self.once[0].len() >= ONCE_MAX / 2 {
+            self.once.swap(0, 1);
+            self.once[0].clear();
+        }
+        self.once[0].insert(hash);
+        false
+    }
+}
+
+impl Rope {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that are this rope's alone.
+    pub(crate) fn own_len(&self) -> usize {
+        let own = |slice: &Slice| match slice {
+            Slice::Own(bytes) => bytes.len(),
+            Slice::Shared(_) => size_of::<Slice>(),
+        };
+        self.slices.iter().map(own).sum()
+    }
+
+    /// The body in one piece.
+    pub(crate) fn whole(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.len);
+        self.append_to(&mut out);
+        out.freeze()
+    }
+
+    pub(crate) fn append_to(&self, out: &mut impl BufMut) {
+        for slice in &self.slices {
+            match slice {
+                Slice::Own(bytes) => out.put_slice(bytes),
+                Slice::Shared(bytes) => out.put_slice(bytes),
+            }
+        }
+    }
+}
+
+/// What of a body is worth sharing: its members but metadata, and strings inside metadata.
+fn large_parts(body: &[u8]) -> Vec<Range<usize>> {
+    let mut spans = Vec::new();
+    let mut keep = |span: Range<usize>| {
+        if span.len() >= PART_BYTES_MIN {
+            spans.push(span);
+        }
+    };
+    let (mut at, mut depth) = (0, 0_usize);
+    let mut in_metadata = true;
+    let mut value = None;
+    while at < body.len() {
+        match body[at] {
+            b'"' => {
+                let end = string_end(body, at);
+                if in_metadata {
+                    keep(at..end);
+                }
+                at = end;
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b':' if depth == 1 => value = Some(at + 1),
+            _ => {}
+        }
+        let ends = (depth == 1 && body[at] == b',') || depth == 0;
+        if ends && let Some(start) = value.take() {
+            if !in_metadata {
+                keep(start..at);
+            }
+            in_metadata = false;
+        }
+        at += 1;
+    }
+    spans
+}
+
+/// Behind the quote that closes the string that opens at `start`.
+fn string_end(body: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < body.len() {
+        match body[at] {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    body.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn body(name: &str, annotation: &str, data: &str) -> String {
+        let text = |text: &str| serde_json::Value::from(text).to_string();
+        format!(
+            r#"{{"metadata":{{"name":{},"annotations":{{"a":{}}}}},"spec":{{"x":[1,{{"y":{}}}]}},"status":{{}}}}"#,
+            text(name),
+            text(annotation),
+            text(data)
+        )
+    }
+
+    #[test]
+    fn what_repeats_is_there_once() {
+        let interner = Interner::default();
+        let (annotation, data) = ("a\"\\".repeat(1000), "{[,:".repeat(1000));
+        let first = body("one", &annotation, &data);
+        let second = body("another", &annotation, &data);
+        assert!(interner.rope(first.as_bytes()).is_none(), "seen once");
+        let ropes = [&first, &second].map(|body| interner.rope(body.as_bytes()));
+        let [Some(one), Some(two)] = ropes else {
+            panic!("both have large parts");
+        };
+        assert_eq!(one.whole(), first);
+        assert_eq!(two.whole(), second);
+        assert_eq!(one.len(), first.len());
+        assert!(one.own_len() < 256, "{}", one.own_len());
+        let shared = |rope: &Rope| {
+            let parts = rope.slices.iter().filter_map(|slice| match slice {
+                Slice::Shared(part) => Some(Arc::as_ptr(part) as *const u8 as usize),
+                Slice::Own(_) => None,
+            });
+            parts.collect::<Vec<_>>()
+        };
+        assert_eq!(shared(&one).len(), 2);
+        assert_eq!(shared(&one), shared(&two));
+        assert!(interner.rope(body("small", "a", "b").as_bytes()).is_none());
+    }
+
+    #[test]
+    fn what_nobody_holds_is_forgotten() {
+        let interner = Interner::default();
+        for at in 0..10 * SWEEP_FIRST {
+            let text = body("one", "", &format!("{at:02000}"));
+            assert!(interner.rope(text.as_bytes()).is_none());
+            assert!(interner.rope(text.as_bytes()).is_some());
+        }
+        assert!(interner.table.lock().parts.len() <= SWEEP_FIRST);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_come_back_whole(
+            parts in prop::collection::vec(prop_oneof![
+                Just("\"".to_owned()), Just("\\".to_owned()), Just("{".to_owned()),
+                Just("}".to_owned()), Just(":".to_owned()), Just(",".to_owned()),
+                Just("x".repeat(1100)),
+            ], 0..20),
+        ) {
+            let text = parts.concat();
+            let interner = Interner::default();
+            interner.rope(text.as_bytes());
+            if let Some(rope) = interner.rope(text.as_bytes()) {
+                prop_assert_eq!(rope.whole(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Keys of objects: `<group>/<resource>/<namespace>/<name>`, cluster-scoped ones without the
+//! namespace part, compared as bytes.
+//!
+//! Group and resource are those of storage. A name never holds a `/`; who makes keys from input has
+//! checked that.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The key of one object in a plane.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+/// The beginning of the keys of one resource, or of one namespace of it. Ends with `/`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix(Arc<[u8]>);
+
+impl Key {
+    /// The key of an object; without a namespace for cluster-scoped resources.
+    #[must_use]
+    pub fn new(group: &str, resource: &str, namespace: Option<&str>, name: &str) -> Self {
+        let mut bytes = Vec::with_capacity(
+            group.len() + resource.len() + namespace.map_or(0, |n| n.len() + 1) + name.len() + 2,
+        );
+        push_part(&mut bytes, group);
+        push_part(&mut bytes, resource);
+        if let Some(namespace) = namespace {
+            push_part(&mut bytes, namespace);
+        }
+        bytes.extend_from_slice(name.as_bytes());
+        Self(bytes.into())
+    }
+
+    /// The key with these bytes, if they have the form of one.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let slashes = bytes.iter().filter(|byte| **byte == b'/').count();
+        (matches!(slashes, 2 | 3) && std::str::from_utf8(bytes).is_ok()).then(|| Self(bytes.into()))
+    }
+
+    /// The key as bytes; keys are ordered by them.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The API group of storage, empty for the core group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.text().split('/').next().unwrap_or_default()
+    }
+
+    /// The resource of storage.
+    #[must_use]
+    pub fn resource(&self) -> &str {
+        self.text().split('/').nth(1).unwrap_or_default()
+    }
+
+    /// What follows the resource: `<namespace>/<name>` or `<name>`.
+    #[must_use]
+    pub fn rest(&self) -> &str {
+        &self.text()[resource_len(&self.0)..]
+    }
+
+    /// The namespace, if the object stands in one.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        self.rest().split_once('/').map(|(namespace, _)| namespace)
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let rest = self.rest();
+        rest.split_once('/').map_or(rest, |(_, name)| name)
+    }
+
+    /// The prefix of the object's resource.
+    #[must_use]
+    pub fn resource_prefix(&self) -> Prefix {
+        Prefix(self.0[..resource_len(&self.0)].into())
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<[u8]> {
+        &self.0
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("keys are made from str only")
+    }
+}
+
+impl Prefix {
+    /// All objects of a resource.
+    #[must_use]
+    pub fn resource(group: &str, resource: &str) -> Self {
+        let mut bytes = Vec::with_capacity(group.len() + resource.len() + 2);
+        push_part(&mut bytes, group);
+        push_part(&mut bytes, resource);
+        Self(bytes.into())
+    }
+
+    /// All objects of a resource in one namespace.
+    #[must_use]
+    pub fn namespaced(group: &str, resource: &str, namespace: &str) -> Self {
+        Self::resource(group, resource).namespace(namespace)
+    }
+
+    /// The part of this resource that stands in one namespace.
+    #[must_use]
+    pub fn namespace(&self, namespace: &str) -> Self {
+        let mut bytes = self.of_resource().to_vec();
+        push_part(&mut bytes, namespace);
+        Self(bytes.into())
+    }
+
+    /// The prefix as bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether a key begins with it.
+    #[must_use]
+    pub fn contains(&self, key: &Key) -> bool {
+        key.0.starts_with(&self.0)
+    }
+
+    /// The bytes of the resource alone.
+    pub(crate) fn of_resource(&self) -> &[u8] {
+        &self.0[..resource_len(&self.0)]
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<[u8]> {
+        &self.0
+    }
+
+    /// The prefix of the whole resource.
+    #[must_use]
+    pub fn resource_prefix(&self) -> Self {
+        let resource = self.of_resource();
+        if resource.len() == self.0.len() {
+            return self.clone();
+        }
+        Self(resource.into())
+    }
+}
+
+/// The bytes of `<group>/<resource>/` at the beginning of a key or prefix.
+pub(crate) fn resource_len(bytes: &[u8]) -> usize {
+    let mut slashes = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        if *byte == b'/' {
+            slashes += 1;
+            if slashes == 2 {
+                return at + 1;
+            }
+        }
+    }
+    bytes.len()
+}
+
+fn push_part(bytes: &mut Vec<u8>, part: &str) {
+    bytes.extend_from_slice(part.as_bytes());
+    bytes.push(b'/');
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for Prefix {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.text())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_takes_its_parts_apart() {
+        let key = Key::new("apps", "deployments", Some("ns"), "web");
+        assert_eq!(key.as_bytes(), b"apps/deployments/ns/web");
+        assert_eq!((key.group(), key.resource()), ("apps", "deployments"));
+        assert_eq!((key.namespace(), key.name()), (Some("ns"), "web"));
+        assert!(key.resource_prefix().contains(&key));
+        assert!(Prefix::namespaced("apps", "deployments", "ns").contains(&key));
+        assert!(!Prefix::namespaced("apps", "deployments", "n").contains(&key));
+
+        let key = Key::new("", "namespaces", None, "default");
+        assert_eq!(key.as_bytes(), b"/namespaces/default");
+        assert_eq!((key.namespace(), key.name()), (None, "default"));
+        assert_eq!(key.rest(), "default");
+    }
+
+    #[test]
+    fn order_is_that_of_the_joined_bytes() {
+        let dash = Key::new("", "configmaps", Some("a-b"), "x");
+        let plain = Key::new("", "configmaps", Some("a"), "x");
+        assert!(dash < plain, "`-` sorts before `/`");
+    }
+}

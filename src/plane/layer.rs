@@ -1,0 +1,486 @@
+//! Layers: immutable sorted maps of template objects under a content hash, the same in every plane,
+//! and the fills that make a template an object of one plane.
+//!
+//! A plane's map is born as the root of its layer's map, so reading merges nothing. A template body
+//! is canonical JSON with placeholders: `${UID}` (of the object itself), `${UID:<key>}` (of another
+//! template), `${BIRTH_TIME}`, and `${NAME}` for what stands in the plane's record. Labels hold no
+//! placeholders, so selectors need no fills.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aws_lc_rs::{digest, hmac};
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use polyplane_apimachinery::Str;
+
+use crate::entry::{Entry, NewObject};
+use crate::key::Key;
+use crate::state::Resources;
+use crate::version::{Stamp, Version};
+
+/// One object of a layer, as it is handed to [`Layer::build`].
+#[derive(Debug, Clone)]
+pub struct LayerObject {
+    /// Its key.
+    pub key: Key,
+    /// Its body with placeholders; `expires` and `flags` are not used.
+    pub object: NewObject,
+}
+
+/// The content of a layer by name: SHA-256, in hexadecimal.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct LayerHash(pub String);
+
+/// Why a layer cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayerError {
+    /// Two objects have one key.
+    #[error("two objects have the key {0}")]
+    Twice(Key),
+    /// The labels of an object hold a placeholder.
+    #[error("the labels of {0} hold a placeholder")]
+    FilledLabels(Key),
+    /// `${UID:<key>}` names no object of the layer.
+    #[error("{key} names the uid of {named}, which the layer does not have")]
+    UnknownUid {
+        /// The object that names it.
+        key: Key,
+        /// The key it names.
+        named: String,
+    },
+}
+
+/// An immutable sorted map of templates.
+#[derive(Debug)]
+pub struct Layer {
+    hash: LayerHash,
+    resources: Resources,
+    params: BTreeSet<Str>,
+}
+
+impl Layer {
+    /// The layer without objects.
+    #[must_use]
+    pub fn empty() -> Arc<Self> {
+        Self::build(Vec::new()).expect("no object, nothing to refuse")
+    }
+
+    /// Splits bodies at their placeholders and builds the map.
+    ///
+    /// # Errors
+    /// See [`LayerError`].
+    pub fn build(mut objects: Vec<LayerObject>) -> Result<Arc<Self>, LayerError> {
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        if let Some(pair) = objects.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            return Err(LayerError::Twice(pair[0].key.clone()));
+        }
+        let keys: BTreeSet<Key> = objects.iter().map(|object| object.key.clone()).collect();
+        let hash = content_hash(&objects);
+        let mut resources = Resources::default();
+        let mut params = BTreeSet::new();
+        for LayerObject { key, object } in objects {
+            let template = Template::split(&key, &object)?;
+            for piece in &template.pieces {
+                match piece {
+                    Piece::Param(name) => {
+                        params.insert(name.clone());
+                    }
+                    Piece::UidOf(named) if !keys.contains(named) => {
+                        let named = named.to_string();
+                        return Err(LayerError::UnknownUid { key, named });
+                    }
+                    _ => {}
+                }
+            }
+            let digest = digest::digest(&digest::SHA256, &object.body);
+            let mut content = [0; 8];
+            content.copy_from_slice(&digest.as_ref()[..8]);
+            let stamp = Stamp::template(u64::from_be_bytes(content));
+            resources.insert(Entry::template(key, stamp, template));
+        }
+        Ok(Arc::new(Self {
+            hash,
+            resources,
+            params,
+        }))
+    }
+
+    /// Its content's name.
+    #[must_use]
+    pub fn hash(&self) -> &LayerHash {
+        &self.hash
+    }
+
+    /// The names that a plane's record has to fill.
+    pub fn params(&self) -> impl Iterator<Item = &Str> {
+        self.params.iter()
+    }
+
+    /// How many objects it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.resources.count()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    /// The objects it was built of, in key order.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = LayerObject> {
+        self.resources.entries().filter_map(|entry| {
+            let object = entry.as_template()?.source();
+            let key = entry.key().clone();
+            Some(LayerObject { key, object })
+        })
+    }
+}
+
+fn content_hash(objects: &[LayerObject]) -> LayerHash {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut part = |bytes: &[u8]| {
+        context.update(&(bytes.len() as u64).to_be_bytes());
+        context.update(bytes);
+    };
+    for LayerObject { key, object } in objects {
+        part(key.as_bytes());
+        part(object.storage_version.as_bytes());
+        part(&(object.version_slot as u64).to_be_bytes());
+        part(&object.body);
+    }
+    let mut text = String::with_capacity(64);
+    for byte in context.finish().as_ref() {
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(digit), 16).expect("a nibble is a digit"));
+        }
+    }
+    LayerHash(text)
+}
+
+/// A body cut at its placeholders.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pieces: Vec<Piece>,
+    len: usize,
+    labels: Bytes,
+    storage_version: Str,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Piece {
+    Text(Bytes),
+    Version,
+    Uid,
+    UidOf(Key),
+    BirthTime,
+    Param(Str),
+}
+
+impl Template {
+    fn split(key: &Key, object: &NewObject) -> Result<Self, LayerError> {
+        let labels = object
+            .labels
+            .clone()
+            .map_or(Bytes::new(), |labels| object.body.slice(labels));
+        if placeholder(&labels).is_some() {
+            return Err(LayerError::FilledLabels(key.clone()));
+        }
+        let mut pieces = Vec::new();
+        split_text(&object.body.slice(..object.version_slot), &mut pieces);
+        pieces.push(Piece::Text(Bytes::from_static(b"\"resourceVersion\":\"")));
+        pieces.push(Piece::Version);
+        pieces.push(Piece::Text(Bytes::from_static(b"\",")));
+        split_text(&object.body.slice(object.version_slot..), &mut pieces);
+        Ok(Self {
+            pieces,
+            len: object.body.len() + 40,
+            labels,
+            storage_version: object.storage_version.clone(),
+        })
+    }
+
+    /// The object it was split from.
+    fn source(&self) -> NewObject {
+        let mut body = Vec::with_capacity(self.len);
+        let mut version_slot = 0;
+        let mut labels = None;
+        for (at, piece) in self.pieces.iter().enumerate() {
+            // The texts around the version are not the object's own.
+            let around = |near: Option<usize>| {
+                near.and_then(|near| self.pieces.get(near)) == Some(&Piece::Version)
+            };
+            match piece {
+                Piece::Text(_) if around(at.checked_add(1)) || around(at.checked_sub(1)) => {}
+                Piece::Version => version_slot = body.len(),
+                Piece::Text(text) => {
+                    let inside = slice_offset(text, &self.labels);
+                    labels = labels.or(inside.map(|start| body.len() + start));
+                    body.extend_from_slice(text);
+                }
+                Piece::Uid => body.extend_from_slice(b"${UID}"),
+                Piece::UidOf(key) => body.extend_from_slice(format!("${{UID:{key}}}").as_bytes()),
+                Piece::BirthTime => body.extend_from_slice(b"${BIRTH_TIME}"),
+                Piece::Param(name) => body.extend_from_slice(format!("${{{name}}}").as_bytes()),
+            }
+        }
+        NewObject {
+            body: body.into(),
+            version_slot,
+            labels: labels.map(|start| start..start + self.labels.len()),
+            storage_version: self.storage_version.clone(),
+            expires: None,
+            flags: crate::Flags::NONE,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
+    pub(crate) fn storage_version(&self) -> &Str {
+        &self.storage_version
+    }
+}
+
+/// Where a slice of the same allocation stands in `text`.
+fn slice_offset(text: &Bytes, slice: &Bytes) -> Option<usize> {
+    let offset = (slice.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+    (!slice.is_empty() && offset + slice.len() <= text.len()).then_some(offset)
+}
+
+/// The first placeholder: where it starts, where it ends, and what it stands for.
+fn placeholder(text: &[u8]) -> Option<(usize, usize, Piece)> {
+    let mut from = 0;
+    while let Some(found) = text[from..].windows(2).position(|pair| pair == b"${") {
+        let start = from + found;
+        from = start + 2;
+        let len = text[from..].iter().position(|byte| *byte == b'}')?;
+        let Ok(name) = std::str::from_utf8(&text[from..from + len]) else {
+            continue;
+        };
+        if let Some(piece) = piece_named(name) {
+            return Some((start, from + len + 1, piece));
+        }
+    }
+    None
+}
+
+/// What a placeholder's name stands for; `None` leaves the text as it is.
+fn piece_named(name: &str) -> Option<Piece> {
+    if let Some(key) = name.strip_prefix("UID:") {
+        return Key::from_bytes(key.as_bytes()).map(Piece::UidOf);
+    }
+    let upper = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    if name.is_empty() || !name.bytes().all(upper) {
+        return None;
+    }
+    Some(match name {
+        "UID" => Piece::Uid,
+        "BIRTH_TIME" => Piece::BirthTime,
+        _ => Piece::Param(name.into()),
+    })
+}
+
+fn split_text(text: &Bytes, pieces: &mut Vec<Piece>) {
+    let mut rest = text.clone();
+    while let Some((start, end, piece)) = placeholder(&rest) {
+        pieces.push(Piece::Text(rest.slice(..start)));
+        pieces.push(piece);
+        rest = rest.slice(end..);
+    }
+    pieces.push(Piece::Text(rest));
+    pieces.retain(|piece| !matches!(piece, Piece::Text(text) if text.is_empty()));
+}
+
+/// What makes the templates of a layer the objects of one plane.
+#[derive(Debug)]
+pub struct Fills {
+    number: u64,
+    birth: Version,
+    birth_time: Str,
+    seed: hmac::Key,
+    params: BTreeMap<Str, Vec<u8>>,
+    cache: Arc<RenderCache>,
+    /// Keeps the entries alive whose addresses stand in the cache.
+    _layer: Arc<Layer>,
+}
+
+/// What [`Fills`] are made of.
+pub(crate) struct FillsOf<'a> {
+    pub(crate) birth: Version,
+    pub(crate) birth_time: Str,
+    pub(crate) uid_seed: &'a [u8; 32],
+    pub(crate) params: &'a BTreeMap<String, String>,
+    pub(crate) layer: &'a Arc<Layer>,
+    pub(crate) cache: &'a Arc<RenderCache>,
+}
+
+impl Fills {
+    pub(crate) fn new(of: FillsOf<'_>) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            birth: of.birth,
+            birth_time: of.birth_time,
+            seed: hmac::Key::new(hmac::HMAC_SHA256, of.uid_seed),
+            params: of
+                .params
+                .iter()
+                .map(|(name, text)| (Str::from(name.as_str()), escaped(text)))
+                .collect(),
+            cache: Arc::clone(of.cache),
+            _layer: Arc::clone(of.layer),
+        })
+    }
+
+    pub(crate) fn birth(&self) -> Version {
+        self.birth
+    }
+
+    /// The body of a template in this plane, from the cache if it is there.
+    pub(crate) fn render(&self, entry: &Arc<Entry>, template: &Template) -> Bytes {
+        let place = (self.number, Arc::as_ptr(entry) as usize);
+        if let Some(body) = self.cache.get(place) {
+            return body;
+        }
+        let body = self.render_at(entry.key(), template, self.birth);
+        self.cache.put(place, body.clone());
+        body
+    }
+
+    /// The body of a template in this plane, with a version of one's choice.
+    pub(crate) fn render_at(&self, key: &Key, template: &Template, version: Version) -> Bytes {
+        let mut body = BytesMut::with_capacity(template.len + 64);
+        for piece in &template.pieces {
+            match piece {
+                Piece::Text(text) => body.put_slice(text),
+                Piece::Version => body.put_slice(version.to_string().as_bytes()),
+                Piece::Uid => body.put_slice(self.uid(key).as_bytes()),
+                Piece::UidOf(other) => body.put_slice(self.uid(other).as_bytes()),
+                Piece::BirthTime => body.put_slice(self.birth_time.as_bytes()),
+                Piece::Param(name) => {
+                    let text = self.params.get(name);
+                    body.put_slice(text.expect("open checked that the record fills all names"));
+                }
+            }
+        }
+        body.freeze()
+    }
+
+    /// The uid of a template in this plane: version-4 shaped bits that nobody can guess from its
+    /// name, and that differ when a plane's name comes back.
+    fn uid(&self, key: &Key) -> Str {
+        let tag = hmac::sign(&self.seed, key.as_bytes());
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&tag.as_ref()[..16]);
+        bits[6] = bits[6] & 0x0F | 0x40;
+        bits[8] = bits[8] & 0x3F | 0x80;
+        let mut text = Str::with_capacity(36);
+        for (at, byte) in bits.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            for digit in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(u32::from(digit), 16).expect("a nibble is a digit"));
+            }
+        }
+        text
+    }
+}
+
+/// The seed of the uids of one plane's templates.
+#[must_use]
+pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, store_secret);
+    let mut context = hmac::Context::with_key(&key);
+    context.update(b"template uid\0");
+    context.update(plane.as_bytes());
+    context.update(&birth.raw().to_be_bytes());
+    let mut seed = [0; 32];
+    seed.copy_from_slice(context.sign().as_ref());
+    seed
+}
+
+/// Text as the inside of a JSON string, escaped as Go does it for HTML.
+fn escaped(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            '\u{8}' => out.extend_from_slice(b"\\b"),
+            '\u{c}' => out.extend_from_slice(b"\\f"),
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
+            }
+            _ => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out
+}
+
+/// Rendered templates of all planes of a store, bounded in bytes, oldest out first.
+#[derive(Debug)]
+pub(crate) struct RenderCache {
+    inner: Mutex<Rendered>,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Rendered {
+    bodies: HashMap<(u64, usize), Bytes>,
+    order: VecDeque<(u64, usize)>,
+    bytes: usize,
+}
+
+impl RenderCache {
+    pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mutex::default(),
+            bytes_max,
+        })
+    }
+
+    fn get(&self, place: (u64, usize)) -> Option<Bytes> {
+        self.inner.lock().bodies.get(&place).cloned()
+    }
+
+    fn put(&self, place: (u64, usize), body: Bytes) {
+        let mut inner = self.inner.lock();
+        inner.bytes += body.len();
+        if let Some(old) = inner.bodies.insert(place, body) {
+            inner.bytes -= old.len();
+        } else {
+            inner.order.push_back(place);
+        }
+        while inner.bytes > self.bytes_max {
+            let Some(oldest) = inner.order.pop_front() else {
+                break;
+            };
+            if let Some(old) = inner.bodies.remove(&oldest) {
+                inner.bytes -= old.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "layer/tests.rs"]
+mod tests;

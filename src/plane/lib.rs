@@ -1,0 +1,55 @@
+//! One control plane in memory: a sorted map over a layer, a sequencer, a log with its watchers,
+//! and the committer that all planes of a store share.
+//!
+//! A reader takes a [`Snapshot`] and reads a consistent cut without locks. A writer prepares
+//! against [`Plane::accepted`] and hands a [`Write`] to [`Plane::submit`]: operations, and the
+//! claims they rest on. Every answer that is not the acknowledgement of a write of its own needs
+//! [`Plane::answerable`] and, if it was computed from an accepted cut, [`Plane::settled`].
+//!
+//! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
+//! What is published is durable; what is told to anybody is published.
+
+mod claim;
+mod committer;
+mod entry;
+mod guard;
+mod index;
+mod intern;
+mod key;
+mod layer;
+mod load;
+mod log;
+mod params;
+mod plane;
+mod record;
+mod sequencer;
+mod settle;
+mod shelf;
+mod state;
+mod tree;
+mod turn;
+mod version;
+mod watch;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, Written};
+pub use committer::{Committer, DeleteError, delete_range};
+pub use entry::{Entry, Flags, NewObject, ObjectRef};
+pub use guard::{Answerable, BarrierError, CommitGuard, NotAnswerable, SoleHolder};
+pub use index::{Index, IndexId, IndexRow};
+pub use key::{Key, Prefix};
+pub use layer::{Fills, Layer, LayerError, LayerHash, LayerObject, uid_seed};
+pub use load::OpenError;
+pub use log::{Event, LogBounds};
+pub use params::{LayerLink, PlaneParams, PlaneRecord};
+pub use plane::{Plane, PlaneStats, Settled};
+pub use record::RecordError;
+pub use shelf::{ShelfError, load_layer, save_layer};
+pub use state::{Snapshot, Start};
+pub use turn::TurnGuard;
+pub use version::{Base, Stamp, Version};
+pub use watch::{AtError, Ended, Next, WatchError, WatchFrom, WatchScope, Watcher};

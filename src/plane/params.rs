@@ -1,0 +1,68 @@
+//! What a plane is opened with, and what of it stands in the directory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use polyplane_storage::Revision;
+
+use crate::committer::Committer;
+use crate::guard::CommitGuard;
+use crate::index::Index;
+use crate::layer::{Layer, LayerHash};
+use crate::log::LogBounds;
+use crate::version::Version;
+
+/// What stands in the directory about a plane, fixed at birth.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlaneRecord {
+    /// Its id, never used again.
+    pub id: String,
+    /// What is added to the store's revisions.
+    #[serde(default)]
+    pub base: u64,
+    /// The version of its birth where it is not that of the record's first put: after a move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub birth: Option<Version>,
+    /// The chain of its layers, oldest first.
+    #[serde(default)]
+    pub layers: Vec<LayerLink>,
+    /// What fills the placeholders of the layer: serving CA, client CA certificate, addresses.
+    #[serde(default)]
+    pub params: BTreeMap<String, String>,
+}
+
+/// One layer a plane has come to.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LayerLink {
+    /// The layer.
+    pub hash: LayerHash,
+    /// The version of the step to it; none for the layer of the birth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<Version>,
+}
+
+/// What a plane is opened with.
+pub struct PlaneParams {
+    /// Its directory record.
+    pub record: PlaneRecord,
+    /// The version of the record's first put, in the plane's own base.
+    pub born: Version,
+    /// The time of the record's first put, RFC 3339.
+    pub born_at: String,
+    /// The layer that the record's chain ends with.
+    pub layer: Arc<Layer>,
+    /// Seed of the uids of layer objects, see [`crate::uid_seed`].
+    pub uid_seed: [u8; 32],
+    /// Indexes that claims ask, by [`crate::IndexId`].
+    pub indexes: Vec<Arc<dyn Index>>,
+    /// The committer of the plane's store.
+    pub committer: Arc<Committer>,
+    /// The fence's holder.
+    pub guard: Arc<dyn CommitGuard>,
+    /// The revision at which the fence was acquired.
+    pub acquired: Revision,
+    /// How much of the log is kept.
+    pub log: LogBounds,
+}

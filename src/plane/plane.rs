@@ -1,0 +1,582 @@
+//! One control plane in memory: what readers, writers and watchers call.
+//!
+//! Knows keys, bytes, versions and claims. Knows no kinds and no HTTP.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use polyplane_storage::{Revision, Store};
+use tokio::sync::{Notify, OnceCell, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::claim::{Committed, Operation, SubmitError, Write};
+use crate::committer::Committer;
+use crate::entry::Entry;
+use crate::guard::{Answerable, CommitGuard, NotAnswerable};
+use crate::key::{Key, Prefix};
+use crate::layer::Layer;
+use crate::log::Log;
+use crate::params::PlaneParams;
+use crate::record::{KeySpace, header_len};
+use crate::sequencer::{Budget, Mode, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell};
+use crate::state::{Context, Root, Snapshot};
+use crate::turn::{TurnGuard, Turns};
+use crate::version::{Base, Stamp, Version};
+use crate::watch::{AtError, Ended, WatchError, WatchFrom, WatchScope, Watcher};
+
+/// How often a wait for something that tells nobody looks again.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A read-only plane tries the store again at most so often.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether what an accepted cut showed has become durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// Everything in it is durable: the answer may be given.
+    Stands,
+    /// Some of it came to nothing: compute the answer again.
+    Recompute,
+}
+
+/// Figures of one plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlaneStats {
+    /// Objects, layer included.
+    pub objects: usize,
+    /// Bytes of its own objects.
+    pub own_bytes: u64,
+    /// Open watches.
+    pub watchers: usize,
+    /// Bytes of the log.
+    pub log_bytes: usize,
+    /// Writes that wait for a transaction.
+    pub queued: usize,
+}
+
+/// One control plane in its owner's memory. Opened with [`Plane::open`].
+pub struct Plane {
+    id: String,
+    base: Base,
+    context: Context,
+    layer: Arc<Layer>,
+    keys: KeySpace,
+    committer: Arc<Committer>,
+    guard: Arc<dyn CommitGuard>,
+    published: ArcSwap<Root>,
+    log: Log,
+    sequencer: Mutex<Sequencer>,
+    /// Told whenever a part is settled or the mode changes.
+    changed: Notify,
+    turns: Arc<Turns>,
+    expiries: Mutex<BTreeSet<(u64, Key)>>,
+    watchers: AtomicUsize,
+    /// The newest revision that has landed here or was loaded.
+    revision: AtomicU64,
+    acquired: Revision,
+    /// What the plane was when it was opened.
+    opened: Opened,
+    history: OnceCell<()>,
+    probed: Mutex<Option<Instant>>,
+}
+
+/// What a load found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opened {
+    /// Everything up to this revision was read.
+    pub(crate) revision: Revision,
+    /// The version the log begins after until history is read.
+    pub(crate) head: Version,
+}
+
+/// A plane's parts, as the load hands them over.
+pub(crate) struct Parts {
+    pub(crate) params: PlaneParams,
+    pub(crate) context: Context,
+    pub(crate) keys: KeySpace,
+    pub(crate) root: Root,
+    pub(crate) opened: Opened,
+    pub(crate) expiries: BTreeSet<(u64, Key)>,
+}
+
+impl Plane {
+    pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
+        let Parts {
+            params,
+            context,
+            keys,
+            root,
+            opened,
+            expiries,
+        } = parts;
+        Arc::new(Self {
+            id: params.record.id,
+            base: Base(params.record.base),
+            context,
+            layer: params.layer,
+            keys,
+            committer: params.committer,
+            guard: params.guard,
+            log: Log::new(root.head, params.log),
+            sequencer: Mutex::new(Sequencer::new(root.clone())),
+            published: ArcSwap::from_pointee(root),
+            changed: Notify::new(),
+            turns: Arc::default(),
+            expiries: Mutex::new(expiries),
+            watchers: AtomicUsize::new(0),
+            revision: AtomicU64::new(opened.revision.0),
+            acquired: params.acquired,
+            opened,
+            history: OnceCell::new(),
+            probed: Mutex::new(None),
+        })
+    }
+
+    /// The plane's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What is added to the store's revisions.
+    #[must_use]
+    pub fn base(&self) -> Base {
+        self.base
+    }
+
+    /// The published state: everything in it is durable.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::published(self.published.load_full(), Arc::clone(&self.context.fills))
+    }
+
+    /// The newest accepted state, writes under way included: what a write is prepared against. An
+    /// answer computed from it needs [`Self::settled`].
+    #[must_use]
+    pub fn accepted(&self) -> Snapshot {
+        let (root, cut) = self.sequencer.lock().accepted();
+        Snapshot::accepted(Arc::new(root), Arc::clone(&self.context.fills), cut)
+    }
+
+    /// Checks the claims, gives the write its place, and waits until it is durable.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; each variant says what is known to have happened.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the write back.
+    pub async fn submit(self: &Arc<Self>, write: Write) -> Result<Committed, SubmitError> {
+        let Write {
+            operations,
+            claims,
+            deadline,
+        } = write;
+        let (steps, bytes) = self.steps(operations)?;
+        let (reply, answer) = oneshot::channel();
+        let mut queued = Queued::new(steps, bytes, reply);
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let accepted = self.sequencer.lock().accept(queued, &claims, &self.context);
+            match accepted {
+                Ok(tell) => {
+                    self.tell(tell);
+                    break;
+                }
+                Err(NotAccepted::Wait(write)) => {
+                    queued = write;
+                    until(deadline, changed).await?;
+                }
+                Err(NotAccepted::Answer(error)) => {
+                    if matches!(error, SubmitError::ReadOnly(_)) {
+                        self.probe_soon();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let answer = until(deadline, answer).await?;
+        answer.unwrap_or(Err(SubmitError::Deadline))
+    }
+
+    /// Waits until every write that a cut shows is settled.
+    pub async fn settled(&self, cut: &Snapshot) -> Settled {
+        let Some(cut) = cut.cut() else {
+            return Settled::Stands;
+        };
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            match self.sequencer.lock().standing(cut) {
+                Standing::Stands => return Settled::Stands,
+                Standing::Withdrawn => return Settled::Recompute,
+                Standing::Pending => {}
+            }
+            changed.await;
+        }
+    }
+
+    /// A place in the queue of those whose claims on a key have failed: first come, first served.
+    pub async fn turn(&self, key: &Key) -> TurnGuard {
+        Turns::take(&self.turns, key).await
+    }
+
+    /// Waits for the right to answer from memory: tenure and read lease.
+    ///
+    /// # Errors
+    /// The tenure has ended, or the deadline passed.
+    pub async fn answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
+        if matches!(self.sequencer.lock().mode, Mode::Ended(_)) {
+            return Err(NotAnswerable::Lost);
+        }
+        match self.guard.answerable() {
+            Answerable::Yes => Ok(()),
+            Answerable::Wait => self.guard.until_answerable(deadline).await,
+            Answerable::Lost => Err(NotAnswerable::Lost),
+        }
+    }
+
+    /// The plane exactly as it was at a version, as far as the objects under `prefix` go.
+    ///
+    /// # Errors
+    /// The version is not inside the log.
+    pub async fn at(
+        self: &Arc<Self>,
+        version: Version,
+        prefix: &Prefix,
+    ) -> Result<Snapshot, AtError> {
+        let current = self.seen();
+        if version > current {
+            return Err(AtError::Future { current });
+        }
+        let read = || {
+            let published = || self.published.load_full();
+            self.log.undo_list(prefix, version, published)
+        };
+        let (mut newest, mut later) = read();
+        if later.is_none() {
+            self.load_history_once().await;
+            (newest, later) = read();
+        }
+        let later = later.ok_or(AtError::Expired)?;
+        let mut root = (*newest).clone();
+        for event in later {
+            match event.previous() {
+                Some(previous) => root.replace(Arc::clone(previous.entry())),
+                None => {
+                    root.resources.remove(event.key());
+                }
+            }
+        }
+        Ok(Snapshot::at(root, Arc::clone(&self.context.fills), version))
+    }
+
+    /// Begins a watch. One from before the plane was opened waits for its history.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub async fn watch(
+        self: &Arc<Self>,
+        scope: WatchScope,
+        from: WatchFrom,
+    ) -> Result<Watcher, WatchError> {
+        if let Mode::Ended(ended) = self.sequencer.lock().mode {
+            return Err(WatchError::Ended(ended));
+        }
+        let told = match from {
+            WatchFrom::Now => self.log.appended(),
+            WatchFrom::After(version) => version,
+        };
+        let current = self.seen();
+        if told > current {
+            return Err(WatchError::Future { current });
+        }
+        let hub = self.log.hub(&scope.resource());
+        if hub.place_after(told).is_none() {
+            self.load_history_once().await;
+        }
+        Watcher::new(Arc::clone(self), scope, hub, told).ok_or(WatchError::Expired)
+    }
+
+    /// The version of the objects that the plane was born with.
+    pub(crate) fn birth(&self) -> Version {
+        self.context.fills.birth()
+    }
+
+    /// The newest version that this plane, here or at an earlier owner, can have told anybody.
+    #[must_use]
+    pub fn seen(&self) -> Version {
+        let observed = self.guard.observed().max(self.acquired);
+        self.log.appended().max(Version::after(self.base, observed))
+    }
+
+    /// Waits until a version is no longer in the future; says whether it came before the deadline.
+    pub async fn reached(&self, version: Version, deadline: Instant) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.seen() >= version {
+                return true;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            // Member reads tell nobody, so the wait looks up now and then.
+            let _ = timeout_at(deadline.min(now + LOOK_EVERY), changed).await;
+        }
+    }
+
+    /// Ends the watches of a resource whose kind has changed. New ones may begin at once.
+    pub fn end_watches(&self, resource: &Prefix) {
+        self.log.end_resource(resource);
+    }
+
+    /// Objects whose time has come, oldest first.
+    #[must_use]
+    pub fn expired(&self, now: u64, limit: usize) -> Vec<Key> {
+        let expiries = self.expiries.lock();
+        expiries
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .take(limit)
+            .map(|(_, key)| key.clone())
+            .collect()
+    }
+
+    /// Drops log events that are too old. For a clock that runs for all planes together.
+    pub fn sweep_log(&self) {
+        self.log.sweep(Instant::now());
+    }
+
+    /// Stops accepting writes, finishes what is queued, and ends all watches. Afterwards the plane
+    /// answers nothing. While the store does not answer this waits for it.
+    pub async fn close(&self, ended: Ended) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.sequencer.lock().close(ended) {
+                break;
+            }
+            changed.await;
+        }
+        self.log.end(ended);
+        self.changed.notify_waiters();
+    }
+
+    /// Figures of the plane.
+    #[must_use]
+    pub fn stats(&self) -> PlaneStats {
+        let snapshot = self.snapshot();
+        PlaneStats {
+            objects: snapshot.objects(),
+            own_bytes: snapshot.own_bytes(),
+            watchers: self.watchers.load(Ordering::Relaxed),
+            log_bytes: self.log.bytes(),
+            queued: self.sequencer.lock().queued(),
+        }
+    }
+
+    /// Why writes are refused at the moment, if they are for the store's sake.
+    #[must_use]
+    pub fn read_only(&self) -> Option<String> {
+        match &self.sequencer.lock().mode {
+            Mode::ReadOnly(reason) => Some(reason.clone()),
+            Mode::Accepting | Mode::Settling | Mode::Closing | Mode::Ended(_) => None,
+        }
+    }
+
+    /// The operations as they wait, with their bytes in the store; refused if no store takes them.
+    fn steps(&self, operations: Vec<Operation>) -> Result<(Vec<Step>, usize), SubmitError> {
+        static STAMPS: AtomicU64 = AtomicU64::new(1);
+        if operations.is_empty() {
+            return Err(SubmitError::Malformed("no operation"));
+        }
+        if operations.len() > Write::OPERATIONS_MAX {
+            return Err(SubmitError::Malformed("more operations than a transaction"));
+        }
+        let limits = self.committer.limits();
+        let mut keys = BTreeSet::new();
+        let mut total = 0;
+        let mut steps = Vec::with_capacity(operations.len());
+        for operation in &operations {
+            if !keys.insert(operation.key()) {
+                return Err(SubmitError::Malformed("a key stands in two operations"));
+            }
+        }
+        drop(keys);
+        for operation in operations {
+            let key_bytes = operation.key().as_bytes().len() + self.keys.overhead();
+            let value_bytes = match &operation {
+                Operation::Put { object, .. } => header_len(object) + object.body.len(),
+                Operation::Delete { .. } => 0,
+            };
+            check_size(value_bytes, limits.value_bytes_max)?;
+            check_size(key_bytes, limits.key_bytes_max)?;
+            total += key_bytes + value_bytes;
+            steps.push(match operation {
+                Operation::Put { key, object } => {
+                    let stamp = Stamp::sequenced(STAMPS.fetch_add(1, Ordering::Relaxed));
+                    Step::Put(Entry::in_flight(key, stamp, object))
+                }
+                Operation::Delete { key } => Step::Delete(key),
+            });
+        }
+        check_size(total, limits.txn_bytes_max)?;
+        Ok((steps, total))
+    }
+
+    fn probe_soon(self: &Arc<Self>) {
+        let now = Instant::now();
+        let mut probed = self.probed.lock();
+        if probed.is_some_and(|at| now < at + PROBE_EVERY) {
+            return;
+        }
+        *probed = Some(now);
+        let plane = Arc::clone(self);
+        // One short write; nobody waits for it.
+        tokio::spawn(async move {
+            if plane.guard.barrier().await.is_ok() {
+                plane.sequencer.lock().writable();
+                plane.changed.notify_waiters();
+            }
+        });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.sequencer.lock().mode != Mode::Settling
+    }
+
+    #[cfg(test)]
+    pub(crate) fn turn_queues(&self) -> usize {
+        self.turns.queues()
+    }
+
+    async fn load_history_once(&self) {
+        // An error has been logged; whoever asks gets what the log has.
+        let _ = self.history.get_or_try_init(|| self.load_history()).await;
+    }
+}
+
+/// What the other modules of this crate need of a plane.
+impl Plane {
+    pub(crate) fn tell(self: &Arc<Self>, tell: Tell) {
+        match tell {
+            Tell::Committer => self.committer.ready(Arc::clone(self)),
+            Tell::Nobody => {}
+        }
+    }
+
+    pub(crate) fn take(&self, budget: Budget) -> Taken {
+        self.sequencer.lock().take(budget)
+    }
+
+    pub(crate) fn sequencer(&self) -> &Mutex<Sequencer> {
+        &self.sequencer
+    }
+
+    pub(crate) fn publish(&self, root: Root) {
+        self.published.store(Arc::new(root));
+    }
+
+    pub(crate) fn published(&self) -> Arc<Root> {
+        self.published.load_full()
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn layer(&self) -> &Layer {
+        &self.layer
+    }
+
+    pub(crate) fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    pub(crate) fn guard(&self) -> &Arc<dyn CommitGuard> {
+        &self.guard
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        self.committer.store()
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn opened(&self) -> Opened {
+        self.opened
+    }
+
+    pub(crate) fn changed(&self) {
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn expiries(&self) -> &Mutex<BTreeSet<(u64, Key)>> {
+        &self.expiries
+    }
+
+    /// The newest revision that has landed here or was loaded.
+    pub(crate) fn revision(&self) -> Revision {
+        Revision(self.revision.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_revision(&self, revision: Revision) {
+        self.revision.fetch_max(revision.0, Ordering::AcqRel);
+    }
+
+    /// What a bookmark may name: the published head, or the newest member read while no part is
+    /// under way or unsettled. What is sent later is beyond that read.
+    pub(crate) fn bookmark_version(&self) -> Version {
+        let sequencer = self.sequencer.lock();
+        let appended = self.log.appended();
+        if !sequencer.is_settled() || self.guard.answerable() == Answerable::Lost {
+            return appended;
+        }
+        appended.max(Version::after(self.base, self.guard.observed()))
+    }
+
+    pub(crate) fn watcher_came(&self) {
+        self.watchers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn watcher_went(&self) {
+        self.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plane")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_size(bytes: usize, bytes_max: usize) -> Result<(), SubmitError> {
+    if bytes > bytes_max {
+        return Err(SubmitError::TooLarge { bytes, bytes_max });
+    }
+    Ok(())
+}
+
+async fn until<F: Future>(deadline: Option<Instant>, wait: F) -> Result<F::Output, SubmitError> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, wait)
+            .await
+            .map_err(|_| SubmitError::Deadline),
+        None => Ok(wait.await),
+    }
+}

@@ -1,0 +1,295 @@
+//! What stands in the store: the header of each value, and where a plane's keys are.
+//!
+//! A value is a header and a body without `resourceVersion`. Every part of a transaction can be
+//! read back as the same events with the same versions: puts carry their index and the version they
+//! replaced; a part with a delete ends with the plane's head record, which carries the part's first
+//! index and the versions of what was deleted.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use polyplane_apimachinery::Str;
+use polyplane_storage::prefix_end;
+
+use crate::entry::{Flags, NewObject, Versions};
+use crate::key::Key;
+use crate::version::Version;
+
+/// The newest form of a value that this program writes and reads.
+const FORMAT: u8 = 1;
+const OBJECT: u8 = 0;
+const TOMBSTONE: u8 = 1;
+const HEAD: u8 = 2;
+/// Format, kind and index.
+const START_LEN: usize = 3;
+/// What follows in an object before the storage version: flags, two versions, expiry, slot, labels.
+const OBJECT_LEN: usize = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 1;
+
+/// Where the keys of one plane stand in the store.
+#[derive(Debug, Clone)]
+pub(crate) struct KeySpace {
+    objects: Bytes,
+    head: Bytes,
+    all: Bytes,
+}
+
+impl KeySpace {
+    pub(crate) fn new(plane: &str) -> Self {
+        Self {
+            objects: format!("p/{plane}/o/").into(),
+            head: format!("p/{plane}/h").into(),
+            all: format!("p/{plane}/").into(),
+        }
+    }
+
+    /// The bounds of everything the plane has in the store.
+    pub(crate) fn bounds(&self) -> (Bytes, Bytes) {
+        (self.all.clone(), prefix_end(&self.all))
+    }
+
+    /// Bytes that a store key has beside the object's.
+    pub(crate) fn overhead(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(crate) fn head(&self) -> Bytes {
+        self.head.clone()
+    }
+
+    pub(crate) fn object(&self, key: &Key) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(self.objects.len() + key.as_bytes().len());
+        bytes.put_slice(&self.objects);
+        bytes.put_slice(key.as_bytes());
+        bytes.freeze()
+    }
+
+    /// The object a store key belongs to; `None` for the head record.
+    pub(crate) fn key_of(&self, stored: &[u8]) -> Result<Option<Key>, RecordError> {
+        if stored == &*self.head {
+            return Ok(None);
+        }
+        stored
+            .strip_prefix(&*self.objects)
+            .and_then(Key::from_bytes)
+            .map(Some)
+            .ok_or(RecordError::Key)
+    }
+}
+
+/// Why a value cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// A newer program wrote it.
+    #[error("a value has format {0}, this program reads up to {FORMAT}")]
+    Newer(u8),
+    /// It is not what a program of ours writes.
+    #[error("a value is damaged")]
+    Damaged,
+    /// A key of the plane's range has no meaning.
+    #[error("a key in the range of the control plane has no meaning")]
+    Key,
+}
+
+/// What an event replaced, and where it stands in its transaction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) index: u8,
+    /// The version of what was replaced; zero if nothing was.
+    pub(crate) previous: Version,
+    /// The version of the object's first write; zero if this is it.
+    pub(crate) created: Version,
+}
+
+/// A value read back.
+#[derive(Debug)]
+pub(crate) enum Record {
+    Object { place: Place, object: NewObject },
+    Tombstone { index: u8, previous: Version },
+    Head { index: u8, deleted: Vec<Version> },
+}
+
+impl Place {
+    /// The versions of the object, given that of its event.
+    pub(crate) fn versions(&self, version: Version) -> Versions {
+        let created = if self.created == Version::ZERO {
+            version
+        } else {
+            self.created
+        };
+        Versions { version, created }
+    }
+}
+
+/// Bytes of the header of an object's value.
+pub(crate) fn header_len(object: &NewObject) -> usize {
+    START_LEN + OBJECT_LEN + object.storage_version.len()
+}
+
+pub(crate) fn encode_object(place: Place, object: &NewObject) -> Bytes {
+    let offset = |at: usize| u32::try_from(at).expect("bodies are bounded far below 4 GiB");
+    let mut out = BytesMut::with_capacity(header_len(object) + object.body.len());
+    start(&mut out, OBJECT, place.index);
+    out.put_u8(object.flags.0);
+    out.put_u64(place.previous.raw());
+    out.put_u64(place.created.raw());
+    out.put_u64(object.expires.unwrap_or_default());
+    out.put_u32(offset(object.version_slot));
+    let labels = object.labels.clone().unwrap_or_default();
+    out.put_u32(offset(labels.start));
+    out.put_u32(offset(labels.len()));
+    out.put_u8(u8::try_from(object.storage_version.len()).expect("API versions are short"));
+    out.put_slice(object.storage_version.as_bytes());
+    out.put_slice(&object.body);
+    out.freeze()
+}
+
+pub(crate) fn encode_tombstone(index: u8, previous: Version) -> Bytes {
+    let mut out = BytesMut::with_capacity(START_LEN + 8);
+    start(&mut out, TOMBSTONE, index);
+    out.put_u64(previous.raw());
+    out.freeze()
+}
+
+pub(crate) fn encode_head(index: u8, deleted: &[Version]) -> Bytes {
+    let mut out = BytesMut::with_capacity(START_LEN + 8 * deleted.len());
+    start(&mut out, HEAD, index);
+    for version in deleted {
+        out.put_u64(version.raw());
+    }
+    out.freeze()
+}
+
+fn start(out: &mut BytesMut, kind: u8, index: u8) {
+    out.put_u8(FORMAT);
+    out.put_u8(kind);
+    out.put_u8(index);
+}
+
+pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
+    let mut rest = value.clone();
+    if rest.len() < START_LEN {
+        return Err(RecordError::Damaged);
+    }
+    let format = rest.get_u8();
+    if format > FORMAT {
+        return Err(RecordError::Newer(format));
+    }
+    let kind = rest.get_u8();
+    let index = rest.get_u8();
+    match kind {
+        OBJECT if format == FORMAT => decode_object(index, rest),
+        TOMBSTONE if format == FORMAT && rest.len() == 8 => Ok(Record::Tombstone {
+            index,
+            previous: Version::from_raw(rest.get_u64()),
+        }),
+        HEAD if format == FORMAT && rest.len().is_multiple_of(8) => {
+            let mut deleted = Vec::with_capacity(rest.len() / 8);
+            while rest.has_remaining() {
+                deleted.push(Version::from_raw(rest.get_u64()));
+            }
+            Ok(Record::Head { index, deleted })
+        }
+        _ => Err(RecordError::Damaged),
+    }
+}
+
+fn decode_object(index: u8, mut rest: Bytes) -> Result<Record, RecordError> {
+    if rest.len() < OBJECT_LEN {
+        return Err(RecordError::Damaged);
+    }
+    let flags = Flags(rest.get_u8());
+    let previous = Version::from_raw(rest.get_u64());
+    let created = Version::from_raw(rest.get_u64());
+    let expires = rest.get_u64();
+    let version_slot = rest.get_u32() as usize;
+    let labels_start = rest.get_u32() as usize;
+    let labels_len = rest.get_u32() as usize;
+    let version_len = rest.get_u8() as usize;
+    if rest.len() < version_len {
+        return Err(RecordError::Damaged);
+    }
+    let version_text = rest.split_to(version_len);
+    let storage_version = std::str::from_utf8(&version_text).map_err(|_| RecordError::Damaged)?;
+    let body = rest;
+    if version_slot > body.len() || labels_start + labels_len > body.len() {
+        return Err(RecordError::Damaged);
+    }
+    let object = NewObject {
+        version_slot,
+        labels: (labels_len > 0).then(|| labels_start..labels_start + labels_len),
+        storage_version: Str::from(storage_version),
+        expires: (expires != 0).then_some(expires),
+        flags,
+        body,
+    };
+    let place = Place {
+        index,
+        previous,
+        created,
+    };
+    Ok(Record::Object { place, object })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::object;
+
+    #[test]
+    fn values_read_back_as_written() {
+        let mut wanted = object("a", "x", "1");
+        wanted.expires = Some(99);
+        wanted.flags = Flags::TERMINATING;
+        let place = Place {
+            index: 7,
+            previous: Version::from_raw(5),
+            created: Version::from_raw(3),
+        };
+        let value = encode_object(place, &wanted);
+        let Ok(Record::Object { place, object }) = decode(&value) else {
+            panic!("an object was written");
+        };
+        assert_eq!(
+            (place.index, place.previous.raw(), place.created.raw()),
+            (7, 5, 3)
+        );
+        assert_eq!(object.body, wanted.body);
+        assert_eq!(object.labels, wanted.labels);
+        assert_eq!(object.version_slot, wanted.version_slot);
+        assert_eq!(
+            (object.expires, object.flags),
+            (Some(99), Flags::TERMINATING)
+        );
+        for len in 0..START_LEN + OBJECT_LEN {
+            assert!(decode(&value.slice(..len)).is_err(), "{len} bytes of it");
+        }
+
+        let head = encode_head(4, &[Version::from_raw(8), Version::from_raw(9)]);
+        let Ok(Record::Head { index: 4, deleted }) = decode(&head) else {
+            panic!("a head record was written");
+        };
+        assert_eq!(deleted, [Version::from_raw(8), Version::from_raw(9)]);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_by_name() {
+        let mut value = BytesMut::from(&encode_tombstone(0, Version::ZERO)[..]);
+        value[0] = FORMAT + 1;
+        assert!(matches!(
+            decode(&value.freeze()),
+            Err(RecordError::Newer(2))
+        ));
+    }
+
+    #[test]
+    fn the_keys_of_two_planes_never_meet() {
+        let a = KeySpace::new("a");
+        let (start, end) = a.bounds();
+        let key = Key::new("", "configmaps", Some("ns"), "x");
+        let inside = |stored: &Bytes| start <= *stored && *stored < end;
+        assert!(inside(&a.object(&key)) && inside(&a.head()));
+        for other in ["a0", "A", "a-", "b"] {
+            assert!(!inside(&KeySpace::new(other).object(&key)), "{other}");
+        }
+        assert_eq!(a.key_of(&a.object(&key)), Ok(Some(key)));
+        assert_eq!(a.key_of(&a.head()), Ok(None));
+    }
+}

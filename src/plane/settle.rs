@@ -1,0 +1,262 @@
+//! What becomes of a part once the store has answered, or has not.
+//!
+//! Nothing is acknowledged before it is durable, and a part is sent once. An unknown outcome is
+//! settled by a write, never by a read: the fence is put again, which no older transaction
+//! survives, and the store's history then tells what landed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyplane_storage::{ReadError, Rejection, Revision};
+
+use crate::claim::{Committed, SubmitError, Written};
+use crate::committer::Part;
+use crate::entry::{Entry, Versions};
+use crate::guard::BarrierError;
+use crate::log::Event;
+use crate::plane::Plane;
+use crate::sequencer::{Mode, Queued, Step, last_position};
+use crate::state::Root;
+use crate::version::Version;
+use crate::watch::Ended;
+
+/// How long a failed attempt to settle waits for the next, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// A part's outcome where the store did not tell.
+enum Outcome {
+    Done(Revision),
+    NotDone,
+    /// The plane ended before it could be known.
+    NeverKnown,
+}
+
+/// A durable part, worked out before anything of it shows.
+struct Landing {
+    root: Root,
+    events: Vec<Arc<Event>>,
+    entries: Vec<Arc<Entry>>,
+    answers: Vec<Committed>,
+}
+
+impl Plane {
+    /// A part is durable: publish it, show it to watchers, answer its callers.
+    pub(crate) fn land(self: Arc<Self>, part: Part, revision: Revision) {
+        let landing = self.work_out(&part, revision);
+        self.note_expiries(&landing.events);
+        self.set_revision(revision);
+        let published = landing.root.clone();
+        self.log().append(&landing.events, published.head, || {
+            self.publish(landing.root);
+        });
+        let last = last_position(&part.writes);
+        let tell = self
+            .sequencer()
+            .lock()
+            .landed(last, &published, &landing.entries);
+        for (write, answer) in part.writes.into_iter().zip(landing.answers) {
+            write.answer(Ok(answer));
+        }
+        self.changed();
+        self.tell(tell);
+    }
+
+    /// The store refused a part for good.
+    pub(crate) fn reject(self: Arc<Self>, part: Part, rejection: &Rejection) {
+        let behind = {
+            let mut sequencer = self.sequencer().lock();
+            sequencer.rejected(&rejection.to_string());
+            sequencer.withdraw(&self.published())
+        };
+        for write in part.writes {
+            write.answer(Err(SubmitError::Refused(rejection.clone())));
+        }
+        answer_all(behind, &SubmitError::Withdrawn);
+        self.changed();
+    }
+
+    /// A part was refused for another plane's sake: it goes again unchanged.
+    pub(crate) fn again(self: Arc<Self>, part: Part) {
+        let tell = self.sequencer().lock().again(part.writes);
+        self.tell(tell);
+    }
+
+    /// The fence is another's: nothing of the part was done, and nothing will be.
+    pub(crate) fn lose(self: Arc<Self>, part: Part) {
+        answer_all(part.writes, &SubmitError::Lost);
+        self.end_lost();
+    }
+
+    /// The store did not say what became of a part.
+    pub(crate) async fn settle(self: Arc<Self>, part: Part, reason: String) {
+        tracing::warn!(
+            plane = self.id(),
+            reason,
+            "the outcome of a commit is unknown"
+        );
+        self.sequencer().lock().settling();
+        let (fence, outcome) = self.find_out(&part).await;
+        match outcome {
+            Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
+            Outcome::NotDone => {
+                let behind = self.sequencer().lock().withdraw(&self.published());
+                answer_all(part.writes, &SubmitError::Unavailable(reason));
+                answer_all(behind, &SubmitError::Withdrawn);
+                self.changed();
+            }
+            Outcome::NeverKnown => {
+                answer_all(part.writes, &SubmitError::Deadline);
+                self.end_lost();
+            }
+        }
+        if fence == Fence::Lost {
+            self.end_lost();
+        }
+    }
+
+    /// Puts the fence again until there is a final reply, then reads what landed before it.
+    async fn find_out(&self, part: &Part) -> (Fence, Outcome) {
+        let mut wait = RETRY_FIRST;
+        let fence = loop {
+            match self.guard().barrier().await {
+                Ok(_) => break Fence::Held,
+                Err(BarrierError::Lost) => break Fence::Lost,
+                Err(BarrierError::Unavailable(error)) => {
+                    tracing::debug!(plane = self.id(), error, "the barrier did not stand yet");
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        };
+        let (start, end) = self.keys().bounds();
+        let after = self.revision();
+        loop {
+            match self
+                .store()
+                .history(start.clone(), end.clone(), after)
+                .await
+            {
+                Ok(history) => {
+                    let landed = history.events.first().map(|event| event.revision);
+                    debug_assert!(landed.is_none() || self.is_part(part, &history.events));
+                    return (fence, landed.map_or(Outcome::NotDone, Outcome::Done));
+                }
+                Err(ReadError::Compacted { .. } | ReadError::Closed | ReadError::Corrupt(_)) => {
+                    return (fence, Outcome::NeverKnown);
+                }
+                Err(error @ (ReadError::Unavailable(_) | ReadError::Future { .. })) => {
+                    tracing::debug!(plane = self.id(), %error, "the history cannot be read yet");
+                }
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Whether a history is exactly what a part does.
+    fn is_part(&self, part: &Part, events: &[polyplane_storage::StoreEvent]) -> bool {
+        let mut steps = part.writes.iter().flat_map(|write| &write.steps);
+        let head = self.keys().head();
+        events
+            .iter()
+            .filter(|event| event.key != head)
+            .all(|event| {
+                steps
+                    .next()
+                    .is_some_and(|step| self.keys().object(step.key()) == event.key)
+            })
+            && steps.next().is_none()
+    }
+
+    fn work_out(&self, part: &Part, revision: Revision) -> Landing {
+        let context = self.context();
+        let mut root = (*self.published()).clone();
+        let mut events = Vec::new();
+        let mut entries = Vec::new();
+        let mut answers = Vec::with_capacity(part.writes.len());
+        let mut index = part.index;
+        for write in &part.writes {
+            let mut objects = Vec::with_capacity(write.steps.len());
+            let mut last = Version::ZERO;
+            for step in &write.steps {
+                let version = Version::new(self.base(), revision, index);
+                let (previous, current) = match step {
+                    Step::Put(entry) => {
+                        let previous = root.resources.get(entry.key());
+                        let created = previous.and_then(|old| context.object(old).created());
+                        let created = created.unwrap_or(version);
+                        let durable =
+                            entry.settle(Versions { version, created }, &context.interner);
+                        entries.push(Arc::clone(&durable));
+                        let old = root.put(Arc::clone(&durable), context);
+                        (old, Some(durable))
+                    }
+                    Step::Delete(key) => (root.remove(key, context), None),
+                };
+                let previous = previous.map(|entry| context.object(&entry));
+                let current = current.map(|entry| context.object(&entry));
+                let object = current.clone().or_else(|| previous.clone());
+                objects.push(Written {
+                    object: object.expect("a delete was accepted only of what is there"),
+                    version,
+                });
+                events.push(Event::new(version, step.key().clone(), previous, current));
+                last = version;
+                index += 1;
+            }
+            answers.push(Committed {
+                objects,
+                version: last,
+            });
+        }
+        root.head = Version::after(self.base(), revision);
+        Landing {
+            root,
+            events,
+            entries,
+            answers,
+        }
+    }
+
+    fn note_expiries(&self, events: &[Arc<Event>]) {
+        let expiry =
+            |object: &crate::ObjectRef| object.expires().map(|at| (at, object.key().clone()));
+        for event in events {
+            let gone = event.previous().and_then(expiry);
+            let new = event.current().and_then(expiry);
+            if gone.is_none() && new.is_none() {
+                continue;
+            }
+            let mut expiries = self.expiries().lock();
+            if let Some(gone) = gone {
+                expiries.remove(&gone);
+            }
+            expiries.extend(new);
+        }
+    }
+
+    fn end_lost(&self) {
+        self.guard().lost();
+        let behind = {
+            let mut sequencer = self.sequencer().lock();
+            sequencer.mode = Mode::Ended(Ended::Lost);
+            sequencer.withdraw(&self.published())
+        };
+        answer_all(behind, &SubmitError::Lost);
+        self.log().end(Ended::Lost);
+        self.changed();
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fence {
+    Held,
+    Lost,
+}
+
+fn answer_all(writes: Vec<Queued>, answer: &SubmitError) {
+    for write in writes {
+        write.answer(Err(answer.clone()));
+    }
+}

@@ -1,0 +1,419 @@
+//! Roots: all objects of a plane at one point, shared structurally with the roots before and after,
+//! and snapshots: a root as a reader holds it.
+
+use std::sync::Arc;
+
+use crate::claim::{Claim, Scope};
+use crate::entry::{Entry, Flags, ObjectRef};
+use crate::index::{Index, IndexId, IndexMap};
+use crate::intern::Interner;
+use crate::key::{Key, Prefix, resource_len};
+use crate::layer::Fills;
+use crate::tree::{Item, Tree, Weight};
+use crate::version::Version;
+
+/// The objects of one resource.
+#[derive(Debug, Clone)]
+struct Resource {
+    prefix: Prefix,
+    entries: Tree<Arc<Entry>>,
+}
+
+impl Item for Arc<Resource> {
+    fn sort_key(&self) -> &Arc<[u8]> {
+        self.prefix.shared()
+    }
+
+    fn weight(&self) -> Weight {
+        self.entries.weight()
+    }
+}
+
+/// One tree per resource, one tree over them. A resource without objects is not there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Resources(Tree<Arc<Resource>>);
+
+impl Resources {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<Entry>> {
+        let bytes = key.as_bytes();
+        self.0
+            .get(&bytes[..resource_len(bytes)])?
+            .entries
+            .get(bytes)
+    }
+
+    pub(crate) fn insert(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+        let key = entry.key().clone();
+        let bytes = key.as_bytes();
+        let mut entry = Some(entry);
+        let done = self.0.modify(&bytes[..resource_len(bytes)], |resource| {
+            let entry = entry.take().expect("the closure runs once");
+            Arc::make_mut(resource).entries.insert(entry)
+        });
+        if let Some(entry) = entry {
+            let mut entries = Tree::default();
+            entries.insert(entry);
+            self.0.insert(Arc::new(Resource {
+                prefix: key.resource_prefix(),
+                entries,
+            }));
+        }
+        done.flatten()
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Arc<Entry>> {
+        self.get(key)?;
+        let bytes = key.as_bytes();
+        let resource = &bytes[..resource_len(bytes)];
+        let (old, left) = self.0.modify(resource, |resource| {
+            let entries = &mut Arc::make_mut(resource).entries;
+            (entries.remove(bytes), entries.is_empty())
+        })?;
+        if left {
+            self.0.remove(resource);
+        }
+        old
+    }
+
+    /// Objects under a prefix, from the first key that is not below `start`.
+    fn range<'a>(
+        &'a self,
+        prefix: &'a Prefix,
+        start: &[u8],
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
+        let start = start.max(prefix.as_bytes());
+        self.0
+            .get(prefix.of_resource())
+            .map(|resource| resource.entries.iter_from(start))
+            .into_iter()
+            .flatten()
+            .take_while(|entry| prefix.contains(entry.key()))
+    }
+
+    fn weight_of(&self, prefix: &Prefix) -> Weight {
+        let Some(resource) = self.0.get(prefix.of_resource()) else {
+            return Weight::default();
+        };
+        if prefix.as_bytes().len() == resource.prefix.as_bytes().len() {
+            return resource.entries.weight();
+        }
+        resource.entries.weight_of(prefix.as_bytes())
+    }
+
+    fn weight_before(&self, prefix: &Prefix, key: &[u8]) -> Weight {
+        self.0
+            .get(prefix.of_resource())
+            .map_or(Weight::default(), |r| r.entries.weight_before(key))
+    }
+
+    fn prefixes(&self) -> impl Iterator<Item = &Prefix> {
+        self.0.iter().map(|resource| &resource.prefix)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.0.iter().flat_map(|resource| resource.entries.iter())
+    }
+
+    pub(crate) fn weight(&self) -> Weight {
+        self.0.weight()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        usize_of(self.weight().count)
+    }
+}
+
+/// What a plane knows that no write changes.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) fills: Arc<Fills>,
+    pub(crate) indexes: Arc<[Arc<dyn Index>]>,
+    pub(crate) interner: Arc<Interner>,
+}
+
+impl Context {
+    pub(crate) fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
+        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.fills))
+    }
+}
+
+/// All objects of a plane at one point, with the indexes over them.
+#[derive(Debug, Clone)]
+pub(crate) struct Root {
+    pub(crate) resources: Resources,
+    indexes: Vec<IndexMap>,
+    /// After the last revision that changed it; the birth of a plane that was never written.
+    pub(crate) head: Version,
+}
+
+impl Root {
+    /// The root that a plane is born with: its layer's.
+    pub(crate) fn born(resources: Resources, context: &Context) -> Self {
+        let mut root = Self {
+            resources,
+            indexes: vec![IndexMap::default(); context.indexes.len()],
+            head: context.fills.birth().end_of_revision(),
+        };
+        if !context.indexes.is_empty() {
+            let shared = root.resources.clone();
+            for entry in shared.entries() {
+                root.index(entry, context, Change::Add);
+            }
+        }
+        root
+    }
+
+    pub(crate) fn put(&mut self, entry: Arc<Entry>, context: &Context) -> Option<Arc<Entry>> {
+        if !context.indexes.is_empty() {
+            // The old rows go first, so that an index never sees two holders of an update.
+            if let Some(old) = self.resources.get(entry.key()).cloned() {
+                self.index(&old, context, Change::Subtract);
+            }
+            self.index(&entry, context, Change::Add);
+        }
+        self.resources.insert(entry)
+    }
+
+    /// Puts the durable form of an entry that is there; no index can tell the two apart.
+    pub(crate) fn replace(&mut self, entry: Arc<Entry>) {
+        self.resources.insert(entry);
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key, context: &Context) -> Option<Arc<Entry>> {
+        let old = self.resources.remove(key)?;
+        self.index(&old, context, Change::Subtract);
+        Some(old)
+    }
+
+    /// Whether a claim holds in this root.
+    pub(crate) fn holds(&self, claim: &Claim) -> bool {
+        match claim {
+            Claim::Absent(key) => self.resources.get(key).is_none(),
+            Claim::At(key, stamp) => self
+                .resources
+                .get(key)
+                .is_some_and(|entry| entry.stamp() == *stamp),
+            Claim::Active(key) => self
+                .resources
+                .get(key)
+                .is_some_and(|entry| !entry.flags().has(Flags::TERMINATING)),
+            Claim::Empty(Scope::Prefix(prefix)) => self.resources.weight_of(prefix).count == 0,
+            Claim::Empty(Scope::Namespace(namespace)) => self
+                .resources
+                .prefixes()
+                .all(|prefix| self.resources.weight_of(&prefix.namespace(namespace)).count == 0),
+            Claim::Free {
+                index,
+                value,
+                owner,
+            } => self.indexes[index.0]
+                .get(value)
+                .is_none_or(|cell| cell.holders == 1 && cell.owner.as_ref() == Some(owner)),
+            Claim::Room {
+                index,
+                value,
+                add,
+                max,
+            } => {
+                let used = self.indexes[index.0]
+                    .get(value)
+                    .map_or(0, |cell| cell.amount);
+                used.saturating_add(*add) <= *max
+            }
+        }
+    }
+
+    fn index(&mut self, entry: &Arc<Entry>, context: &Context, change: Change) {
+        if context.indexes.is_empty() {
+            return;
+        }
+        let resource = entry.key().resource_prefix();
+        for (map, index) in self.indexes.iter_mut().zip(&*context.indexes) {
+            if !index.covers(&resource) {
+                continue;
+            }
+            let rows = index.rows(entry.key(), &context.object(entry).body());
+            match change {
+                Change::Add => map.add(entry.key(), rows),
+                Change::Subtract => map.subtract(rows),
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Add,
+    Subtract,
+}
+
+/// Where a range begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Start<'a> {
+    /// At the first key of the prefix.
+    #[default]
+    First,
+    /// At a key, if it is there, else at the next one.
+    At(&'a [u8]),
+    /// Behind a key.
+    After(&'a [u8]),
+}
+
+/// Which writes an accepted cut has looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) position: u64,
+    pub(crate) generation: u64,
+}
+
+/// A consistent cut of a plane. Cheap to take and to clone; never changes.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    root: Arc<Root>,
+    fills: Arc<Fills>,
+    version: Version,
+    cut: Option<Cut>,
+}
+
+impl Snapshot {
+    pub(crate) fn published(root: Arc<Root>, fills: Arc<Fills>) -> Self {
+        Self {
+            version: root.head,
+            root,
+            fills,
+            cut: None,
+        }
+    }
+
+    pub(crate) fn accepted(root: Arc<Root>, fills: Arc<Fills>, cut: Cut) -> Self {
+        Self {
+            cut: Some(cut),
+            ..Self::published(root, fills)
+        }
+    }
+
+    pub(crate) fn at(root: Root, fills: Arc<Fills>, version: Version) -> Self {
+        Self {
+            version,
+            ..Self::published(Arc::new(root), fills)
+        }
+    }
+
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        self.cut
+    }
+
+    /// What a list of this cut carries. Of an accepted cut: of the newest durable state in it.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// One object.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<ObjectRef> {
+        self.root.resources.get(key).map(|entry| self.object(entry))
+    }
+
+    /// Objects under a prefix in key order. Take as many as the page holds.
+    pub fn range<'a>(
+        &'a self,
+        prefix: &'a Prefix,
+        start: Start<'_>,
+    ) -> impl Iterator<Item = ObjectRef> + use<'a> {
+        self.root
+            .resources
+            .range(prefix, &start.bytes())
+            .map(|entry| self.object(entry))
+    }
+
+    /// How many objects stand under a prefix.
+    #[must_use]
+    pub fn count(&self, prefix: &Prefix) -> usize {
+        usize_of(self.root.resources.weight_of(prefix).count)
+    }
+
+    /// How many objects under a prefix a range from `start` would give.
+    #[must_use]
+    pub fn count_from(&self, prefix: &Prefix, start: Start<'_>) -> usize {
+        let bytes = start.bytes();
+        let first = bytes.as_slice().max(prefix.as_bytes());
+        let resources = &self.root.resources;
+        let before = resources.weight_before(prefix, first).count;
+        let skipped = before - resources.weight_before(prefix, prefix.as_bytes()).count;
+        self.count(prefix).saturating_sub(usize_of(skipped))
+    }
+
+    /// Bytes of the plane's own objects under a prefix.
+    #[must_use]
+    pub fn bytes(&self, prefix: &Prefix) -> u64 {
+        self.root.resources.weight_of(prefix).bytes
+    }
+
+    /// Number of all objects, layer included.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        self.root.resources.count()
+    }
+
+    /// Bytes of all objects of the plane's own.
+    #[must_use]
+    pub fn own_bytes(&self) -> u64 {
+        self.root.resources.weight().bytes
+    }
+
+    /// The resources that have objects, in order.
+    pub fn resources(&self) -> impl Iterator<Item = &Prefix> {
+        self.root.resources.prefixes()
+    }
+
+    /// Whether a claim holds in this cut.
+    #[must_use]
+    pub fn holds(&self, claim: &Claim) -> bool {
+        self.root.holds(claim)
+    }
+
+    /// Who holds a value of an index, if exactly one object does.
+    #[must_use]
+    pub fn index_owner(&self, index: IndexId, value: &[u8]) -> Option<&Key> {
+        self.root.indexes[index.0].get(value)?.owner.as_ref()
+    }
+
+    /// How much is taken of a value of an index.
+    #[must_use]
+    pub fn index_amount(&self, index: IndexId, value: &[u8]) -> i64 {
+        self.root.indexes[index.0]
+            .get(value)
+            .map_or(0, |cell| cell.amount)
+    }
+
+    /// The values of an index that are taken, with the amounts, from `value` on.
+    pub fn index_values(&self, index: IndexId, value: &[u8]) -> impl Iterator<Item = (&[u8], i64)> {
+        self.root.indexes[index.0]
+            .from(value)
+            .map(|(value, cell)| (value, cell.amount))
+    }
+
+    fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
+        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.fills))
+    }
+}
+
+impl Start<'_> {
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Self::First => Vec::new(),
+            Self::At(key) => key.to_vec(),
+            Self::After(key) => {
+                let mut bytes = Vec::with_capacity(key.len() + 1);
+                bytes.extend_from_slice(key);
+                bytes.push(0);
+                bytes
+            }
+        }
+    }
+}
+
+fn usize_of(count: u64) -> usize {
+    usize::try_from(count).expect("objects in memory are counted by usize")
+}

@@ -1,0 +1,35 @@
+//! Objects and fills for the tests of this crate.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::entry::{Flags, NewObject};
+use crate::layer::{Fills, FillsOf, Layer, RenderCache};
+use crate::version::Version;
+
+/// A config map with one label and one value.
+pub(crate) fn object(name: &str, label: &str, value: &str) -> NewObject {
+    let head = format!(r#"{{"metadata":{{"name":"{name}","#);
+    let middle = r#""creationTimestamp":"2026-01-01T00:00:00Z","labels":"#;
+    let labels = format!(r#"{{"l":"{label}"}}"#);
+    let start = head.len() + middle.len();
+    NewObject {
+        version_slot: head.len(),
+        labels: Some(start..start + labels.len()),
+        body: format!(r#"{head}{middle}{labels}}},"data":{{"k":"{value}"}}}}"#).into(),
+        storage_version: "v1".into(),
+        expires: None,
+        flags: Flags::NONE,
+    }
+}
+
+pub(crate) fn fills() -> Arc<Fills> {
+    Fills::new(FillsOf {
+        birth: Version::from_raw(1 << 8),
+        birth_time: "2026-01-01T00:00:00Z".into(),
+        uid_seed: &[0; 32],
+        params: &BTreeMap::new(),
+        layer: &Layer::empty(),
+        cache: &RenderCache::new(1 << 20),
+    })
+}

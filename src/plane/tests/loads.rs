@@ -1,0 +1,224 @@
+//! Opening, layers, and leaving nothing behind.
+
+use polyplane_storage::{CommitError, Op, RangeRequest};
+
+use super::*;
+
+#[tokio::test]
+async fn a_plane_is_born_as_its_layer_and_costs_nothing_in_the_store() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let cut = plane.snapshot();
+    assert_eq!(cut.objects(), 2);
+    assert_eq!(cut.own_bytes(), 0);
+    let object = cut.get(&configmap("template-b")).expect("from the layer");
+    assert!(object.is_template());
+    assert_eq!(value(&object), "of the ring");
+    assert_eq!(
+        object.version(),
+        Some(Version::new(Base(0), Revision(1), 0))
+    );
+    let range = RangeRequest::prefix("p/a/");
+    let stored = site.store.range(range).await.expect("it answers");
+    assert_eq!(stored.items, []);
+    assert_eq!(cut.index_amount(LABELS, b"layer"), 1);
+}
+
+#[tokio::test]
+async fn a_deleted_layer_object_stays_away_until_it_is_made_anew() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let deleted = plane.submit(write(vec![delete("template-a")])).await;
+    assert!(deleted.expect("fine").objects[0].object.is_template());
+    let plane = site.open("a").await;
+    assert!(plane.snapshot().get(&configmap("template-a")).is_none());
+    assert_eq!(plane.snapshot().index_amount(LABELS, b"layer"), 0);
+    let create = claimed(
+        put("template-a", "own"),
+        Claim::Absent(configmap("template-a")),
+    );
+    let created = plane.submit(create).await.expect("fine").version;
+    let plane = site.open("a").await;
+    let object = plane
+        .snapshot()
+        .get(&configmap("template-a"))
+        .expect("there");
+    assert_eq!(value(&object), "own");
+    assert_eq!(object.created(), Some(created), "it is a new object");
+    plane
+        .submit(write(vec![put("template-a", "2")]))
+        .await
+        .expect("fine");
+    plane
+        .submit(write(vec![delete("template-a")]))
+        .await
+        .expect("fine");
+    let plane = site.open("a").await;
+    assert!(plane.snapshot().get(&configmap("template-a")).is_none());
+}
+
+#[tokio::test]
+async fn two_planes_of_one_store_never_meet() {
+    let site = Site::new();
+    let (a, b) = (site.open("a").await, site.open("ab").await);
+    a.submit(write(vec![put("m", "a")])).await.expect("fine");
+    b.submit(write(vec![put("m", "b")])).await.expect("fine");
+    let before = dump(&site.open("ab").await.snapshot());
+    let compares = Vec::new();
+    let store: Arc<dyn Store> = site.store.clone();
+    a.close(Ended::Deleted).await;
+    delete_range(&store, "a", compares).await.expect("fine");
+    let left = site.store.range(RangeRequest::prefix("p/a/")).await;
+    assert_eq!(left.expect("it answers").items, []);
+    assert_eq!(dump(&site.open("ab").await.snapshot()), before);
+}
+
+#[tokio::test]
+async fn a_range_is_deleted_in_pieces_that_compare_the_fence() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    for at in 0..3 {
+        let puts = (0..100).map(|n| put(&format!("o-{at}-{n}"), "1")).collect();
+        plane.submit(write(puts)).await.expect("fine");
+    }
+    plane.close(Ended::Deleted).await;
+    let store: Arc<dyn Store> = site.store.clone();
+    let wrong = vec![polyplane_storage::Compare::Absent { key: "f/a".into() }];
+    let refused = delete_range(&store, "a", wrong).await;
+    assert!(matches!(
+        refused,
+        Err(DeleteError::Commit(CommitError::Refused { .. }))
+    ));
+    let right = vec![polyplane_storage::Compare::Present { key: "f/a".into() }];
+    delete_range(&store, "a", right).await.expect("fine");
+    let left = site.store.range(RangeRequest::prefix("p/")).await;
+    assert_eq!(left.expect("it answers").items, []);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_by_name() {
+    let site = Site::new();
+    let store: Arc<dyn Store> = site.store.clone();
+    let damaged = Op::Put {
+        key: "p/a/o//configmaps/ns/m".into(),
+        value: "nonsense".into(),
+        lease: None,
+    };
+    let txn = polyplane_storage::Txn {
+        compares: Vec::new(),
+        ops: vec![damaged],
+    };
+    store.commit(txn).await.expect("fine");
+    let guard = TestGuard::take(site.store.clone(), "a", Arc::default()).await;
+    let record = |layers: Vec<LayerLink>| PlaneRecord {
+        id: "a".into(),
+        base: 0,
+        birth: None,
+        layers,
+        params: BTreeMap::from([("CA".to_owned(), "x".to_owned())]),
+    };
+    let params = |record| PlaneParams {
+        record,
+        born: Version::from_raw(1 << 8),
+        born_at: "2026-01-01T00:00:00Z".into(),
+        layer: layer(),
+        uid_seed: [0; 32],
+        indexes: Vec::new(),
+        committer: Arc::clone(&site.committer),
+        guard: guard.clone(),
+        acquired: Revision(1),
+        log: LogBounds::default(),
+    };
+    let error = Plane::open(params(record(Vec::new()))).await;
+    let Err(OpenError::Record { key, source }) = error else {
+        panic!("the value is damaged");
+    };
+    assert_eq!(key, "p/a/o//configmaps/ns/m");
+    assert!(matches!(
+        source,
+        RecordError::Newer(_) | RecordError::Damaged
+    ));
+
+    let other = LayerLink {
+        hash: Layer::empty().hash().clone(),
+        version: None,
+    };
+    let error = Plane::open(params(record(vec![other]))).await;
+    assert!(matches!(error, Err(OpenError::Layer { .. })));
+    let mut unfilled = record(Vec::new());
+    unfilled.params.clear();
+    let error = Plane::open(params(unfilled)).await;
+    assert!(matches!(error, Err(OpenError::Unfilled(name)) if name == "CA"));
+}
+
+#[test]
+fn the_record_reads_back_as_written() {
+    let record = PlaneRecord {
+        id: "a".into(),
+        base: 5,
+        birth: Some(Version::from_raw(u64::MAX >> 1)),
+        layers: vec![LayerLink {
+            hash: layer().hash().clone(),
+            version: None,
+        }],
+        params: BTreeMap::from([("CA".to_owned(), "x".to_owned())]),
+    };
+    let text = serde_json::to_string(&record).expect("plain data");
+    assert!(text.contains(r#""birth":"9223372036854775807""#), "{text}");
+    let back: PlaneRecord = serde_json::from_str(&text).expect("what was written");
+    assert_eq!(back, record);
+    let small: PlaneRecord = serde_json::from_str(r#"{"id":"a"}"#).expect("the rest has defaults");
+    assert_eq!((small.base, small.birth), (0, None));
+}
+
+#[tokio::test]
+async fn history_begins_where_the_store_still_knows_it() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let mut versions = Vec::new();
+    for round in 0..6 {
+        let one = write(vec![put("m", &round.to_string())]);
+        versions.push(plane.submit(one).await.expect("fine").version);
+    }
+    let floor = versions[2].revision(Base(0));
+    site.store.compact(floor).await.expect("fine");
+    let plane = site.open("a").await;
+    let scope = || WatchScope::Prefix(configmaps());
+    let old = plane.watch(scope(), WatchFrom::After(versions[1])).await;
+    assert_eq!(old.expect_err("forgotten"), WatchError::Expired);
+    let from = WatchFrom::After(versions[2]);
+    let from = match plane.watch(scope(), from).await {
+        // The floor is the end of that revision.
+        Err(WatchError::Expired) => WatchFrom::After(versions[2].end_of_revision()),
+        Ok(_) => from,
+        Err(error) => panic!("{error}"),
+    };
+    let mut watcher = plane.watch(scope(), from).await.expect("still known");
+    let events = events_until(&mut watcher, versions[5]).await;
+    let told: Vec<_> = events.iter().map(|event| event.version()).collect();
+    assert_eq!(told, versions[3..]);
+    assert_eq!(value(events[0].previous().expect("it was there")), "2");
+}
+
+#[tokio::test]
+async fn nothing_goes_on_from_before_the_birth() {
+    let site = Site::new();
+    let before = Version::from_raw((1 << 8) - 1);
+    let scope = || WatchScope::Prefix(configmaps());
+    for _ in ["new", "written to"] {
+        let plane = site.open("a").await;
+        let old = plane.watch(scope(), WatchFrom::After(before)).await;
+        assert_eq!(old.expect_err("of another plane"), WatchError::Expired);
+        let old = plane.at(before, &configmaps()).await;
+        assert_eq!(old.expect_err("of another plane"), AtError::Expired);
+        let birth = WatchFrom::After(Version::new(Base(0), Revision(1), 0));
+        plane
+            .watch(scope(), birth)
+            .await
+            .expect("all is known since");
+        plane
+            .submit(write(vec![put("m", "1")]))
+            .await
+            .expect("fine");
+    }
+}

@@ -1,0 +1,240 @@
+//! The plane as its callers see it, over a store in memory that fails on request.
+
+mod chaos;
+mod loads;
+mod outcomes;
+mod watches;
+mod writes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore, Revision, Store};
+use tokio::time::Instant;
+
+use crate::testing::object;
+use crate::*;
+
+/// A store with its committer.
+struct Site {
+    store: Arc<FaultyStore>,
+    committer: Arc<Committer>,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self::over(Arc::new(MemoryStore::new(MemoryOptions::default())))
+    }
+
+    fn over(inner: Arc<dyn Store>) -> Self {
+        let store = Arc::new(FaultyStore::new(inner));
+        Self {
+            committer: Committer::new(store.clone()),
+            store,
+        }
+    }
+
+    /// Opens a plane, as the fence's new holder.
+    async fn open(&self, id: &str) -> Arc<Plane> {
+        self.open_with(id, Test::default()).await
+    }
+
+    async fn open_with(&self, id: &str, test: Test) -> Arc<Plane> {
+        let guard = TestGuard::take(self.store.clone(), id, test.observed).await;
+        let acquired = guard.inner.fence();
+        let record = PlaneRecord {
+            id: id.to_owned(),
+            base: test.base,
+            birth: None,
+            layers: vec![LayerLink {
+                hash: layer().hash().clone(),
+                version: None,
+            }],
+            params: BTreeMap::from([("CA".to_owned(), "of the ring".to_owned())]),
+        };
+        let params = PlaneParams {
+            record,
+            born: Version::new(Base(test.base), Revision(1), 0),
+            born_at: "2026-01-01T00:00:00Z".to_owned(),
+            layer: layer(),
+            uid_seed: [7; 32],
+            indexes: vec![Arc::new(ByLabel)],
+            committer: Arc::clone(&self.committer),
+            guard,
+            acquired,
+            log: test.log,
+        };
+        Plane::open(params).await.expect("the store answers")
+    }
+}
+
+#[derive(Default)]
+struct Test {
+    base: u64,
+    log: LogBounds,
+    observed: Arc<Mutex<u64>>,
+}
+
+/// A sole holder whose member reads the test makes up.
+struct TestGuard {
+    inner: Arc<SoleHolder>,
+    observed: Arc<Mutex<u64>>,
+}
+
+impl TestGuard {
+    async fn take(store: Arc<dyn Store>, id: &str, observed: Arc<Mutex<u64>>) -> Arc<Self> {
+        let fence = format!("f/{id}");
+        let inner = SoleHolder::take(store, fence, "me").await;
+        Arc::new(Self {
+            inner: inner.expect("the store takes it"),
+            observed,
+        })
+    }
+}
+
+#[async_trait::async_trait]
+impl CommitGuard for TestGuard {
+    fn compares(&self) -> Option<Vec<polyplane_storage::Compare>> {
+        self.inner.compares()
+    }
+
+    fn answerable(&self) -> Answerable {
+        self.inner.answerable()
+    }
+
+    async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
+        self.inner.until_answerable(deadline).await
+    }
+
+    async fn barrier(&self) -> Result<Revision, BarrierError> {
+        self.inner.barrier().await
+    }
+
+    fn observed(&self) -> Revision {
+        Revision(*self.observed.lock())
+    }
+
+    fn proven(&self, sent: Instant) {
+        self.inner.proven(sent);
+    }
+
+    fn lost(&self) {
+        self.inner.lost();
+    }
+}
+
+/// The value of the label, with the value of the data as the amount.
+struct ByLabel;
+
+impl Index for ByLabel {
+    fn covers(&self, resource: &Prefix) -> bool {
+        *resource == configmaps()
+    }
+
+    fn rows(&self, _key: &Key, body: &[u8]) -> Vec<IndexRow> {
+        let object: serde_json::Value = serde_json::from_slice(body).expect("bodies are JSON");
+        let label = object["metadata"]["labels"]["l"].as_str().unwrap_or("");
+        let amount = object["data"]["k"].as_str().and_then(|k| k.parse().ok());
+        vec![IndexRow {
+            value: Bytes::copy_from_slice(label.as_bytes()),
+            amount: amount.unwrap_or(0),
+        }]
+    }
+}
+
+const LABELS: IndexId = IndexId(0);
+
+/// Two config maps, `template-a` and `template-b`, the second with a placeholder.
+fn layer() -> Arc<Layer> {
+    let of = |name: &str, value: &str| LayerObject {
+        key: configmap(name),
+        object: object(name, "layer", value),
+    };
+    Layer::build(vec![of("template-a", "1"), of("template-b", "${CA}")]).expect("a fine layer")
+}
+
+fn configmaps() -> Prefix {
+    Prefix::resource("", "configmaps")
+}
+
+fn configmap(name: &str) -> Key {
+    Key::new("", "configmaps", Some("ns"), name)
+}
+
+fn put(name: &str, value: &str) -> Operation {
+    put_labelled(name, "x", value)
+}
+
+fn put_labelled(name: &str, label: &str, value: &str) -> Operation {
+    Operation::Put {
+        key: configmap(name),
+        object: object(name, label, value),
+    }
+}
+
+fn delete(name: &str) -> Operation {
+    Operation::Delete {
+        key: configmap(name),
+    }
+}
+
+fn write(operations: Vec<Operation>) -> Write {
+    Write {
+        operations,
+        ..Write::default()
+    }
+}
+
+fn claimed(operation: Operation, claim: Claim) -> Write {
+    Write {
+        operations: vec![operation],
+        claims: vec![claim],
+        deadline: None,
+    }
+}
+
+/// The value that an object carries.
+fn value(object: &ObjectRef) -> String {
+    let body: serde_json::Value = serde_json::from_slice(&object.body()).expect("JSON");
+    body["data"]["k"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Everything of a cut as text, versions included.
+fn dump(cut: &Snapshot) -> Vec<String> {
+    cut.resources()
+        .flat_map(|prefix| cut.range(prefix, Start::First).collect::<Vec<_>>())
+        .map(|object| {
+            let body = String::from_utf8(object.body().to_vec()).expect("bodies are text");
+            format!("{} {:?} {body}", object.key(), object.created())
+        })
+        .collect()
+}
+
+/// An event as text.
+fn tell(event: &Event) -> String {
+    let body = |object: Option<&ObjectRef>| {
+        object.map(|object| String::from_utf8(object.body().to_vec()).expect("text"))
+    };
+    format!(
+        "{} {} {:?} -> {:?}",
+        event.version(),
+        event.key(),
+        body(event.previous()),
+        body(event.current())
+    )
+}
+
+/// Takes events until a version was told.
+async fn events_until(watcher: &mut Watcher, version: Version) -> Vec<Arc<Event>> {
+    let mut all = Vec::new();
+    while watcher.told() < version {
+        match watcher.next().await {
+            Next::Events(events) => all.extend(events),
+            Next::Bookmark(_) => {}
+            other => panic!("the watch ended: {other:?}"),
+        }
+    }
+    all
+}

@@ -1,0 +1,243 @@
+//! What callers are told when the store refuses, fails, or says nothing.
+
+use std::time::Duration;
+
+use polyplane_storage::{CommitFault, Rejection, Txn};
+
+use super::*;
+
+fn of_plane(id: &'static str) -> impl Fn(&Txn) -> bool + Send + Sync + 'static {
+    let prefix = format!("p/{id}/");
+    move |txn| {
+        txn.ops
+            .iter()
+            .any(|op| op.key().starts_with(prefix.as_bytes()))
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_that_was_done_is_acknowledged_with_its_version() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let mut watcher = plane
+        .watch(WatchScope::Prefix(configmaps()), WatchFrom::Now)
+        .await
+        .expect("fine");
+    site.store
+        .plan()
+        .commits_matching(of_plane("a"), CommitFault::UnknownApplied, 1);
+    let both = write(vec![put("m", "1"), delete("template-a")]);
+    let done = plane.submit(both).await.expect("it was done");
+    let events = events_until(&mut watcher, done.version).await;
+    assert_eq!(events.len(), 2);
+    let again = site.open("a").await;
+    assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+    let held = again
+        .snapshot()
+        .get(&configmap("m"))
+        .and_then(|o| o.version());
+    assert_eq!(held, done.objects[0].object.version());
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_that_was_not_done_is_said_so_and_cannot_land_later() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let plan = site.store.plan();
+    plan.commits_matching(of_plane("a"), CommitFault::UnknownLate, 1);
+    let lost = plane.submit(write(vec![put("m", "1")])).await;
+    assert!(matches!(lost, Err(SubmitError::Unavailable(_))));
+    let late = site.store.apply_late().await;
+    assert_eq!(late.len(), 1);
+    late[0].as_ref().expect_err("the barrier stands before it");
+    assert!(plane.snapshot().get(&configmap("m")).is_none());
+    let create = claimed(put("m", "2"), Claim::Absent(configmap("m")));
+    plane.submit(create).await.expect("the plane goes on");
+    let again = site.open("a").await;
+    assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_barrier_without_an_answer_is_tried_until_it_has_one() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let plan = site.store.plan();
+    plan.commits_matching(of_plane("a"), CommitFault::UnknownApplied, 1);
+    plan.commits_matching(puts_fence, CommitFault::UnknownApplied, 1);
+    plan.commits_matching(puts_fence, CommitFault::UnknownNotApplied, 2);
+    plan.next_reads(
+        polyplane_storage::ReadFault::Fail(polyplane_storage::ReadError::Unavailable("no".into())),
+        2,
+    );
+    plane
+        .submit(write(vec![put("m", "1")]))
+        .await
+        .expect("it was done, and in the end that is known");
+    let next = plane
+        .submit(write(vec![put("m", "2")]))
+        .await
+        .expect("fine");
+    assert_eq!(value(&next.objects[0].object), "2");
+}
+
+fn puts_fence(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| op.key().starts_with(b"f/"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_wait_while_an_outcome_is_unknown_and_cuts_are_recomputed() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let plan = site.store.plan();
+    plan.commits_matching(of_plane("a"), CommitFault::UnknownNotApplied, 1);
+    plan.commits_matching(puts_fence, CommitFault::Delay(Duration::from_secs(1)), 1);
+    let submit = |write: Write| {
+        let plane = Arc::clone(&plane);
+        tokio::spawn(async move { plane.submit(write).await })
+    };
+    let first = submit(write(vec![put("m", "1")]));
+    let behind = submit(write(vec![put("m", "behind")]));
+    tokio::task::yield_now().await;
+    let cut = plane.accepted();
+    let seen = cut.get(&configmap("m")).expect("it is under way");
+    assert_eq!(seen.version(), None);
+    while plane.is_settled() {
+        tokio::task::yield_now().await;
+    }
+    let late = submit(claimed(
+        put("m", "2"),
+        Claim::At(configmap("m"), seen.stamp()),
+    ));
+    tokio::task::yield_now().await;
+    assert!(!late.is_finished(), "the plane takes no writes meanwhile");
+    assert_eq!(plane.settled(&cut).await, Settled::Recompute);
+    let unavailable = first.await.expect("no panic");
+    assert!(matches!(unavailable, Err(SubmitError::Unavailable(_))));
+    let withdrawn = behind.await.expect("no panic").expect_err("it was behind");
+    assert_eq!(withdrawn, SubmitError::Withdrawn);
+    let broken = late
+        .await
+        .expect("no panic")
+        .expect_err("what it saw is gone");
+    assert_eq!(broken, SubmitError::ClaimFailed(Broken::Claim(0)));
+    assert_eq!(plane.settled(&plane.accepted()).await, Settled::Stands);
+    assert_eq!(plane.settled(&plane.snapshot()).await, Settled::Stands);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_stands_once_what_it_saw_is_durable() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let plan = site.store.plan();
+    plan.next_commit(CommitFault::Delay(Duration::from_secs(1)));
+    let first = {
+        let plane = Arc::clone(&plane);
+        tokio::spawn(async move { plane.submit(write(vec![put("m", "1")])).await })
+    };
+    tokio::task::yield_now().await;
+    let cut = plane.accepted();
+    let seen = cut.get(&configmap("m")).expect("it is under way");
+    assert_eq!(seen.version(), None);
+    assert!(plane.snapshot().get(&configmap("m")).is_none());
+    assert_eq!(plane.settled(&cut).await, Settled::Stands);
+    let done = first.await.expect("no panic").expect("fine");
+    assert_eq!(seen.version(), Some(done.version));
+    assert_eq!(seen.body(), done.objects[0].object.body());
+    // A later withdrawal does not touch what stood before it.
+    plan.next_commit(CommitFault::Reject(Rejection::TooLarge("by plan".into())));
+    let refused = plane.submit(write(vec![put("n", "1")])).await;
+    assert!(matches!(refused, Err(SubmitError::Refused(_))));
+    assert_eq!(plane.settled(&cut).await, Settled::Stands);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_refuses_writes_serves_reads_and_heals() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    plane
+        .submit(write(vec![put("m", "1")]))
+        .await
+        .expect("fine");
+    site.store.plan().fill();
+    for _ in 0..3 {
+        let refused = plane.submit(write(vec![put("m", "2")])).await;
+        let Err(SubmitError::Refused(Rejection::NoSpace(_))) = refused else {
+            panic!("not {refused:?}");
+        };
+    }
+    assert!(plane.read_only().is_some());
+    let refused = plane.submit(write(vec![put("m", "2")])).await;
+    assert!(matches!(refused, Err(SubmitError::ReadOnly(_))));
+    assert_eq!(
+        value(&plane.snapshot().get(&configmap("m")).expect("there")),
+        "1"
+    );
+    site.store.plan().free();
+    // The next refused write sends the probe, at most one a second.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    while plane.submit(write(vec![put("m", "3")])).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        value(&plane.snapshot().get(&configmap("m")).expect("there")),
+        "3"
+    );
+    assert_eq!(plane.read_only(), None);
+}
+
+#[tokio::test]
+async fn who_has_lost_the_fence_writes_nothing_and_others_go_on() {
+    let site = Site::new();
+    let old = site.open("a").await;
+    let other = site.open("b").await;
+    let mut watcher = old
+        .watch(WatchScope::Prefix(configmaps()), WatchFrom::Now)
+        .await
+        .expect("fine");
+    let new = site.open("a").await;
+    // The two planes share a transaction: the first write keeps the only slot busy meanwhile.
+    let (_, lost, fine) = tokio::join!(
+        other.submit(write(vec![put("busy", "1")])),
+        old.submit(write(vec![put("m", "old")])),
+        other.submit(write(vec![put("m", "other")])),
+    );
+    assert_eq!(lost.expect_err("the fence is another's"), SubmitError::Lost);
+    fine.expect("its fence is unmoved");
+    assert!(matches!(watcher.next().await, Next::Closed(Ended::Lost)));
+    let soon = Instant::now() + Duration::from_secs(1);
+    assert_eq!(old.answerable(soon).await, Err(NotAnswerable::Lost));
+    new.submit(write(vec![put("m", "new")]))
+        .await
+        .expect("fine");
+    assert_eq!(
+        value(&new.snapshot().get(&configmap("m")).expect("there")),
+        "new"
+    );
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_wait_and_a_close_finishes_what_is_queued() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let plan = site.store.plan();
+    plan.next_commit(CommitFault::Delay(Duration::from_millis(200)));
+    let impatient = Write {
+        deadline: Some(Instant::now() + Duration::from_millis(10)),
+        ..write(vec![put("m", "1")])
+    };
+    let error = plane.submit(impatient).await.expect_err("too slow");
+    assert_eq!(error, SubmitError::Deadline);
+    let queued = {
+        let plane = Arc::clone(&plane);
+        tokio::spawn(async move { plane.submit(write(vec![put("n", "1")])).await })
+    };
+    tokio::task::yield_now().await;
+    plane.close(Ended::Closed).await;
+    queued
+        .await
+        .expect("no panic")
+        .expect("it was queued before");
+    let again = site.open("a").await;
+    assert!(again.snapshot().get(&configmap("m")).is_some());
+    assert!(again.snapshot().get(&configmap("n")).is_some());
+}

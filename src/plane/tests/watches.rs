@@ -1,0 +1,353 @@
+//! Watches: no gap, no repeat, whatever version one resumes from.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+async fn watch_from(plane: &Arc<Plane>, from: WatchFrom) -> Watcher {
+    plane
+        .watch(WatchScope::Prefix(configmaps()), from)
+        .await
+        .expect("inside the log")
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Put(u8, u8),
+    Delete(u8),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
+    let change = prop_oneof![
+        3 => (0..12u8, any::<u8>()).prop_map(|(key, value)| Change::Put(key, value)),
+        2 => (0..12u8).prop_map(Change::Delete),
+    ];
+    prop::collection::vec(prop::collection::vec(change, 1..5), 1..40)
+}
+
+fn name_of(key: u8) -> String {
+    match key {
+        0 => "template-a".to_owned(),
+        1 => "template-b".to_owned(),
+        _ => format!("o-{key}"),
+    }
+}
+
+/// Does the changes, each list one write, as far as they make sense.
+async fn apply(plane: &Arc<Plane>, lists: &[Vec<Change>], mut after: impl FnMut(Snapshot)) {
+    for list in lists {
+        let cut = plane.snapshot();
+        let mut names = BTreeSet::new();
+        let mut operations = Vec::new();
+        for change in list {
+            let (Change::Put(key, _) | Change::Delete(key)) = change;
+            let name = name_of(*key);
+            let known = cut.get(&configmap(&name)).is_some();
+            if !names.insert(name.clone()) {
+                continue;
+            }
+            match change {
+                Change::Put(_, value) => operations.push(put(&name, &value.to_string())),
+                Change::Delete(_) if known => operations.push(delete(&name)),
+                Change::Delete(_) => {}
+            }
+        }
+        if !operations.is_empty() {
+            plane.submit(write(operations)).await.expect("fine");
+            after(plane.snapshot());
+        }
+    }
+}
+
+fn run(future: impl Future<Output = Result<(), TestCaseError>>) -> Result<(), TestCaseError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime needs nothing")
+        .block_on(future)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Undo equals kept roots, a watch resumed anywhere tells exactly the rest, and after a restart
+    /// the state, the history and every old version are what they were.
+    #[test]
+    fn history_is_exact_before_and_after_a_restart(lists in changes()) {
+        run(async {
+            let site = Site::new();
+            let plane = site.open_with("a", Test { base: 1000, ..Test::default() }).await;
+            let mut watcher = watch_from(&plane, WatchFrom::Now).await;
+            let born = plane.snapshot();
+            let mut kept = vec![born.clone()];
+            apply(&plane, &lists, |cut| kept.push(cut)).await;
+            let last = kept.last().expect("the first is there").version();
+            let events = if kept.len() > 1 {
+                let newest = kept.last().expect("there").version();
+                let mut all = Vec::new();
+                while watcher.bookmark() != Some(newest) {
+                    if let Next::Events(events) = watcher.next().await {
+                        all.extend(events);
+                    }
+                }
+                all
+            } else {
+                Vec::new()
+            };
+            prop_assert!(events.windows(2).all(|pair| pair[0].version() < pair[1].version()));
+
+            let reopened = site.open_with("a", Test { base: 1000, ..Test::default() }).await;
+            prop_assert_eq!(dump(&reopened.snapshot()), dump(&plane.snapshot()));
+            prop_assert_eq!(reopened.snapshot().version(), last);
+            for plane in [&plane, &reopened] {
+                for cut in &kept {
+                    let at = plane.at(cut.version(), &configmaps()).await.expect("inside");
+                    prop_assert_eq!(dump(&at), dump(cut));
+                    prop_assert_eq!(at.version(), cut.version());
+                }
+                let told: Vec<_> = events.iter().map(|event| tell(event)).collect();
+                for (at, from) in std::iter::once(born.version())
+                    .chain(events.iter().map(|event| event.version()))
+                    .enumerate()
+                {
+                    let mut resumed = watch_from(plane, WatchFrom::After(from)).await;
+                    let until = events.last().map_or(Version::ZERO, |event| event.version());
+                    let rest = events_until(&mut resumed, until).await;
+                    let rest: Vec<_> = rest.iter().map(|event| tell(event)).collect();
+                    prop_assert_eq!(&rest, &told[at..]);
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watchers_see_every_event_once_while_writers_race() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let mut tasks = Vec::new();
+    for number in 0..8 {
+        let plane = Arc::clone(&plane);
+        tasks.push(tokio::spawn(async move {
+            let mut last = Version::ZERO;
+            for round in 0..50 {
+                let name = format!("o-{number}");
+                let one = write(vec![put(&name, &round.to_string())]);
+                last = plane.submit(one).await.expect("fine").version;
+            }
+            last
+        }));
+    }
+    let mut watches = Vec::new();
+    for number in 0..8 {
+        let plane = Arc::clone(&plane);
+        watches.push(tokio::spawn(async move {
+            // List, then watch from the list's version, as every client does.
+            let cut = plane.snapshot();
+            let scope = WatchScope::Object(configmap(&format!("o-{number}")));
+            let from = WatchFrom::After(cut.version());
+            let mut watcher = plane.watch(scope, from).await.expect("just listed");
+            let key = configmap(&format!("o-{number}"));
+            let mut next = cut.get(&key).map_or(0, |object| {
+                value(&object).parse::<u64>().expect("a number") + 1
+            });
+            while next < 50 {
+                match watcher.next().await {
+                    Next::Events(events) => {
+                        for event in events {
+                            let object = event.current().expect("only puts");
+                            assert_eq!(value(object), next.to_string());
+                            next += 1;
+                        }
+                    }
+                    Next::Bookmark(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no writer fails");
+    }
+    for watch in watches {
+        watch.await.expect("no gap, no repeat");
+    }
+    assert_eq!(plane.stats().watchers, 0);
+}
+
+#[tokio::test]
+async fn versions_outside_the_log_are_expired_or_in_the_future() {
+    let site = Site::new();
+    let log = LogBounds {
+        bytes_max: 4000,
+        ..LogBounds::default()
+    };
+    let plane = site
+        .open_with(
+            "a",
+            Test {
+                log,
+                ..Test::default()
+            },
+        )
+        .await;
+    let before = plane.snapshot().version();
+    let mut slow = watch_from(&plane, WatchFrom::Now).await;
+    for round in 0..50 {
+        let one = write(vec![put("m", &round.to_string())]);
+        plane.submit(one).await.expect("fine");
+    }
+    assert!(plane.stats().log_bytes <= 4000);
+    assert!(matches!(slow.next().await, Next::Lagged));
+    let scope = || WatchScope::Prefix(configmaps());
+    let old = plane.watch(scope(), WatchFrom::After(before)).await;
+    assert_eq!(old.expect_err("gone"), WatchError::Expired);
+    let old = plane.at(before, &configmaps()).await;
+    assert_eq!(old.expect_err("gone"), AtError::Expired);
+    // Another resource had no event: whoever watches it has missed nothing.
+    let other = WatchScope::Prefix(Prefix::resource("", "secrets"));
+    plane
+        .watch(other, WatchFrom::After(before))
+        .await
+        .expect("nothing was missed");
+
+    let head = plane.snapshot().version();
+    let ahead = Version::from_raw(head.raw() + (1 << 8));
+    let future = plane.watch(scope(), WatchFrom::After(ahead)).await;
+    assert_eq!(
+        future.expect_err("not yet"),
+        WatchError::Future { current: head }
+    );
+    assert!(!plane.reached(ahead, Instant::now()).await);
+    let soon = Instant::now() + Duration::from_secs(5);
+    let (reached, _) = tokio::join!(
+        plane.reached(ahead, soon),
+        plane.submit(write(vec![put("m", "x")]))
+    );
+    assert!(reached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_watcher_gets_a_bookmark_each_minute_never_past_a_part_under_way() {
+    let site = Site::new();
+    let observed = Arc::new(Mutex::new(0));
+    let test = Test {
+        observed: Arc::clone(&observed),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    let mut watcher = watch_from(&plane, WatchFrom::Now).await;
+    let head = plane.snapshot().version();
+    *observed.lock() = 500;
+    let start = Instant::now();
+    let Next::Bookmark(version) = watcher.next().await else {
+        panic!("nothing else happens");
+    };
+    assert_eq!(start.elapsed(), Duration::from_secs(60));
+    assert_eq!(version, Version::after(Base(0), Revision(500)));
+    assert!(plane.seen() >= version);
+
+    site.store
+        .plan()
+        .next_commit(polyplane_storage::CommitFault::HangNotApplied);
+    let stuck = Arc::clone(&plane);
+    let stuck = tokio::spawn(async move { stuck.submit(write(vec![put("m", "1")])).await });
+    tokio::task::yield_now().await;
+    *observed.lock() = 900;
+    let mut other = watch_from(&plane, WatchFrom::After(head)).await;
+    assert!(
+        other.bookmark().is_some_and(|version| version <= head),
+        "a part is under way: only the published head may be named"
+    );
+    stuck.abort();
+}
+
+#[tokio::test]
+async fn a_busy_watcher_gets_a_bookmark_each_quarter_of_the_log() {
+    let site = Site::new();
+    let log = LogBounds {
+        bytes_max: 40_000,
+        ..LogBounds::default()
+    };
+    let plane = site
+        .open_with(
+            "a",
+            Test {
+                log,
+                ..Test::default()
+            },
+        )
+        .await;
+    let scope = WatchScope::Object(configmap("never written"));
+    let mut watcher = plane.watch(scope, WatchFrom::Now).await.expect("fine");
+    let writer = {
+        let plane = Arc::clone(&plane);
+        tokio::spawn(async move {
+            for round in 0..400 {
+                let one = write(vec![put("m", &round.to_string())]);
+                plane.submit(one).await.expect("fine");
+            }
+        })
+    };
+    for _ in 0..3 {
+        let next = watcher.next().await;
+        let Next::Bookmark(version) = next else {
+            panic!("not {next:?}: nothing it watches has changed");
+        };
+        let scope = WatchScope::Prefix(configmaps());
+        plane
+            .watch(scope, WatchFrom::After(version))
+            .await
+            .expect("a bookmark is inside the log");
+    }
+    writer.await.expect("it finishes");
+}
+
+#[tokio::test]
+async fn a_changed_kind_ends_its_watches_and_a_closed_plane_all() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let mut maps = watch_from(&plane, WatchFrom::Now).await;
+    let secrets = || WatchScope::Prefix(Prefix::resource("", "secrets"));
+    let mut others = plane.watch(secrets(), WatchFrom::Now).await.expect("fine");
+    plane.end_watches(&configmaps());
+    assert!(matches!(
+        maps.next().await,
+        Next::Closed(Ended::KindChanged)
+    ));
+    let mut maps = watch_from(&plane, WatchFrom::Now).await;
+    plane.close(Ended::Closed).await;
+    assert!(matches!(maps.next().await, Next::Closed(Ended::Closed)));
+    assert!(matches!(others.next().await, Next::Closed(Ended::Closed)));
+    let late = plane.watch(secrets(), WatchFrom::Now).await;
+    assert_eq!(late.expect_err("over"), WatchError::Ended(Ended::Closed));
+    let late = plane.submit(write(vec![put("m", "1")])).await;
+    assert_eq!(late.expect_err("over"), SubmitError::Lost);
+    let soon = Instant::now() + Duration::from_secs(1);
+    assert_eq!(plane.answerable(soon).await, Err(NotAnswerable::Lost));
+}
+
+#[tokio::test]
+async fn a_frame_is_built_once_per_event_and_view() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let mut watcher = watch_from(&plane, WatchFrom::Now).await;
+    let done = plane
+        .submit(write(vec![put("m", "1")]))
+        .await
+        .expect("fine");
+    let events = events_until(&mut watcher, done.version).await;
+    let built = Mutex::new(0);
+    let frame = |view| {
+        events[0].frame(view, |event| {
+            *built.lock() += 1;
+            Bytes::from(event.version().to_string())
+        })
+    };
+    assert_eq!(frame(1), frame(1));
+    assert_eq!(frame(2), frame(1));
+    assert_eq!(*built.lock(), 2);
+}

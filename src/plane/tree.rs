@@ -1,0 +1,494 @@
+//! A persistent B+ tree: cloning shares everything, a change copies the path it needs, or changes
+//! in place what nobody else holds. Each subtree knows how many items and bytes it has.
+//!
+//! Knows nothing of objects; an item has a key and a weight.
+
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::sync::Arc;
+
+/// Items of a leaf and children of an inner node, at most.
+const WIDTH_MAX: usize = 32;
+/// Below this a node is merged with a neighbour.
+const WIDTH_MIN: usize = 8;
+
+/// What a [`Tree`] holds.
+pub(crate) trait Item: Clone {
+    /// What items are ordered by.
+    fn sort_key(&self) -> &Arc<[u8]>;
+    /// What it adds to the counts of the nodes above.
+    fn weight(&self) -> Weight;
+}
+
+/// How much hangs under a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct Tree<T> {
+    root: Arc<Node<T>>,
+    weight: Weight,
+}
+
+#[derive(Debug, Clone)]
+enum Node<T> {
+    Leaf(Vec<T>),
+    Inner(Vec<Child<T>>),
+}
+
+/// A subtree. `low` is not above any key in it and above every key of the subtrees before it; that
+/// of a node's first child is never looked at.
+#[derive(Debug)]
+struct Child<T> {
+    low: Arc<[u8]>,
+    node: Arc<Node<T>>,
+    weight: Weight,
+}
+
+struct Modified<R> {
+    result: R,
+    old: Weight,
+    new: Weight,
+}
+
+struct Inserted<T> {
+    old: Option<T>,
+    split: Option<Child<T>>,
+}
+
+impl<T> Clone for Tree<T> {
+    fn clone(&self) -> Self {
+        Self {
+            root: Arc::clone(&self.root),
+            weight: self.weight,
+        }
+    }
+}
+
+impl<T> Clone for Child<T> {
+    fn clone(&self) -> Self {
+        Self {
+            low: Arc::clone(&self.low),
+            node: Arc::clone(&self.node),
+            weight: self.weight,
+        }
+    }
+}
+
+impl<T> Default for Tree<T> {
+    fn default() -> Self {
+        Self {
+            root: Arc::new(Node::Leaf(Vec::new())),
+            weight: Weight::default(),
+        }
+    }
+}
+
+impl<T: Item> Tree<T> {
+    /// Items and bytes of the whole tree.
+    pub(crate) fn weight(&self) -> Weight {
+        self.weight
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.weight.count == 0
+    }
+
+    /// Whether both are the same tree, by identity.
+    #[cfg(test)]
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.root, &other.root)
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&T> {
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Inner(children) => node = &children[child_of(children, key)].node,
+                Node::Leaf(items) => {
+                    let at = items
+                        .binary_search_by(|item| (**item.sort_key()).cmp(key))
+                        .ok()?;
+                    return Some(&items[at]);
+                }
+            }
+        }
+    }
+
+    /// Puts an item; returns the one that had its key.
+    pub(crate) fn insert(&mut self, item: T) -> Option<T> {
+        let added = item.weight();
+        let Inserted { old, split } = insert(&mut self.root, item);
+        self.weight += added;
+        if let Some(old) = &old {
+            self.weight -= old.weight();
+        }
+        if let Some(right) = split {
+            let left = Child {
+                low: Arc::clone(first_key(&self.root)),
+                weight: self.weight - right.weight,
+                node: Arc::clone(&self.root),
+            };
+            self.root = Arc::new(Node::Inner(vec![left, right]));
+        }
+        old
+    }
+
+    /// Changes the item with a key in its place; its key must stay. `None` if there is no such item.
+    pub(crate) fn modify<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        // Looking first keeps an absent key from copying a path.
+        self.get(key)?;
+        let Modified { result, old, new } = modify(&mut self.root, key, change);
+        self.weight += new;
+        self.weight -= old;
+        Some(result)
+    }
+
+    /// Removes the item with a key and returns it.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<T> {
+        // Looking first keeps an absent key from copying a path.
+        self.get(key)?;
+        let old = remove(&mut self.root, key);
+        self.weight -= old.weight();
+        while let Node::Inner(children) = &*self.root {
+            if children.len() > 1 {
+                break;
+            }
+            let only = Arc::clone(&children[0].node);
+            self.root = only;
+        }
+        Some(old)
+    }
+
+    /// What stands before a key.
+    pub(crate) fn weight_before(&self, key: &[u8]) -> Weight {
+        let mut node = &*self.root;
+        let mut total = Weight::default();
+        loop {
+            match node {
+                Node::Inner(children) => {
+                    let at = child_of(children, key);
+                    for child in &children[..at] {
+                        total += child.weight;
+                    }
+                    node = &children[at].node;
+                }
+                Node::Leaf(items) => {
+                    for item in items.iter().take_while(|item| **item.sort_key() < *key) {
+                        total += item.weight();
+                    }
+                    return total;
+                }
+            }
+        }
+    }
+
+    /// What stands under a prefix.
+    pub(crate) fn weight_of(&self, prefix: &[u8]) -> Weight {
+        let end = polyplane_storage::prefix_end(prefix);
+        let below = if end.is_empty() {
+            self.weight
+        } else {
+            self.weight_before(&end)
+        };
+        below - self.weight_before(prefix)
+    }
+
+    /// Items in order, from the first whose key is not below `start`.
+    pub(crate) fn iter_from(&self, start: &[u8]) -> Iter<'_, T> {
+        let mut path = Vec::new();
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Inner(children) => {
+                    let at = child_of(children, start);
+                    path.push(&children[at + 1..]);
+                    node = &children[at].node;
+                }
+                Node::Leaf(items) => {
+                    let at = items.partition_point(|item| **item.sort_key() < *start);
+                    return Iter {
+                        path,
+                        leaf: &items[at..],
+                    };
+                }
+            }
+        }
+    }
+
+    /// All items in order.
+    pub(crate) fn iter(&self) -> Iter<'_, T> {
+        self.iter_from(&[])
+    }
+}
+
+/// Items of a tree in key order.
+#[derive(Debug)]
+pub(crate) struct Iter<'a, T> {
+    path: Vec<&'a [Child<T>]>,
+    leaf: &'a [T],
+}
+
+impl<'a, T> Iterator for Iter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        loop {
+            if let Some((first, rest)) = self.leaf.split_first() {
+                self.leaf = rest;
+                return Some(first);
+            }
+            let siblings = self.path.pop()?;
+            if let Some((first, rest)) = siblings.split_first() {
+                self.path.push(rest);
+                self.descend(&first.node);
+            }
+        }
+    }
+}
+
+impl<'a, T> Iter<'a, T> {
+    fn descend(&mut self, mut node: &'a Node<T>) {
+        loop {
+            match node {
+                Node::Inner(children) => {
+                    let (first, rest) = children
+                        .split_first()
+                        .expect("inner nodes have children, insert and remove keep it so");
+                    self.path.push(rest);
+                    node = &first.node;
+                }
+                Node::Leaf(items) => {
+                    self.leaf = items;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn child_of<T>(children: &[Child<T>], key: &[u8]) -> usize {
+    children[1..].partition_point(|child| *child.low <= *key)
+}
+
+fn first_key<T: Item>(mut node: &Node<T>) -> &Arc<[u8]> {
+    loop {
+        match node {
+            Node::Inner(children) => node = &children[0].node,
+            Node::Leaf(items) => return items[0].sort_key(),
+        }
+    }
+}
+
+fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
+    match Arc::make_mut(node) {
+        Node::Leaf(items) => insert_in_leaf(items, item),
+        Node::Inner(children) => {
+            let at = child_of(children, item.sort_key());
+            let added = item.weight();
+            let child = &mut children[at];
+            let Inserted { old, split } = insert(&mut child.node, item);
+            child.weight += added;
+            if let Some(old) = &old {
+                child.weight -= old.weight();
+            }
+            let Some(right) = split else {
+                return Inserted { old, split: None };
+            };
+            child.weight -= right.weight;
+            children.insert(at + 1, right);
+            if children.len() <= WIDTH_MAX {
+                return Inserted { old, split: None };
+            }
+            let cut = split_point(children.len(), at + 1);
+            let moved = children.split_off(cut);
+            let split = Some(Child {
+                low: Arc::clone(&moved[0].low),
+                weight: sum(moved.iter().map(|child| child.weight)),
+                node: Arc::new(Node::Inner(moved)),
+            });
+            Inserted { old, split }
+        }
+    }
+}
+
+fn insert_in_leaf<T: Item>(items: &mut Vec<T>, item: T) -> Inserted<T> {
+    let at = match items.binary_search_by(|other| (**other.sort_key()).cmp(item.sort_key())) {
+        Ok(at) => {
+            let old = std::mem::replace(&mut items[at], item);
+            return Inserted {
+                old: Some(old),
+                split: None,
+            };
+        }
+        Err(at) => at,
+    };
+    // One more at a time: a leaf of a rarely written plane has no room to spare.
+    items.reserve_exact(if items.len() < WIDTH_MIN { 1 } else { 4 });
+    items.insert(at, item);
+    if items.len() <= WIDTH_MAX {
+        return Inserted {
+            old: None,
+            split: None,
+        };
+    }
+    let cut = split_point(items.len(), at);
+    let moved = items.split_off(cut);
+    items.shrink_to_fit();
+    let split = Some(Child {
+        low: Arc::clone(moved[0].sort_key()),
+        weight: sum(moved.iter().map(Item::weight)),
+        node: Arc::new(Node::Leaf(moved)),
+    });
+    Inserted { old: None, split }
+}
+
+/// Where a node that is too wide is cut: at its end if it grows there, as in a sorted load, else in
+/// the middle.
+fn split_point(len: usize, grown_at: usize) -> usize {
+    if grown_at + 1 == len {
+        len - 1
+    } else {
+        len / 2
+    }
+}
+
+/// Changes an item that is there.
+fn modify<T: Item, R>(
+    node: &mut Arc<Node<T>>,
+    key: &[u8],
+    change: impl FnOnce(&mut T) -> R,
+) -> Modified<R> {
+    match Arc::make_mut(node) {
+        Node::Leaf(items) => {
+            let at = items
+                .binary_search_by(|item| (**item.sort_key()).cmp(key))
+                .expect("the caller has found the key");
+            let old = items[at].weight();
+            let result = change(&mut items[at]);
+            let new = items[at].weight();
+            Modified { result, old, new }
+        }
+        Node::Inner(children) => {
+            let at = child_of(children, key);
+            let child = &mut children[at];
+            let modified = modify(&mut child.node, key, change);
+            child.weight += modified.new;
+            child.weight -= modified.old;
+            modified
+        }
+    }
+}
+
+/// Removes a key that is there.
+fn remove<T: Item>(node: &mut Arc<Node<T>>, key: &[u8]) -> T {
+    match Arc::make_mut(node) {
+        Node::Leaf(items) => {
+            let at = items
+                .binary_search_by(|item| (**item.sort_key()).cmp(key))
+                .expect("the caller has found the key");
+            items.remove(at)
+        }
+        Node::Inner(children) => {
+            let at = child_of(children, key);
+            let old = remove(&mut children[at].node, key);
+            children[at].weight -= old.weight();
+            if children[at].node.len() < WIDTH_MIN && children.len() > 1 {
+                merge(children, at);
+            }
+            old
+        }
+    }
+}
+
+/// Joins a thin child with a neighbour, or evens the two out if one node cannot hold both.
+fn merge<T: Item>(children: &mut Vec<Child<T>>, thin: usize) {
+    let left = if thin == 0 { 0 } else { thin - 1 };
+    let right = children.remove(left + 1);
+    let kept = &mut children[left];
+    kept.weight += right.weight;
+    let right_node = Arc::unwrap_or_clone(right.node);
+    let split = match (Arc::make_mut(&mut kept.node), right_node) {
+        (Node::Leaf(items), Node::Leaf(mut more)) => {
+            items.append(&mut more);
+            even_out(items).map(|moved| Child {
+                low: Arc::clone(moved[0].sort_key()),
+                weight: sum(moved.iter().map(Item::weight)),
+                node: Arc::new(Node::Leaf(moved)),
+            })
+        }
+        (Node::Inner(items), Node::Inner(mut more)) => {
+            // The first child of the right node gets a bound that is looked at now.
+            more[0].low = right.low;
+            items.append(&mut more);
+            even_out(items).map(|moved| Child {
+                low: Arc::clone(&moved[0].low),
+                weight: sum(moved.iter().map(|child| child.weight)),
+                node: Arc::new(Node::Inner(moved)),
+            })
+        }
+        _ => unreachable!("all leaves of a tree have the same depth"),
+    };
+    if let Some(split) = split {
+        kept.weight -= split.weight;
+        children.insert(left + 1, split);
+    }
+}
+
+fn even_out<E>(items: &mut Vec<E>) -> Option<Vec<E>> {
+    (items.len() > WIDTH_MAX).then(|| items.split_off(items.len() / 2))
+}
+
+fn sum(weights: impl Iterator<Item = Weight>) -> Weight {
+    weights.fold(Weight::default(), Add::add)
+}
+
+impl<T> Node<T> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(items) => items.len(),
+            Self::Inner(children) => children.len(),
+        }
+    }
+}
+
+impl Add for Weight {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+impl Sub for Weight {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            count: self.count - other.count,
+            bytes: self.bytes - other.bytes,
+        }
+    }
+}
+
+impl AddAssign for Weight {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl SubAssign for Weight {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+#[cfg(test)]
+#[path = "tree/tests.rs"]
+mod tests;

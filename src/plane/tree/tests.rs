@@ -1,0 +1,159 @@
+//! The tree against `BTreeMap`.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Word {
+    key: Arc<[u8]>,
+    value: u32,
+}
+
+impl Item for Word {
+    fn sort_key(&self) -> &Arc<[u8]> {
+        &self.key
+    }
+
+    fn weight(&self) -> Weight {
+        Weight {
+            count: 1,
+            bytes: u64::from(self.value),
+        }
+    }
+}
+
+fn word(key: u16, value: u32) -> Word {
+    Word {
+        key: format!("{key:04x}").into_bytes().into(),
+        value,
+    }
+}
+
+type Model = BTreeMap<Vec<u8>, u32>;
+
+fn check(tree: &Tree<Word>, model: &Model) {
+    let items: Vec<_> = tree.iter().map(|w| (w.key.to_vec(), w.value)).collect();
+    let wanted: Vec<_> = model.iter().map(|(k, v)| (k.clone(), *v)).collect();
+    assert_eq!(items, wanted);
+    assert_eq!(tree.weight().count, model.len() as u64);
+    assert_eq!(
+        tree.weight().bytes,
+        model.values().map(|v| u64::from(*v)).sum::<u64>()
+    );
+    shape(&tree.root, tree.weight, true);
+}
+
+/// Widths, weights and bounds hold in every node; returns the depth.
+fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
+    assert!(node.len() <= WIDTH_MAX);
+    match node {
+        Node::Leaf(items) => {
+            assert!(is_root || !items.is_empty());
+            assert_eq!(sum(items.iter().map(Item::weight)), weight);
+            1
+        }
+        Node::Inner(children) => {
+            assert!(!is_root || children.len() > 1);
+            assert_eq!(sum(children.iter().map(|c| c.weight)), weight);
+            for pair in children.windows(2) {
+                assert!(*pair[1].low <= **first_key(&pair[1].node));
+            }
+            let depths: Vec<_> = children
+                .iter()
+                .map(|c| shape(&c.node, c.weight, false))
+                .collect();
+            assert!(depths.windows(2).all(|pair| pair[0] == pair[1]));
+            depths[0] + 1
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Insert(u16, u32),
+    Remove(u16),
+    Keep,
+}
+
+fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        5 => (0..keys, 0..100u32).prop_map(|(k, v)| Step::Insert(k, v)),
+        4 => (0..keys).prop_map(Step::Remove),
+        1 => Just(Step::Keep),
+    ];
+    prop::collection::vec(step, 0..1500)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn equals_a_sorted_map_and_kept_copies_never_change(
+        steps in steps(700),
+        probes in prop::collection::vec(0..700u16, 20),
+    ) {
+        let mut tree = Tree::default();
+        let mut model = Model::new();
+        let mut kept = Vec::new();
+        for step in steps {
+            match step {
+                Step::Insert(key, value) => {
+                    let old = tree.insert(word(key, value)).map(|w| w.value);
+                    prop_assert_eq!(old, model.insert(word(key, 0).key.to_vec(), value));
+                }
+                Step::Remove(key) => {
+                    let key = word(key, 0).key;
+                    let old = tree.remove(&key).map(|w| w.value);
+                    prop_assert_eq!(old, model.remove(&key.to_vec()));
+                }
+                Step::Keep => kept.push((tree.clone(), model.clone())),
+            }
+        }
+        check(&tree, &model);
+        for (tree, model) in &kept {
+            check(tree, model);
+        }
+        for probe in probes {
+            let key = word(probe, 0).key;
+            let before = model.range(..key.to_vec()).count() as u64;
+            prop_assert_eq!(tree.weight_before(&key).count, before);
+            let from: Vec<_> = tree.iter_from(&key).map(|w| w.key.to_vec()).collect();
+            let wanted: Vec<_> = model.range(key.to_vec()..).map(|(k, _)| k.clone()).collect();
+            prop_assert_eq!(from, wanted);
+            let prefix = &key[..2];
+            let under = model.keys().filter(|k| k.starts_with(prefix)).count() as u64;
+            prop_assert_eq!(tree.weight_of(prefix).count, under);
+        }
+    }
+}
+
+#[test]
+fn a_sorted_load_fills_its_leaves() {
+    let mut tree = Tree::default();
+    for key in 0..3200 {
+        tree.insert(word(key, 1));
+    }
+    let mut leaves = 0;
+    let mut nodes = vec![Arc::clone(&tree.root)];
+    while let Some(node) = nodes.pop() {
+        match &*node {
+            Node::Leaf(_) => leaves += 1,
+            Node::Inner(children) => nodes.extend(children.iter().map(|c| Arc::clone(&c.node))),
+        }
+    }
+    assert_eq!(leaves, 100);
+}
+
+#[test]
+fn an_absent_key_copies_nothing() {
+    let mut tree = Tree::default();
+    for key in 0..100 {
+        tree.insert(word(key, 1));
+    }
+    let kept = tree.clone();
+    assert_eq!(tree.remove(b"nowhere"), None);
+    assert!(tree.same(&kept));
+}

@@ -1,0 +1,217 @@
+//! Watchers: cursors into the log. Nothing is buffered for anybody; who falls behind the log is cut
+//! off.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::key::{Key, Prefix};
+use crate::log::{Event, Found, Hub, Place};
+use crate::plane::Plane;
+use crate::version::Version;
+
+/// Bytes of events that a watcher takes at once, about.
+const TAKE_BYTES_MAX: usize = 64 << 10;
+/// A watcher gets a bookmark at least so often.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// What is watched.
+#[derive(Debug, Clone)]
+pub enum WatchScope {
+    /// A resource, or one namespace of it.
+    Prefix(Prefix),
+    /// One object.
+    Object(Key),
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// With the next event.
+    Now,
+    /// With the first event after a version.
+    After(Version),
+}
+
+/// Why a watch cannot begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    /// The events after this version are not all in the log any more.
+    #[error("the version is older than the log")]
+    Expired,
+    /// The version is beyond everything this plane can have told.
+    #[error("the version is in the future of {current}")]
+    Future {
+        /// The newest version the plane can have told.
+        current: Version,
+    },
+    /// The plane is not served here any more.
+    #[error("the control plane is not served here any more")]
+    Ended(Ended),
+}
+
+/// Why an exact version cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AtError {
+    /// The events after this version are not all in the log any more.
+    #[error("the version is older than the log")]
+    Expired,
+    /// The version is beyond everything this plane can have told.
+    #[error("the version is in the future of {current}")]
+    Future {
+        /// The newest version the plane can have told.
+        current: Version,
+    },
+}
+
+/// Why watches end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The plane goes to sleep or the server stops.
+    Closed,
+    /// The plane has another owner; the watch goes on there.
+    Lost,
+    /// The plane is deleted.
+    Deleted,
+    /// The kind was changed; a new watch sees its new form.
+    KindChanged,
+}
+
+/// What a watcher sees next.
+#[derive(Debug)]
+pub enum Next {
+    /// Events in version order, at least one.
+    Events(Vec<Arc<Event>>),
+    /// Everything up to this version was told.
+    Bookmark(Version),
+    /// The watcher fell behind the log: it is over.
+    Lagged,
+    /// The watch is over.
+    Closed(Ended),
+}
+
+/// One watch: a cursor into the log of its resource.
+#[derive(Debug)]
+pub struct Watcher {
+    plane: Arc<Plane>,
+    hub: Arc<Hub>,
+    scope: WatchScope,
+    place: Place,
+    /// Everything up to here was told.
+    told: Version,
+    bookmark_at: Instant,
+    /// What had passed at the last bookmark.
+    bookmark_passed: u64,
+    bookmark_every_bytes: u64,
+}
+
+impl WatchScope {
+    pub(crate) fn resource(&self) -> Prefix {
+        match self {
+            Self::Prefix(prefix) => prefix.resource_prefix(),
+            Self::Object(key) => key.resource_prefix(),
+        }
+    }
+
+    fn wants(&self, key: &Key) -> bool {
+        match self {
+            Self::Prefix(prefix) => prefix.contains(key),
+            Self::Object(object) => object == key,
+        }
+    }
+}
+
+impl Watcher {
+    pub(crate) fn new(
+        plane: Arc<Plane>,
+        scope: WatchScope,
+        hub: Arc<Hub>,
+        told: Version,
+    ) -> Option<Self> {
+        let place = hub.place_after(told)?;
+        let quarter = plane.log().bounds().bytes_max / 4;
+        plane.watcher_came();
+        Some(Self {
+            plane,
+            hub,
+            scope,
+            place,
+            told,
+            bookmark_at: Instant::now() + BOOKMARK_EVERY,
+            bookmark_passed: place.passed,
+            bookmark_every_bytes: quarter as u64,
+        })
+    }
+
+    /// What comes next; waits for it. After `Lagged` or `Closed` nothing comes any more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Next {
+        let hub = Arc::clone(&self.hub);
+        loop {
+            let woken = hub.wake().notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            if let Some(next) = self.take() {
+                return next;
+            }
+            let _ = timeout_at(self.bookmark_at, woken).await;
+        }
+    }
+
+    /// A bookmark at the newest version that everything was told of, right now; `None` while
+    /// events wait to be taken.
+    pub fn bookmark(&mut self) -> Option<Version> {
+        // The version is taken first: what is appended after it is beyond it.
+        let version = self.plane.bookmark_version();
+        match self.read() {
+            Found::Events { events, place } if events.is_empty() => {
+                self.place = place;
+                self.told = self.told.max(version);
+                self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
+                self.bookmark_passed = place.passed;
+                Some(self.told)
+            }
+            Found::Events { .. } | Found::Lagged | Found::Ended(_) => None,
+        }
+    }
+
+    /// Everything up to this version was told.
+    #[must_use]
+    pub fn told(&self) -> Version {
+        self.told
+    }
+
+    fn read(&self) -> Found {
+        self.hub.read(self.place, TAKE_BYTES_MAX, |event| {
+            event.version() > self.told && self.scope.wants(event.key())
+        })
+    }
+
+    fn take(&mut self) -> Option<Next> {
+        match self.read() {
+            Found::Lagged => Some(Next::Lagged),
+            Found::Ended(ended) => Some(Next::Closed(ended)),
+            Found::Events { events, place } => {
+                self.place = place;
+                if let Some(last) = events.last() {
+                    self.told = last.version();
+                    return Some(Next::Events(events));
+                }
+                let passed = place.passed - self.bookmark_passed >= self.bookmark_every_bytes;
+                if passed || Instant::now() >= self.bookmark_at {
+                    return self.bookmark().map(Next::Bookmark);
+                }
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.plane.watcher_went();
+    }
+}

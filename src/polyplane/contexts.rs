@@ -1,0 +1,95 @@
+//! The kubeconfig that `up` keeps beside its data: a context for the root and one for each plane.
+
+use crate::directory::World;
+use polyplane_plane::ObjectRef;
+use polyplane_registry::delete::Removal;
+use polyplane_registry::{Observer, Resource, Tenant};
+use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
+use polyplane_server::{Identity, Pki};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// Planes that get a context; the rest is reached with `kubectl plane kubeconfig`.
+const CONTEXTS_MAX: usize = 200;
+/// Between two writings, so that many new planes cost one.
+const REST: Duration = Duration::from_millis(100);
+
+/// Says that planes came or went.
+#[derive(Default)]
+pub struct Changed(pub Notify);
+
+/// Hears of planes that come and go.
+pub struct PlaneObserver(pub Arc<Changed>);
+
+impl Observer for PlaneObserver {
+    fn written(&self, _tenant: &Tenant, row: &Resource, _object: &ObjectRef, _removal: Removal) {
+        if row.group == polyplane_batteries::control_plane::GROUP {
+            self.0.0.notify_one();
+        }
+    }
+}
+
+/// Writes the kubeconfig whenever planes came or went.
+pub struct Contexts {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Scheme, host and port of the server.
+    pub server: String,
+    /// The CA.
+    pub pki: Arc<Pki>,
+    /// The administrator.
+    pub identity: Identity,
+    /// Where the planes are known.
+    pub world: Arc<World>,
+}
+
+impl Contexts {
+    /// Writes the file now. The current context is kept if somebody has changed it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self) -> anyhow::Result<()> {
+        let names = self.world.names(CONTEXTS_MAX);
+        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let before = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let current = before
+            .lines()
+            .find_map(|line| line.strip_prefix("current-context: "))
+            .unwrap_or("root");
+        let current = if names.contains(&current) {
+            current
+        } else {
+            "root"
+        };
+        let config = Kubeconfig {
+            server: &self.server,
+            root_pem: self.pki.root_pem(),
+            user: UserCredential::Certificate(&self.identity),
+            planes: &names,
+            current,
+        };
+        if config.render() != before {
+            config.write(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the file up to date until it is told to stop.
+    pub async fn run(self, changed: Arc<Changed>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                // A stopping server writes nothing more.
+                biased;
+                () = stop.cancelled() => return,
+                () = changed.0.notified() => {}
+            }
+            if let Err(error) = self.write() {
+                tracing::warn!("the kubeconfig is out of date: {error:#}");
+            }
+            tokio::time::sleep(REST).await;
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A small HTTPS client for one server.
+
+use super::config::Target;
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::{Request, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use polyplane_apimachinery::{Value, json};
+use polyplane_registry::write::chain;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::time::Duration;
+
+/// Most bytes of an answer that are read.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// How long one request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The server said no.
+    #[error("{message}")]
+    Status {
+        /// HTTP status.
+        code: u16,
+        /// The server's words.
+        message: String,
+    },
+    /// The server was not reached or did not answer.
+    #[error("cannot talk to {server}: {reason}")]
+    Unreachable {
+        /// The server.
+        server: String,
+        /// What went wrong, outermost first.
+        reason: String,
+    },
+}
+
+/// Talks to one server as one user.
+pub struct Client {
+    server: String,
+    token: Option<String>,
+    http: hyper_util::client::legacy::Client<Connector, Full<Bytes>>,
+}
+
+impl Client {
+    /// A client for the server of `target`.
+    ///
+    /// # Errors
+    /// If certificates or keys cannot be used.
+    pub fn new(target: &Target) -> anyhow::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&target.ca) {
+            roots.add(certificate.context("the certificate authority is no PEM")?)?;
+        }
+        if roots.is_empty() {
+            bail!(
+                "the cluster of the kubeconfig names no certificate authority, so no server can be trusted"
+            );
+        }
+        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let tls = match &target.identity {
+            Some((certificate, key)) => {
+                let chain: Result<Vec<_>, _> =
+                    CertificateDer::pem_slice_iter(certificate).collect();
+                let chain = chain.context("the client certificate is no PEM")?;
+                let key = PrivateKeyDer::from_pem_slice(key).context("the client key is no PEM")?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .context("the client certificate cannot be used")?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_only()
+            .enable_http1()
+            .build();
+        Ok(Self {
+            server: target.server.clone(),
+            token: target.token.clone(),
+            http: hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+                .build(connector),
+        })
+    }
+
+    /// Sends one request and reads the object of its answer.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Refusal> {
+        let unreachable = |reason: String| Refusal::Unreachable {
+            server: self.server.clone(),
+            reason,
+        };
+        let uri: Uri = format!("{}{path}", self.server)
+            .parse()
+            .map_err(|_| unreachable("the address is no URL".into()))?;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(header::ACCEPT, "application/json")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(
+                header::USER_AGENT,
+                concat!("kubectl-plane/", env!("CARGO_PKG_VERSION")),
+            );
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = body.map(json::to_vec).unwrap_or_default();
+        let request = request
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| unreachable(error.to_string()))?;
+        let answer = tokio::time::timeout(PATIENCE, self.http.request(request)).await;
+        let answer =
+            answer.map_err(|_| unreachable(format!("no answer in {} s", PATIENCE.as_secs())))?;
+        let answer = answer.map_err(|error| unreachable(chain(&error)))?;
+        let code = answer.status().as_u16();
+        let bytes = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await;
+        let bytes = bytes
+            .map_err(|error| unreachable(error.to_string()))?
+            .to_bytes();
+        let parsed = json::parse(&bytes, &json::Limits::default()).map(|parsed| parsed.value);
+        match parsed {
+            Ok(object) if code < 300 => Ok(object),
+            Ok(status) if !status.str_at(&["message"]).is_empty() => Err(Refusal::Status {
+                code,
+                message: status.str_at(&["message"]).to_owned(),
+            }),
+            _ => {
+                let text = String::from_utf8_lossy(&bytes);
+                let hint = "is this a Polyplane server?";
+                Err(Refusal::Status {
+                    code,
+                    message: format!("the server answered {code}: {}; {hint}", text.trim()),
+                })
+            }
+        }
+    }
+}

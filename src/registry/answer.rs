@@ -1,0 +1,59 @@
+//! What the registry answers: bytes in the negotiated media type, ready to be written.
+
+use bytes::Bytes;
+use futures_util::Stream;
+use std::borrow::Cow;
+use std::pin::Pin;
+
+/// How a request that did not fail ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was read, changed or removed.
+    Ok,
+    /// An object was made.
+    Created,
+    /// It was taken, and goes on behind the answer.
+    Accepted,
+}
+
+/// Why a stream of an answer ended before it was complete.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamEnd {
+    /// The reader fell behind what is kept for it.
+    #[error("the reader fell behind the log")]
+    Lagged,
+    /// The plane went to another owner, to sleep or away.
+    #[error("the plane is no longer served here")]
+    Closed,
+}
+
+/// The slices of a body, in order.
+pub enum AnswerBody {
+    /// All of it; the length is the sum of the slices.
+    Slices(Vec<Bytes>),
+    /// As it comes: long lists and watches. A watch is told from a list by [`Answer::watch`].
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>),
+}
+
+/// A successful answer.
+pub struct Answer {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Media type with its parameters.
+    pub content_type: Cow<'static, str>,
+    /// Texts for Warning headers, in order.
+    pub warnings: Vec<String>,
+    /// True if the body goes on until the client or a time-out ends it.
+    pub watch: Liveness,
+    /// The bytes.
+    pub body: AnswerBody,
+}
+
+/// Whether a body ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It ends by itself: an object, a list, a Status.
+    Finite,
+    /// It goes on until somebody ends it: a watch.
+    Endless,
+}

@@ -1,0 +1,530 @@
+//! From the bytes of a request body to a canonical tree.
+//!
+//! Owns the order in which a body is found wanting: syntax, then the kind it names, then the
+//! types of its members, then members that are unknown or given twice. Texts are upstream's.
+
+use crate::call::Call;
+use crate::kind::{Resource, api_version};
+use crate::negotiate::BodySyntax;
+use crate::options::FieldValidation;
+use polyplane_apimachinery::json::{self, Duplicates, Limits};
+use polyplane_apimachinery::schema::decode::{Empties, Problem};
+use polyplane_apimachinery::schema::proto::Envelope;
+use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, yaml};
+
+/// The kind a body is expected to have.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// Group.
+    pub group: &'a str,
+    /// Version.
+    pub version: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+    /// Schema.
+    pub definition: DefId,
+}
+
+impl<'a> Expected<'a> {
+    /// The kind of a row.
+    pub fn of(row: &'a Resource) -> Self {
+        Self {
+            group: &row.group,
+            version: &row.version,
+            kind: &row.kind,
+            definition: row.definition,
+        }
+    }
+}
+
+/// Where upstream keeps what it knows about the kinds of a group, as errors of released binaries
+/// name it. One built from modules names the place where any such registry is made instead.
+fn scheme(group: &str) -> &'static str {
+    match group {
+        "apiextensions.k8s.io" => "pkg/apiserver/apiserver.go:56",
+        "apiregistration.k8s.io" => "pkg/apiserver/scheme/scheme.go:28",
+        _ => "pkg/api/legacyscheme/scheme.go:30",
+    }
+}
+
+/// The same of options.
+const OPTIONS_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:27";
+/// Bytes of a body that are shown to a client who sent something else than an object.
+const SHOWN_MAX: usize = 30;
+const UNKNOWN_KIND: &str = "couldn't get version/kind; json parse error: ";
+const META_STRUCT: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+
+/// Reads the request's body, which should be of the `expected` kind. Complaints that do not fail
+/// the request become warnings of `call`.
+///
+/// # Errors
+/// 400 with upstream's reason.
+pub fn decode(
+    call: &Call<'_>,
+    syntax: BodySyntax,
+    expected: Expected<'_>,
+    validation: FieldValidation,
+) -> Result<Value, ApiError> {
+    let (tree, complaints) = read(
+        call.tenant.kinds.schemas(),
+        &call.request.body,
+        syntax,
+        expected,
+    )?;
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => complaints.texts.iter().for_each(|text| warn_of(call, text)),
+        FieldValidation::Strict if complaints.texts.is_empty() => {}
+        FieldValidation::Strict => {
+            let text = format!("strict decoding error: {}", complaints.texts.join(", "));
+            return Err(cannot_be_handled(&complaints.named, expected, &text));
+        }
+    }
+    Ok(tree)
+}
+
+/// Warns of a complaint; those about YAML come several in one text, a line each.
+fn warn_of(call: &Call<'_>, text: &str) {
+    match text.strip_prefix("yaml: unmarshal errors:\n") {
+        Some(lines) => lines.lines().for_each(|line| call.warn(line.trim())),
+        None => call.warn(text),
+    }
+}
+
+/// What strict reading has against a body.
+pub struct Complaints {
+    named: Named,
+    /// One text each.
+    pub texts: Vec<String>,
+}
+
+/// Reads bytes that should be of the `expected` kind.
+///
+/// # Errors
+/// 400 with upstream's reason.
+pub fn read(
+    schemas: &Schemas,
+    body: &[u8],
+    syntax: BodySyntax,
+    expected: Expected<'_>,
+) -> Result<(Value, Complaints), ApiError> {
+    let unrecognized = |error: String| {
+        let shown = summary(body);
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {error} ({shown})",
+            expected.kind
+        ))
+    };
+    let Document {
+        mut tree,
+        complaint,
+        repeats,
+    } = parse(schemas, body, syntax, expected.definition).map_err(unrecognized)?;
+    let named = match syntax {
+        BodySyntax::Json => named_in_text(&tree, body),
+        BodySyntax::Yaml | BodySyntax::Protobuf => named_kind(&tree),
+    };
+    let named = named.map_err(unrecognized)?.or(expected);
+    check_kind(schemas, &named, expected)?;
+    let mut outcome = schemas.decode(expected.definition, &mut tree, Empties::Null);
+    if syntax == BodySyntax::Json
+        && (repeats || !matches!(&outcome, Ok(problems) if problems.is_empty()))
+    {
+        // Of JSON text it matters what comes first, which the tree does not know.
+        let explained = schemas.explain(expected.definition, body);
+        if outcome.is_ok() || explained.is_err() {
+            outcome = explained;
+        }
+    }
+    let problems =
+        outcome.map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
+    let texts = complaint
+        .into_iter()
+        .chain(problems.iter().map(Problem::to_string))
+        .collect();
+    Ok((tree, Complaints { named, texts }))
+}
+
+/// A body that was parsed.
+struct Document {
+    tree: Value,
+    /// What strict reading has against its syntax.
+    complaint: Option<String>,
+    /// True if some member of it is given twice.
+    repeats: bool,
+}
+
+/// Parses bytes of any syntax.
+fn parse(
+    schemas: &Schemas,
+    body: &[u8],
+    syntax: BodySyntax,
+    definition: DefId,
+) -> Result<Document, String> {
+    let limits = Limits {
+        duplicates: Duplicates::MergeObjects,
+        ..Limits::default()
+    };
+    match syntax {
+        BodySyntax::Json => match json::parse(body, &limits) {
+            Ok(parsed) => Ok(Document {
+                tree: parsed.value,
+                complaint: None,
+                repeats: !parsed.duplicates.is_empty(),
+            }),
+            Err(error) => Err(format!("{UNKNOWN_KIND}{error}")),
+        },
+        BodySyntax::Yaml => match yaml::parse(body, &limits) {
+            Ok(parsed) => Ok(Document {
+                tree: parsed.value,
+                complaint: parsed.strict_error,
+                repeats: false,
+            }),
+            Err(error) => Err(error.to_string()),
+        },
+        BodySyntax::Protobuf => {
+            let envelope = Envelope::open(body).map_err(|error| error.to_string())?;
+            let tree = schemas.decode_proto(definition, envelope.raw);
+            let mut tree = tree.map_err(|error| error.to_string())?;
+            tree.set(&["kind"], envelope.kind);
+            tree.set(&["apiVersion"], envelope.api_version);
+            Ok(Document {
+                tree,
+                complaint: None,
+                repeats: false,
+            })
+        }
+    }
+}
+
+/// Reads a body of options, which may be written in any group's version.
+///
+/// # Errors
+/// 400 if it cannot be read as such.
+pub fn decode_options(
+    call: &Call<'_>,
+    syntax: BodySyntax,
+    definition: DefId,
+) -> Result<Value, ApiError> {
+    let schemas = call.tenant.kinds.schemas();
+    let document =
+        parse(schemas, &call.request.body, syntax, definition).map_err(ApiError::bad_request)?;
+    let mut tree = document.tree;
+    let named = named_kind(&tree).map_err(ApiError::bad_request)?;
+    if !matches!(named.kind.as_str(), "" | "DeleteOptions") {
+        return Err(ApiError::bad_request(named.unregistered(OPTIONS_SCHEME)));
+    }
+    match schemas.decode(definition, &mut tree, Empties::Null) {
+        Ok(_) => Ok(tree),
+        Err(error) => Err(ApiError::bad_request(error.to_string())),
+    }
+}
+
+/// The kind a body names.
+struct Named {
+    group: Str,
+    version: Str,
+    kind: Str,
+}
+
+impl Named {
+    fn or(mut self, expected: Expected<'_>) -> Self {
+        if self.kind.is_empty() {
+            self.kind = expected.kind.into();
+        }
+        if self.version.is_empty() && self.group.is_empty() {
+            self.version = expected.version.into();
+            self.group = expected.group.into();
+        }
+        self
+    }
+}
+
+impl Named {
+    /// The kind is not known in `scheme`.
+    fn unregistered(&self, scheme: &str) -> String {
+        let api = api_version(&self.group, &self.version);
+        format!(
+            "no kind {:?} is registered for version {api:?} in scheme {scheme:?}",
+            self.kind
+        )
+    }
+
+    /// The kind is known and is no `expected`.
+    fn unconvertible(&self, expected: Expected<'_>) -> String {
+        let package = |group: &str| match group.split('.').next() {
+            None | Some("") => "core".to_owned(),
+            Some(first) => first.to_owned(),
+        };
+        format!(
+            "converting ({}.{}) to ({}.{}): unknown conversion",
+            self.version,
+            self.kind,
+            package(expected.group),
+            expected.kind
+        )
+    }
+}
+
+/// Checks that a patch left kind and version alone.
+///
+/// # Errors
+/// What upstream's decoder says of the object.
+pub fn check_patched(
+    schemas: &Schemas,
+    tree: &Value,
+    expected: Expected<'_>,
+) -> Result<(), String> {
+    let named = named_kind(tree)?.or(expected);
+    if named.kind == expected.kind
+        && named.group == expected.group
+        && named.version == expected.version
+    {
+        return Ok(());
+    }
+    let other = schemas
+        .kind(&named.group, &named.version, &named.kind)
+        .ok_or_else(|| named.unregistered(scheme(expected.group)))?;
+    schemas
+        .decode(other, &mut tree.clone(), Empties::Null)
+        .map_err(|error| error.to_string())?;
+    Err(named.unconvertible(expected))
+}
+
+/// The kind that a tree names, the last member of a name counting.
+fn named_kind(tree: &Value) -> Result<Named, String> {
+    match tree {
+        Value::Object(members) => named_by(members.iter()),
+        Value::Null => named_by(std::iter::empty()),
+        other => Err(format!(
+            "{UNKNOWN_KIND}json: cannot unmarshal {} into Go value of type {META_STRUCT}",
+            type_name(other)
+        )),
+    }
+}
+
+/// The kind that JSON text names. Members of other spellings count too, and of all of them the last.
+fn named_in_text(tree: &Value, text: &[u8]) -> Result<Named, String> {
+    let respelled = |name: &str| meta_member(name).is_some_and(|member| member != name);
+    match tree {
+        Value::Object(members) if members.keys().any(respelled) => {
+            let text = String::from_utf8_lossy(text);
+            let members: Vec<(String, Value)> = json::document::members(&text)
+                .filter(|(name, _)| meta_member(name).is_some())
+                .filter_map(|(name, value)| {
+                    let parsed = json::parse(value.as_bytes(), &Limits::default());
+                    Some((name.into_owned(), parsed.ok()?.value))
+                })
+                .collect();
+            named_by(members.iter().map(|(name, value)| (name.as_str(), value)))
+        }
+        _ => named_kind(tree),
+    }
+}
+
+/// The member that names kind or version which Go takes `name` for: case does not matter.
+fn meta_member(name: &str) -> Option<&'static str> {
+    let folds = |member: &str| {
+        let mut rest = member.chars();
+        let same = name.chars().all(|found| {
+            let found = if found == '\u{212a}' { 'k' } else { found };
+            rest.next().is_some_and(|wanted| {
+                wanted.eq_ignore_ascii_case(&found) || wanted == 's' && found == '\u{17f}'
+            })
+        });
+        same && rest.next().is_none()
+    };
+    ["kind", "apiVersion"]
+        .into_iter()
+        .find(|member| folds(member))
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        Value::Int(_) | Value::Float(_) | Value::Null => "number",
+    }
+}
+
+fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<Named, String> {
+    let (mut kind, mut api_version) = (Str::default(), Str::default());
+    let mut wrong = None;
+    for (name, value) in members {
+        let Some(member) = meta_member(name) else {
+            continue;
+        };
+        match value {
+            Value::Null => {}
+            Value::String(text) if member == "kind" => kind = text.clone(),
+            Value::String(text) => api_version = text.clone(),
+            other => {
+                wrong.get_or_insert_with(|| {
+                    format!(
+                        "{UNKNOWN_KIND}json: cannot unmarshal {} into Go struct field .{member} of type string",
+                        type_name(other)
+                    )
+                });
+            }
+        }
+    }
+    if let Some(wrong) = wrong {
+        return Err(wrong);
+    }
+    if api_version.matches('/').count() > 1 {
+        return Err(format!("unexpected GroupVersion string: {api_version}"));
+    }
+    let (group, version) = match api_version.split_once('/') {
+        Some((group, version)) => (Str::from(group), Str::from(version)),
+        None => (Str::default(), api_version),
+    };
+    Ok(Named {
+        group,
+        version,
+        kind,
+    })
+}
+
+fn check_kind(schemas: &Schemas, named: &Named, expected: Expected<'_>) -> Result<(), ApiError> {
+    if named.kind == expected.kind
+        && named.group == expected.group
+        && named.version == expected.version
+    {
+        return Ok(());
+    }
+    // A kind that another scheme serves is not known to this one.
+    let foreign = scheme(&named.group) != scheme(expected.group);
+    if foreign
+        || schemas
+            .kind(&named.group, &named.version, &named.kind)
+            .is_none()
+    {
+        return Err(cannot_be_handled(
+            named,
+            expected,
+            &named.unregistered(scheme(expected.group)),
+        ));
+    }
+    if named.kind == expected.kind {
+        let found = api_version(&named.group, &named.version);
+        let wanted = api_version(expected.group, expected.version);
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({found}) does not match the expected API version ({wanted})"
+        )));
+    }
+    Err(cannot_be_handled(
+        named,
+        expected,
+        &named.unconvertible(expected),
+    ))
+}
+
+fn cannot_be_handled(named: &Named, expected: Expected<'_>, error: &str) -> ApiError {
+    ApiError::bad_request(format!(
+        "{} in version {:?} cannot be handled as a {}: {error}",
+        named.kind, named.version, expected.kind
+    ))
+}
+
+fn summary(body: &[u8]) -> String {
+    let (shown, more) = match body.get(..SHOWN_MAX) {
+        Some(shown) if body.len() > SHOWN_MAX => (shown, " ..."),
+        _ => (body, ""),
+    };
+    match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(shown)),
+        Some(_) => {
+            let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{hex}{more}")
+        }
+    }
+}
+
+/// Checks that namespace and name of a body agree with those of the path, and fills in what the
+/// body leaves open.
+///
+/// # Errors
+/// 400 if they differ.
+pub fn match_path(call: &Call<'_>, tree: &mut Value) -> Result<(), ApiError> {
+    let wanted = call.namespace();
+    let given = Str::from(tree.str_at(&["metadata", "namespace"]));
+    if wanted.is_empty() {
+        if !given.is_empty() {
+            drop(tree.remove(&["metadata", "namespace"]));
+        }
+    } else if given.is_empty() {
+        tree.set(&["metadata", "namespace"], wanted);
+    } else if given != wanted {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the name of a body is that of the path.
+///
+/// # Errors
+/// 400 if it is another or missing.
+pub fn match_name(tree: &Value, name: &str) -> Result<(), ApiError> {
+    let given = tree.str_at(&["metadata", "name"]);
+    if given.is_empty() {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
+    }
+    if given != name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(text: &str) -> Result<(String, String, String), String> {
+        let tree = json::parse(text.as_bytes(), &Limits::default())
+            .expect("JSON")
+            .value;
+        let named = named_in_text(&tree, text.as_bytes())?;
+        Ok((
+            named.group.to_string(),
+            named.version.to_string(),
+            named.kind.to_string(),
+        ))
+    }
+
+    #[test]
+    fn the_last_spelling_of_the_kind_counts() {
+        let found = named(
+            r#"{"KIND":"A","kind":"B","APIversion":"apps/v1","\u212aind":"C","x":{"kind":"D"}}"#,
+        );
+        assert_eq!(
+            found,
+            Ok(("apps".to_owned(), "v1".to_owned(), "C".to_owned()))
+        );
+        let found = named(r#"{"Kind":"A","kind":"B","apiVersion":"v1"}"#);
+        assert_eq!(found, Ok((String::new(), "v1".to_owned(), "B".to_owned())));
+    }
+
+    #[test]
+    fn versions_of_more_than_two_parts_and_kinds_that_are_no_text_are_refused() {
+        assert_eq!(
+            named(r#"{"apiVersion":"a/b/c"}"#),
+            Err("unexpected GroupVersion string: a/b/c".to_owned())
+        );
+        let error = named(r#"{"kINd":[]}"#).expect_err("a kind is text");
+        assert!(
+            error.ends_with("cannot unmarshal array into Go struct field .kind of type string"),
+            "{error}"
+        );
+    }
+}

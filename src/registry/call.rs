@@ -1,0 +1,196 @@
+//! One request on its way through the registry: what it is about and what it may use.
+
+use crate::environment::Environment;
+use crate::kind::{KindTable, Resource, Scope};
+use crate::request::ResourceRequest;
+use crate::services::Services;
+use crate::strategy::{Context, PlaneSettings};
+use parking_lot::Mutex;
+use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{Key, ObjectRef, Plane};
+use std::sync::Arc;
+
+/// A plane with the kinds it serves and the facts its kinds need.
+#[derive(Clone)]
+pub struct Tenant {
+    /// Name under which the plane is reached.
+    pub name: Str,
+    /// The state.
+    pub plane: Arc<Plane>,
+    /// The kinds.
+    pub kinds: Arc<KindTable>,
+    /// Facts of the plane.
+    pub settings: Arc<PlaneSettings>,
+}
+
+/// A request with the row it is about.
+pub struct Call<'a> {
+    /// The plane.
+    pub tenant: &'a Tenant,
+    /// The request.
+    pub request: &'a ResourceRequest,
+    /// The row.
+    pub row: &'a Resource,
+    /// Time and chance.
+    pub environment: &'a dyn Environment,
+    /// What all requests share.
+    pub services: &'a Arc<Services>,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl<'a> Call<'a> {
+    /// Puts a request together with its row.
+    pub fn new(
+        tenant: &'a Tenant,
+        request: &'a ResourceRequest,
+        row: &'a Resource,
+        services: &'a Arc<Services>,
+    ) -> Self {
+        let environment = services.environment.as_ref();
+        Self {
+            tenant,
+            request,
+            row,
+            environment,
+            services,
+            warnings: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Adds a text for the client, once.
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock();
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    /// The texts so far, leaving none.
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.warnings.lock())
+    }
+
+    /// What strategies may know.
+    pub fn context(&self) -> Context<'_> {
+        Context {
+            now: self.environment.now(),
+            user: &self.request.user,
+            subresource: self.request.subresource.as_deref().unwrap_or(""),
+            settings: &self.tenant.settings,
+        }
+    }
+
+    /// The name of the path.
+    ///
+    /// # Errors
+    /// 400 if the path has none.
+    pub fn name(&self) -> Result<&Str, ApiError> {
+        self.request
+            .name
+            .as_ref()
+            .ok_or_else(|| ApiError::bad_request("name must be provided"))
+    }
+
+    /// The namespace of the path; empty for cluster-scoped kinds.
+    pub fn namespace(&self) -> &str {
+        match self.row.scope {
+            Scope::Namespaced => self.request.namespace.as_deref().unwrap_or(""),
+            Scope::Cluster => "",
+        }
+    }
+
+    /// The key of an object of this kind.
+    pub fn key(&self, name: &str) -> Key {
+        key_of(self.row, self.namespace(), name)
+    }
+
+    /// `deployments/scale`: the resource with its subresource, as errors name it.
+    pub fn qualified(&self) -> (Str, Str) {
+        let resource = match &self.request.subresource {
+            Some(sub) => format!("{}/{sub}", self.row.name).into(),
+            None => self.row.name.clone(),
+        };
+        (self.row.group.clone(), resource)
+    }
+
+    /// The object is not there.
+    pub fn not_found(&self, name: &str) -> ApiError {
+        ApiError::not_found(Qualified::new(&self.row.group, &self.row.name), name)
+    }
+
+    /// Somebody else was faster, or the client means another object.
+    pub fn conflict(&self, name: &str, detail: &str) -> ApiError {
+        ApiError::conflict(
+            Qualified::new(&self.row.group, &self.row.name),
+            name,
+            detail,
+        )
+    }
+
+    /// The object breaks the kind's rules, which are those of the group it is stored under.
+    pub fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
+        ApiError::invalid(
+            Qualified::new(&self.row.storage.group, &self.row.kind),
+            name,
+            errors,
+        )
+    }
+
+    /// The tree of a stored object, in its stored version.
+    ///
+    /// # Errors
+    /// 500 if the bytes are damaged.
+    pub fn stored_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
+        tree_of(&object.body())
+    }
+
+    /// The tree of a stored object in the version of the request.
+    ///
+    /// # Errors
+    /// 500 if the bytes are damaged.
+    pub fn served_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
+        let tree = self.stored_tree(object)?;
+        Ok(self.to_served(tree))
+    }
+
+    /// Turns a stored tree into one of the request's version.
+    pub fn to_served(&self, tree: Value) -> Value {
+        if self.row.converts() {
+            self.row.strategy.to_served(&self.row.version, tree)
+        } else {
+            tree
+        }
+    }
+
+    /// Turns a tree of the request's version into a stored one.
+    pub fn to_stored(&self, tree: Value) -> Value {
+        if self.row.converts() {
+            self.row.strategy.to_stored(&self.row.version, tree)
+        } else {
+            tree
+        }
+    }
+}
+
+/// The key of an object.
+pub fn key_of(row: &Resource, namespace: &str, name: &str) -> Key {
+    let namespace = (row.scope == Scope::Namespaced).then_some(namespace);
+    Key::new(&row.storage.group, &row.storage.resource, namespace, name)
+}
+
+/// Parses a body the server has written itself.
+///
+/// # Errors
+/// 500 if it is damaged.
+pub fn tree_of(body: &[u8]) -> Result<Value, ApiError> {
+    let limits = polyplane_apimachinery::json::Limits::default();
+    match polyplane_apimachinery::json::parse(body, &limits) {
+        Ok(parsed) => Ok(parsed.value),
+        Err(error) => Err(ApiError::internal(format!(
+            "a stored object cannot be read: {error}"
+        ))),
+    }
+}

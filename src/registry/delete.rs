@@ -1,0 +1,411 @@
+//! DELETE of one object and of many.
+
+use crate::answer::Outcome;
+use crate::body;
+use crate::call::Call;
+use crate::list::{self, Items};
+use crate::metadata;
+use crate::negotiate;
+use crate::object::{new_object, plan_removal};
+use crate::options::{DeleteOptions, ListOptions, ListPurpose, Persistence, Propagation};
+use crate::request::ResourceRequest;
+use crate::select::{self, Selection};
+use crate::strategy::Grace;
+use crate::write::{self, Attempt, Plan, Unstored, Written};
+use futures_util::future::{self, BoxFuture};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{Claim, Key, ObjectRef, Operation, Snapshot, Write};
+
+/// Deletions of one collection that are under way at once.
+const DELETES_MAX: usize = 64;
+
+/// How a deletion ended.
+pub struct Deleted {
+    /// What was written or would have been.
+    pub written: Written,
+    /// True if the object is gone, false if it waits for its finalizers or grace period.
+    pub gone: Removal,
+    /// The status of the answer.
+    pub outcome: Outcome,
+}
+
+/// Whether an object is still there after a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is gone.
+    Gone,
+    /// It is marked and waits.
+    Pending,
+}
+
+/// Reads the options of a deletion from body or query.
+///
+/// # Errors
+/// 400 or 422 as upstream.
+pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
+    if call.request.body.is_empty() {
+        return DeleteOptions::parse(call.request, None);
+    }
+    let syntax = negotiate::input(call.request)?;
+    let schemas = call.tenant.kinds.schemas();
+    let definition = schemas
+        .find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+        .ok_or_else(|| ApiError::internal("the schema of DeleteOptions is missing"))?;
+    let tree = body::decode_options(call, syntax, definition)?;
+    DeleteOptions::parse(call.request, Some(&tree))
+}
+
+/// Deletes the object of the path.
+///
+/// # Errors
+/// As upstream.
+pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
+    let name = call.name()?.clone();
+    let options = options(call)?;
+    if call.row.name == "jobs"
+        && call.row.rules.default_gc_policy == "OrphanDependents"
+        && options.propagation.is_none()
+        && options.orphan_dependents.is_none()
+    {
+        call.warn(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+        );
+    }
+    let orphans = options.orphan_dependents;
+    let mut attempt = Delete {
+        call,
+        name,
+        options,
+        removal: Removal::Gone,
+    };
+    let written = write::run(call, &mut attempt).await?;
+    let pending = attempt.removal == Removal::Pending;
+    let outcome = if pending && orphans == Some(false) {
+        Outcome::Accepted
+    } else {
+        Outcome::Ok
+    };
+    Ok(Deleted {
+        written,
+        gone: attempt.removal,
+        outcome,
+    })
+}
+
+/// The deletion of one object.
+pub struct Delete<'a> {
+    call: &'a Call<'a>,
+    name: Str,
+    options: DeleteOptions,
+    removal: Removal,
+}
+
+impl Attempt for Delete<'_> {
+    fn key(&self) -> Key {
+        self.call.key(&self.name)
+    }
+
+    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
+        let call = self.call;
+        self.removal = Removal::Gone;
+        let Some(existing) = cut.get(&self.key()) else {
+            return Err(call.not_found(&self.name));
+        };
+        if self.options.resource_version.is_some() && existing.version().is_none() {
+            return Ok(Plan::Settle);
+        }
+        let old = call.stored_tree(&existing)?;
+        call.row.strategy.admit_delete(&call.context(), &old)?;
+        self.check_preconditions(&old, &existing)?;
+        match self.mark(&old) {
+            Marked::Pending => {
+                self.removal = Removal::Pending;
+                Ok(Plan::Answer(Unstored::Unchanged(existing)))
+            }
+            Marked::Keep(tree) => {
+                self.removal = Removal::Pending;
+                self.plan_mark(&existing, tree)
+            }
+            Marked::Remove if self.options.persistence == Persistence::DryRun => {
+                Ok(Plan::Answer(Unstored::Removed(existing)))
+            }
+            Marked::Remove => Ok(Plan::Commit(plan_removal(call, cut, &existing)?)),
+        }
+    }
+}
+
+/// What a deletion does to the object.
+enum Marked {
+    /// It was marked before; nothing changes.
+    Pending,
+    /// It stays, changed like this.
+    Keep(Value),
+    /// It goes.
+    Remove,
+}
+
+impl Delete<'_> {
+    fn check_preconditions(&self, old: &Value, existing: &ObjectRef) -> Result<(), ApiError> {
+        let kind = polyplane_apimachinery::status::Qualified::new(
+            &self.call.row.group,
+            &self.call.row.kind,
+        );
+        let present = old.str_at(&["metadata", "uid"]);
+        if let Some(wished) = &self.options.uid
+            && wished != present
+        {
+            let why = format!(
+                "the UID in the precondition ({wished}) does not match the UID in record ({present}). The object might have been deleted and then recreated"
+            );
+            return Err(ApiError::conflict(kind, &self.name, why));
+        }
+        let version = existing
+            .version()
+            .map(|version| version.to_string())
+            .unwrap_or_default();
+        if let Some(wished) = &self.options.resource_version
+            && *wished != version
+        {
+            let why = format!(
+                "the ResourceVersion in the precondition ({wished}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+            );
+            return Err(ApiError::conflict(kind, &self.name, why));
+        }
+        Ok(())
+    }
+
+    fn mark(&self, old: &Value) -> Marked {
+        let now = self.call.environment.now();
+        let meta = &old["metadata"];
+        let marked = !meta.str_at(&["deletionTimestamp"]).is_empty();
+        let had_grace = meta
+            .int_at(&["deletionGracePeriodSeconds"])
+            .unwrap_or(0)
+            .max(0);
+        let wished = self
+            .options
+            .grace_seconds
+            .map(|seconds| if seconds < 0 { 1 } else { seconds });
+        let grace = match self.call.row.strategy.grace(old, wished) {
+            Grace::Now => 0,
+            Grace::Seconds(seconds) => seconds,
+        };
+        let graceful = self.call.row.rules.graceful_delete && grace > 0;
+        if marked && had_grace > 0 && self.call.row.rules.graceful_delete {
+            match wished {
+                Some(seconds) if seconds < had_grace => {
+                    return self.shorten(old, had_grace, seconds, now);
+                }
+                _ => return Marked::Pending,
+            }
+        }
+        let mut tree = old.clone();
+        let finalizers = self.finalizers(old);
+        let pending = !finalizers.is_empty() || self.call.row.strategy.awaits(old);
+        set_finalizers(&mut tree, finalizers);
+        if graceful && !marked {
+            set_deletion(&mut tree, now + grace, grace, Count::Generation);
+            return Marked::Keep(tree);
+        }
+        if !pending {
+            return Marked::Remove;
+        }
+        let count = if marked {
+            Count::Nothing
+        } else {
+            Count::Generation
+        };
+        if marked {
+            tree.set(&["metadata", "deletionGracePeriodSeconds"], 0i64);
+        } else {
+            set_deletion(&mut tree, now, 0, count);
+        }
+        Marked::Keep(tree)
+    }
+
+    /// A second deletion may shorten the grace period of the first.
+    fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> Marked {
+        let at = Timestamp::parse(old.str_at(&["metadata", "deletionTimestamp"]))
+            .map_or(now, |at| at.seconds);
+        let (mut at, mut seconds) = (at - had + wished, wished);
+        if at < now {
+            at = now;
+            seconds = seconds.min(1);
+        }
+        if seconds == 0 && metadata::strings(&old["metadata"]["finalizers"]).is_empty() {
+            return Marked::Remove;
+        }
+        let mut tree = old.clone();
+        set_deletion(&mut tree, at, seconds, Count::Nothing);
+        Marked::Keep(tree)
+    }
+
+    /// The finalizers that the wished treatment of dependents leaves on the object.
+    fn finalizers(&self, old: &Value) -> Vec<Str> {
+        let present = metadata::strings(&old["metadata"]["finalizers"]);
+        let policy = &self.call.row.rules.default_gc_policy;
+        let supported = policy != "Unsupported";
+        let wish = match (self.options.orphan_dependents, self.options.propagation) {
+            (Some(true), _) => Some(Propagation::Orphan),
+            (Some(false), _) => Some(Propagation::Background),
+            (None, wish) => wish,
+        };
+        let wish = wish.or_else(|| {
+            present.iter().find_map(|name| match *name {
+                "orphan" => Some(Propagation::Orphan),
+                "foregroundDeletion" => Some(Propagation::Foreground),
+                _ => None,
+            })
+        });
+        let wish = wish.unwrap_or(if policy == "OrphanDependents" {
+            Propagation::Orphan
+        } else {
+            Propagation::Background
+        });
+        let mut kept: Vec<Str> = present
+            .iter()
+            .filter(|name| !matches!(**name, "orphan" | "foregroundDeletion"))
+            .map(|name| Str::from(*name))
+            .collect();
+        match wish {
+            Propagation::Orphan if supported => kept.push("orphan".into()),
+            Propagation::Foreground if supported => kept.push("foregroundDeletion".into()),
+            _ => {}
+        }
+        let mut before: Vec<&str> = present.clone();
+        let mut after: Vec<&str> = kept.iter().map(Str::as_str).collect();
+        before.sort_unstable();
+        after.sort_unstable();
+        if before == after {
+            present.into_iter().map(Str::from).collect()
+        } else {
+            kept
+        }
+    }
+
+    fn plan_mark(&self, existing: &ObjectRef, mut tree: Value) -> Result<Plan, ApiError> {
+        let call = self.call;
+        let version = tree.remove(&["metadata", "resourceVersion"]);
+        let old = write::unversioned_tree(existing)?;
+        call.row.strategy.prepare_deletion(&mut tree);
+        if tree == old {
+            return Ok(Plan::Answer(Unstored::Unchanged(existing.clone())));
+        }
+        if self.options.persistence == Persistence::DryRun {
+            if let Some(version) = version {
+                tree.set(&["metadata", "resourceVersion"], version);
+            }
+            return Ok(Plan::Answer(Unstored::Tree(tree)));
+        }
+        let key = existing.key().clone();
+        let claims = vec![Claim::At(key.clone(), existing.stamp())];
+        let operations = vec![Operation::Put {
+            key,
+            object: new_object(call, call.row, &tree),
+        }];
+        Ok(Plan::Commit(Write {
+            operations,
+            claims,
+            deadline: Some(call.request.deadline),
+        }))
+    }
+}
+
+/// Whether a change counts in `metadata.generation`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    Generation,
+    Nothing,
+}
+
+fn set_deletion(tree: &mut Value, at: i64, grace: i64, count: Count) {
+    tree.set(
+        &["metadata", "deletionTimestamp"],
+        Timestamp::from_seconds(at).to_rfc3339(),
+    );
+    tree.set(&["metadata", "deletionGracePeriodSeconds"], grace);
+    let generation = tree.int_at(&["metadata", "generation"]).unwrap_or(0);
+    if count == Count::Generation && generation > 0 {
+        tree.set(&["metadata", "generation"], generation + 1);
+    }
+}
+
+/// The last state of an object of a kind with grace periods that went without one: marked, as if
+/// it had been deleted with a grace period of nothing.
+pub fn last_state(mut tree: Value, now: i64) -> Value {
+    let marked = !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty();
+    let count = if marked {
+        Count::Nothing
+    } else {
+        Count::Generation
+    };
+    set_deletion(&mut tree, now, 0, count);
+    tree
+}
+
+fn set_finalizers(tree: &mut Value, finalizers: Vec<Str>) {
+    if finalizers.is_empty() {
+        drop(tree.remove(&["metadata", "finalizers"]));
+    } else {
+        let items: Vec<Value> = finalizers.into_iter().map(Value::from).collect();
+        tree.set(&["metadata", "finalizers"], items);
+    }
+}
+
+/// Deletes every selected object, one by one, and returns those that were selected.
+///
+/// # Errors
+/// The first failure that is not the absence of an object.
+pub async fn delete_collection(call: &Call<'_>) -> Result<(Items, list::Page), ApiError> {
+    let listing = ListOptions::parse(call.request, ListPurpose::List)?;
+    let options = options(call)?;
+    let selection = Selection::parse(
+        call.row,
+        &listing.label_selector,
+        &listing.field_selector,
+        None,
+    )?;
+    let prefix = select::prefix(call);
+    let page = list::page(call, &listing, &prefix).await?;
+    let items = list::collect(call, &selection, &prefix, &page);
+    let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = items
+        .items
+        .iter()
+        .map(|object| Box::pin(delete_selected(call, object.key(), &options)) as BoxFuture<'_, _>)
+        .collect();
+    let results = stream::iter(deletions).buffer_unordered(DELETES_MAX);
+    results.try_for_each(|()| future::ready(Ok(()))).await?;
+    Ok((items, page))
+}
+
+/// Deletes one object of a collection; one that is gone already is no failure.
+async fn delete_selected(
+    call: &Call<'_>,
+    key: &Key,
+    options: &DeleteOptions,
+) -> Result<(), ApiError> {
+    let request = ResourceRequest {
+        namespace: key
+            .namespace()
+            .map(Str::from)
+            .or_else(|| call.request.namespace.clone()),
+        name: Some(key.name().into()),
+        body: bytes::Bytes::new(),
+        ..call.request.clone()
+    };
+    let single = Call::new(call.tenant, &request, call.row, call.services);
+    let name = key.name().into();
+    let mut attempt = Delete {
+        call: &single,
+        name,
+        options: options.clone(),
+        removal: Removal::Gone,
+    };
+    match write::run(&single, &mut attempt).await {
+        Err(error) if error.reason != Reason::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

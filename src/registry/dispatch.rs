@@ -1,0 +1,352 @@
+//! From a request to the verb that answers it.
+
+use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
+use crate::call::{Call, Tenant, tree_of};
+use crate::delete::{self, Removal};
+use crate::environment::Environment;
+use crate::kind::Resource;
+use crate::list::{number_of_version, reached};
+use crate::negotiate::{self, Conversions, Representation};
+use crate::request::{ResourceRequest, Verb};
+use crate::services::{Observer, Services};
+use crate::view::{self, Shown};
+use crate::write::{Unstored, Written, answerable};
+use crate::{create, list, patch, reviews, subresource, update, watch};
+use polyplane_apimachinery::json::scan;
+use polyplane_apimachinery::status::{ApiError, Qualified, Success};
+use polyplane_plane::ObjectRef;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Answers requests for resources of any plane.
+pub struct Registry {
+    services: Arc<Services>,
+    reviewer: Arc<dyn polyplane_auth::Authorizer>,
+}
+
+impl Registry {
+    /// A registry that takes time and chance from `environment`, answers access reviews by
+    /// `reviewer` and tells `observers` of writes.
+    pub fn new(
+        environment: Arc<dyn Environment>,
+        reviewer: Arc<dyn polyplane_auth::Authorizer>,
+        observers: Vec<Arc<dyn Observer>>,
+    ) -> Self {
+        Self {
+            services: Arc::new(Services {
+                environment,
+                observers,
+            }),
+            reviewer,
+        }
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// What the client is told, as a Status.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take back a write that has been sequenced.
+    pub async fn handle(
+        &self,
+        tenant: &Tenant,
+        request: &ResourceRequest,
+    ) -> Result<Answer, ApiError> {
+        let row = tenant
+            .kinds
+            .resolve(&request.group, &request.version, &request.resource)
+            .ok_or_else(unknown)?;
+        check_verb(row, request)?;
+        negotiate::routed(request)?;
+        let call = Call::new(tenant, request, row, &self.services);
+        if let Some(text) = row.strategy.deprecation() {
+            call.warn(text);
+        }
+        let answer = match request.subresource.as_deref() {
+            None => self.object(&call).await,
+            Some(sub) => self.subresource(&call, sub).await,
+        };
+        answer.map_err(|error| error.with_warnings(call.take_warnings()))
+    }
+
+    async fn object(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
+        if call.row.is_virtual() {
+            return self.virtual_create(call).await;
+        }
+        match call.request.verb {
+            Verb::Get => get(call).await,
+            Verb::List => list::list(call).await,
+            Verb::Watch => watch::watch(call).await,
+            Verb::Create => {
+                let wish = negotiate::output(call.request, Conversions::Offered)?;
+                let written = create::create(call).await?;
+                self.answer(call, wish, written, Outcome::Created)
+            }
+            Verb::Update => {
+                let wish = negotiate::output(call.request, Conversions::Offered)?;
+                let written = update::update(call).await?;
+                self.answer_change(call, wish, written)
+            }
+            Verb::Patch => {
+                let wish = negotiate::output(call.request, Conversions::Offered)?;
+                let written = patch::patch(call).await?;
+                self.answer_change(call, wish, written)
+            }
+            Verb::Delete => self.delete(call).await,
+            Verb::DeleteCollection => delete_collection(call).await,
+            Verb::Connect => Err(unknown()),
+        }
+    }
+
+    async fn subresource(&self, call: &Call<'_>, sub: &str) -> Result<Answer, ApiError> {
+        let wish = negotiate::output(call.request, Conversions::Offered)?;
+        match (sub, call.request.verb) {
+            ("scale", Verb::Get) => {
+                let object = read(call).await?;
+                let json = subresource::scale_json(call, &call.stored_tree(&object)?)?;
+                Ok(finite(
+                    call,
+                    wish,
+                    Outcome::Ok,
+                    view::value(wish.encoding, json),
+                ))
+            }
+            ("scale", Verb::Update | Verb::Patch) => {
+                let written = subresource::write_scale(call).await?;
+                let json = subresource::scale_json(call, &tree(call, &written)?)?;
+                Ok(finite(
+                    call,
+                    wish,
+                    Outcome::Ok,
+                    view::value(wish.encoding, json),
+                ))
+            }
+            ("binding", Verb::Create) => {
+                drop(subresource::bind(call).await?);
+                Ok(success(call, wish))
+            }
+            ("eviction", Verb::Create) => {
+                subresource::evict(call).await?;
+                Ok(success(call, wish))
+            }
+            ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
+                answerable(call).await?;
+                match subresource::connect(call)? {}
+            }
+            (_, Verb::Get) => get(call).await,
+            (_, Verb::Update) => {
+                let written = update::update(call).await?;
+                self.answer_change(call, wish, written)
+            }
+            (_, Verb::Patch) => {
+                let written = patch::patch(call).await?;
+                self.answer_change(call, wish, written)
+            }
+            _ => Err(unknown()),
+        }
+    }
+
+    async fn virtual_create(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
+        let wish = negotiate::output(call.request, Conversions::None)?;
+        if call.row.name == "bindings" {
+            drop(subresource::bind(call).await?);
+            return Ok(success(call, wish));
+        }
+        let json = reviews::review(call, self.reviewer.as_ref()).await?;
+        Ok(finite(
+            call,
+            wish,
+            Outcome::Created,
+            view::value(wish.encoding, json),
+        ))
+    }
+
+    async fn delete(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
+        let wish = negotiate::output(call.request, Conversions::Offered)?;
+        let deleted = delete::delete(call).await?;
+        let object = match &deleted.written {
+            Written::Committed(committed) => {
+                committed.objects.first().map(|written| &written.object)
+            }
+            Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
+                Some(object)
+            }
+            Written::Unstored(Unstored::Tree(_)) => None,
+        };
+        if deleted.gone == Removal::Pending || call.row.returns_deleted() {
+            let shown = match (&deleted.written, object) {
+                (Written::Unstored(Unstored::Tree(tree)), _) => Shown::Tree(tree.clone()),
+                (Written::Committed(committed), Some(object)) if deleted.gone == Removal::Gone => {
+                    let body = object.body_at(committed.version_of_first());
+                    if call.row.rules.graceful_delete {
+                        Shown::Tree(delete::last_state(
+                            tree_of(&body)?,
+                            call.services.environment.now(),
+                        ))
+                    } else {
+                        Shown::Bytes(body)
+                    }
+                }
+                (_, Some(object)) => Shown::Stored(object),
+                (_, None) => return Err(ApiError::internal("a deletion without an object")),
+            };
+            let body = view::object(call, wish, &shown)?;
+            return Ok(finite(call, wish, deleted.outcome, body));
+        }
+        let body = object.map(ObjectRef::body).unwrap_or_default();
+        let uid = scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default();
+        let what = Qualified::new(&call.row.group, &call.row.name);
+        let mut json = Vec::new();
+        Success::deleted(what, call.name()?, &uid).write(&mut json);
+        Ok(finite(
+            call,
+            wish,
+            deleted.outcome,
+            view::value(wish.encoding, json),
+        ))
+    }
+
+    fn answer_change(
+        &self,
+        call: &Call<'_>,
+        wish: Representation,
+        written: Written,
+    ) -> Result<Answer, ApiError> {
+        let created = match &written {
+            Written::Committed(committed) => committed
+                .objects
+                .first()
+                .is_some_and(|written| written.object.created() == written.object.version()),
+            Written::Unstored(Unstored::Tree(tree)) => {
+                tree.str_at(&["metadata", "resourceVersion"]).is_empty()
+            }
+            Written::Unstored(_) => false,
+        };
+        self.answer(
+            call,
+            wish,
+            written,
+            if created {
+                Outcome::Created
+            } else {
+                Outcome::Ok
+            },
+        )
+    }
+
+    fn answer(
+        &self,
+        call: &Call<'_>,
+        wish: Representation,
+        written: Written,
+        outcome: Outcome,
+    ) -> Result<Answer, ApiError> {
+        let body = match &written {
+            Written::Committed(committed) => {
+                let first = committed.objects.first();
+                let first =
+                    first.ok_or_else(|| ApiError::internal("a commit without an object"))?;
+                view::object(call, wish, &Shown::Stored(&first.object))?
+            }
+            Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
+                view::object(call, wish, &Shown::Stored(object))?
+            }
+            Written::Unstored(Unstored::Tree(tree)) => {
+                view::object(call, wish, &Shown::Tree(tree.clone()))?
+            }
+        };
+        Ok(finite(call, wish, outcome, body))
+    }
+}
+
+/// Upstream's answer for a resource it does not know.
+pub fn unknown() -> ApiError {
+    ApiError::generic(404, "", Qualified::default(), "", "")
+}
+
+fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError> {
+    let allowed = match request.subresource.as_deref() {
+        None => row.allows(request.verb.name()),
+        Some(name) => {
+            let sub = row.subresource(name).ok_or_else(unknown)?;
+            request.verb == Verb::Connect
+                || sub.verbs.iter().any(|verb| verb == request.verb.name())
+        }
+    };
+    if allowed {
+        return Ok(());
+    }
+    if request.verb == Verb::Watch && row.allows("list") {
+        return Err(ApiError::method_not_supported(
+            Qualified::new(&row.group, &row.name),
+            "watch",
+        ));
+    }
+    Err(ApiError::generic(405, "", Qualified::default(), "", ""))
+}
+
+async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
+    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let object = read(call).await?;
+    let body = view::object(call, wish, &Shown::Stored(&object))?;
+    Ok(finite(call, wish, Outcome::Ok, body))
+}
+
+/// One object, as of now.
+async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
+    let asked = number_of_version(call.request.parameter("resourceVersion"))?;
+    answerable(call).await?;
+    if asked != 0 {
+        reached(call, asked).await?;
+    }
+    let name = call.name()?;
+    let object = call.tenant.plane.snapshot().get(&call.key(name));
+    object.ok_or_else(|| call.not_found(name))
+}
+
+async fn delete_collection(call: &Call<'_>) -> Result<Answer, ApiError> {
+    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let (items, page) = delete::delete_collection(call).await?;
+    let body = list::write(call, wish, &items, &page)?;
+    Ok(finite(call, wish, Outcome::Ok, body))
+}
+
+/// The tree of what was written, in the stored version.
+fn tree(call: &Call<'_>, written: &Written) -> Result<polyplane_apimachinery::Value, ApiError> {
+    match written {
+        Written::Committed(committed) => match committed.objects.first() {
+            Some(first) => call.stored_tree(&first.object),
+            None => Err(ApiError::internal("a commit without an object")),
+        },
+        Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
+            call.stored_tree(object)
+        }
+        Written::Unstored(Unstored::Tree(tree)) => Ok(tree.clone()),
+    }
+}
+
+fn success(call: &Call<'_>, wish: Representation) -> Answer {
+    let mut json = Vec::new();
+    Success {
+        details: None,
+        code: Some(201),
+    }
+    .write(&mut json);
+    finite(
+        call,
+        wish,
+        Outcome::Created,
+        view::value(wish.encoding, json),
+    )
+}
+
+fn finite(call: &Call<'_>, wish: Representation, outcome: Outcome, body: AnswerBody) -> Answer {
+    Answer {
+        outcome,
+        content_type: Cow::Borrowed(wish.content_type()),
+        warnings: call.take_warnings(),
+        watch: Liveness::Finite,
+        body,
+    }
+}

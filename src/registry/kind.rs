@@ -1,0 +1,496 @@
+//! What the server knows of a kind: rows, looked up by group, version and resource.
+//!
+//! Owns the typed form of the generated rows and the [`Strategy`] each row points to. Knows no
+//! single kind: the rows are data and the strategies are handed in by `batteries`.
+//!
+//! Invariant: a table is immutable; a changed set of kinds is another table with a greater
+//! [`KindTable::generation`].
+
+use crate::strategy::Strategy;
+use bytes::Bytes;
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::schema::{DefId, Schemas};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Whether objects of a kind live in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// In a namespace.
+    Namespaced,
+    /// Beside the namespaces.
+    Cluster,
+}
+
+/// A group with its versions, most preferred first.
+#[derive(Debug)]
+pub struct Group {
+    /// The group's name; empty for the core group.
+    pub name: Str,
+    /// Its versions in discovery order.
+    pub versions: Vec<GroupVersion>,
+}
+
+/// A version of a group and the resources it serves.
+#[derive(Debug)]
+pub struct GroupVersion {
+    /// The version's name.
+    pub version: Str,
+    /// Indexes into [`KindTable::resources`], in discovery order.
+    pub resources: Vec<usize>,
+}
+
+/// A subresource of a resource.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Subresource {
+    /// The last segment of its path.
+    pub name: Str,
+    /// Group of the payload.
+    #[serde(default)]
+    pub group: Str,
+    /// Version of the payload.
+    #[serde(default)]
+    pub version: Str,
+    /// Kind of the payload.
+    pub kind: Str,
+    /// Verbs, sorted.
+    #[serde(default)]
+    pub verbs: Vec<Str>,
+    /// Schema name of the payload; empty where upstream publishes none.
+    #[serde(default)]
+    pub definition: Str,
+}
+
+/// A column of the kind's table.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Column {
+    /// Heading.
+    pub name: Str,
+    /// OpenAPI type of the cells.
+    #[serde(rename = "type")]
+    pub kind: Str,
+    /// OpenAPI format; `name` marks the column that identifies a row.
+    #[serde(default)]
+    pub format: Str,
+    /// 0 is always shown, greater values only in wide output.
+    #[serde(default)]
+    pub priority: i64,
+}
+
+/// Group, resource and version under which objects of a kind are stored.
+#[derive(Debug, Clone, Deserialize)]
+pub struct StorageRow {
+    /// Group part of the key.
+    #[serde(default)]
+    pub group: Str,
+    /// Resource part of the key.
+    pub resource: Str,
+    /// Version in which the body is written.
+    pub version: Str,
+}
+
+/// What upstream's strategy object answers for a kind.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Rules {
+    /// A PUT to an absent name creates.
+    pub create_on_update: bool,
+    /// A PUT without resourceVersion overwrites.
+    pub unconditional_update: bool,
+    /// The kind has a status that only its subresource writes.
+    pub has_status: bool,
+    /// A create sets `metadata.generation` to 1.
+    pub generation: bool,
+    /// What happens to dependents where the client does not say: Background, Orphan, Unsupported…
+    #[serde(rename = "defaultGCPolicy")]
+    pub default_gc_policy: Str,
+    /// Deletion has a grace period.
+    pub graceful_delete: bool,
+    /// A deletion answers with the object instead of a Status.
+    #[serde(rename = "returnDeletedObject")]
+    pub returns_deleted: bool,
+    /// Upstream checks the kind by declarations too, on which way equal complaints merge.
+    pub declarative_validation: bool,
+}
+
+/// One served resource: a row of the generated data with its schema and behaviour.
+#[derive(Debug)]
+pub struct Resource {
+    /// Group; empty for core.
+    pub group: Str,
+    /// Version.
+    pub version: Str,
+    /// Plural name, the path segment.
+    pub name: Str,
+    /// Singular name.
+    pub singular: Str,
+    /// Kind.
+    pub kind: Str,
+    /// Kind of its lists.
+    pub list_kind: Str,
+    /// Namespaced or not.
+    pub scope: Scope,
+    /// kubectl's short names.
+    pub short_names: Vec<Str>,
+    /// Categories such as `all`.
+    pub categories: Vec<Str>,
+    /// Verbs as discovery names them.
+    pub verbs: Vec<Str>,
+    /// Hash that discovery publishes.
+    pub storage_version_hash: Str,
+    /// Schema of an object.
+    pub definition: DefId,
+    /// Where and how it is stored.
+    pub storage: StorageRow,
+    /// Schema of the stored form; differs from `definition` where the versions differ in shape.
+    pub stored_definition: DefId,
+    /// Subresources.
+    pub subresources: Vec<Subresource>,
+    /// Table columns.
+    pub columns: Vec<Column>,
+    /// Upstream's strategy facts.
+    pub rules: Rules,
+    /// Paths that field selectors may name.
+    pub selectable_fields: Vec<Str>,
+    /// What names look like.
+    pub name_rule: NameRule,
+    /// Behaviour that data cannot say.
+    pub strategy: Arc<dyn Strategy>,
+    /// `{"kind":"Pod","apiVersion":"v1",`: what stands before a stored body in an answer.
+    pub prefix: Bytes,
+    /// `group/version`, or the version alone for core.
+    pub api_version: Str,
+    /// `deployments.apps`: how errors name the resource.
+    pub qualified: Str,
+    /// First bytes of every key of this resource, with the closing `/`.
+    pub key_prefix: Bytes,
+}
+
+impl Resource {
+    /// True if discovery lists `verb`.
+    pub fn allows(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|known| known == verb)
+    }
+
+    /// The subresource `name`.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|row| row.name == name)
+    }
+
+    /// True if objects of this row are stored in another shape than they are served.
+    pub fn converts(&self) -> bool {
+        self.definition != self.stored_definition
+    }
+
+    /// True if the items of a list carry kind and apiVersion: kinds that upstream would serve as
+    /// custom resources.
+    pub fn items_name_kind(&self) -> bool {
+        self.group.ends_with("polyplane.dev")
+    }
+
+    /// True if a deletion answers with the object instead of a Status.
+    pub fn returns_deleted(&self) -> bool {
+        self.rules.returns_deleted || self.strategy.returns_deleted()
+    }
+
+    /// True if the objects exist only for the length of a request (reviews, bindings).
+    pub fn is_virtual(&self) -> bool {
+        !self.allows("get") && !self.allows("list")
+    }
+}
+
+#[derive(Deserialize)]
+struct Rows {
+    groups: Vec<GroupRow>,
+}
+
+#[derive(Deserialize)]
+struct GroupRow {
+    #[serde(default)]
+    name: Str,
+    versions: Vec<VersionRow>,
+}
+
+#[derive(Deserialize)]
+struct VersionRow {
+    version: Str,
+    resources: Vec<ResourceRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceRow {
+    name: Str,
+    #[serde(default)]
+    singular: Str,
+    kind: Str,
+    #[serde(default)]
+    list_kind: Str,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(default)]
+    short_names: Vec<Str>,
+    #[serde(default)]
+    categories: Vec<Str>,
+    #[serde(default)]
+    verbs: Vec<Str>,
+    #[serde(default)]
+    storage_version_hash: Str,
+    definition: Str,
+    storage: Option<StorageRow>,
+    #[serde(default)]
+    subresources: Vec<Subresource>,
+    #[serde(default)]
+    columns: Vec<Column>,
+    #[serde(default)]
+    strategy: Rules,
+    #[serde(default)]
+    selectable_fields: Vec<Str>,
+    #[serde(default)]
+    name_rule: NameRuleRow,
+}
+
+#[derive(Default, Deserialize)]
+struct NameRuleRow {
+    #[serde(default)]
+    rule: Str,
+}
+
+impl NameRuleRow {
+    fn read(&self) -> NameRule {
+        match self.rule.as_str() {
+            "dns1123subdomain" => NameRule::DnsSubdomain,
+            "dns1123label" => NameRule::DnsLabel,
+            "dns1035label" => NameRule::Dns1035Label,
+            _ => NameRule::PathSegment,
+        }
+    }
+}
+
+/// Why rows could not become a table. Rows are compiled in or checked when a kind is added, so
+/// this is a defect of the data, not of a request.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The text is not of the rows' shape.
+    #[error("the rows of kinds cannot be read")]
+    Rows(#[source] serde_json::Error),
+    /// A row names a schema that is not there.
+    #[error("{resource} names the unknown schema {definition}")]
+    Definition {
+        /// The resource.
+        resource: String,
+        /// The schema it names.
+        definition: String,
+    },
+}
+
+/// Every kind a plane serves.
+#[derive(Debug)]
+pub struct KindTable {
+    groups: Vec<Group>,
+    resources: Vec<Resource>,
+    schemas: Arc<Schemas>,
+    generation: u64,
+    by_name: HashMap<(Str, Str, Str), usize>,
+    by_storage: HashMap<(Str, Str), usize>,
+}
+
+impl KindTable {
+    /// Builds a table of `rows` (the generated `rows.json` and any with the same shape), in order.
+    /// `strategy_of` gives the behaviour of a group's resource.
+    ///
+    /// # Errors
+    /// [`TableError`] if the data is not sound.
+    pub fn build(
+        rows: &[&[u8]],
+        schemas: Arc<Schemas>,
+        strategy_of: &dyn Fn(&str, &str, &str) -> Arc<dyn Strategy>,
+        generation: u64,
+    ) -> Result<Self, TableError> {
+        let mut table = Self {
+            groups: Vec::new(),
+            resources: Vec::new(),
+            schemas,
+            generation,
+            by_name: HashMap::new(),
+            by_storage: HashMap::new(),
+        };
+        for text in rows {
+            let rows: Rows = serde_json::from_slice(text).map_err(TableError::Rows)?;
+            for group in rows.groups {
+                table.add_group(group, strategy_of)?;
+            }
+        }
+        table.index();
+        Ok(table)
+    }
+
+    fn add_group(
+        &mut self,
+        group: GroupRow,
+        strategy_of: &dyn Fn(&str, &str, &str) -> Arc<dyn Strategy>,
+    ) -> Result<(), TableError> {
+        let mut versions = Vec::new();
+        for version in group.versions {
+            let mut indexes = Vec::new();
+            for row in version.resources {
+                let strategy = strategy_of(&group.name, &version.version, &row.name);
+                indexes.push(self.resources.len());
+                let resource = self.resource(&group.name, &version.version, row, strategy)?;
+                self.resources.push(resource);
+            }
+            versions.push(GroupVersion {
+                version: version.version,
+                resources: indexes,
+            });
+        }
+        self.groups.push(Group {
+            name: group.name,
+            versions,
+        });
+        Ok(())
+    }
+
+    fn resource(
+        &self,
+        group: &Str,
+        version: &Str,
+        row: ResourceRow,
+        strategy: Arc<dyn Strategy>,
+    ) -> Result<Resource, TableError> {
+        let definition =
+            self.schemas
+                .find(&row.definition)
+                .ok_or_else(|| TableError::Definition {
+                    resource: row.name.to_string(),
+                    definition: row.definition.to_string(),
+                })?;
+        let storage = row.storage.unwrap_or_else(|| StorageRow {
+            group: group.clone(),
+            resource: row.name.clone(),
+            version: version.clone(),
+        });
+        let api_version = api_version(group, version);
+        let prefix = format!(
+            "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
+            row.kind
+        );
+        let key_prefix = format!("{}/{}/", storage.group, storage.resource);
+        Ok(Resource {
+            qualified: if group.is_empty() {
+                row.name.clone()
+            } else {
+                format!("{}.{group}", row.name).into()
+            },
+            group: group.clone(),
+            version: version.clone(),
+            list_kind: if row.list_kind.is_empty() {
+                format!("{}List", row.kind).into()
+            } else {
+                row.list_kind
+            },
+            name: row.name,
+            singular: row.singular,
+            kind: row.kind,
+            scope: if row.namespaced {
+                Scope::Namespaced
+            } else {
+                Scope::Cluster
+            },
+            short_names: row.short_names,
+            categories: row.categories,
+            verbs: row.verbs,
+            storage_version_hash: row.storage_version_hash,
+            definition,
+            stored_definition: definition,
+            storage,
+            subresources: row.subresources,
+            columns: row.columns,
+            rules: row.strategy,
+            selectable_fields: row.selectable_fields,
+            name_rule: row.name_rule.read(),
+            strategy,
+            prefix: prefix.into(),
+            api_version,
+            key_prefix: key_prefix.into(),
+        })
+    }
+
+    fn index(&mut self) {
+        for (at, row) in self.resources.iter().enumerate() {
+            self.by_name.insert(
+                (row.group.clone(), row.version.clone(), row.name.clone()),
+                at,
+            );
+            if row.group == row.storage.group && row.version == row.storage.version {
+                self.by_storage.insert(
+                    (row.storage.group.clone(), row.storage.resource.clone()),
+                    at,
+                );
+            }
+        }
+        for at in 0..self.resources.len() {
+            let storage = &self.resources[at].storage;
+            let key = (storage.group.clone(), storage.resource.clone());
+            if let Some(stored) = self.by_storage.get(&key) {
+                self.resources[at].stored_definition = self.resources[*stored].definition;
+            }
+        }
+    }
+
+    /// The groups in discovery order; the core group is the one with an empty name.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// All rows.
+    pub fn resources(&self) -> &[Resource] {
+        &self.resources
+    }
+
+    /// The schemas the rows point into.
+    pub fn schemas(&self) -> &Arc<Schemas> {
+        &self.schemas
+    }
+
+    /// Grows whenever the set of kinds changes.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The row of a group, version and plural name.
+    pub fn resolve(&self, group: &str, version: &str, resource: &str) -> Option<&Resource> {
+        let key = (Str::from(group), Str::from(version), Str::from(resource));
+        self.by_name.get(&key).map(|at| &self.resources[*at])
+    }
+
+    /// The row whose served form is the stored one, of a storage group and resource.
+    pub fn stored(&self, group: &str, resource: &str) -> Option<&Resource> {
+        let key = (Str::from(group), Str::from(resource));
+        self.by_storage.get(&key).map(|at| &self.resources[*at])
+    }
+
+    /// The rows that own storage, each stored resource once.
+    pub fn stored_resources(&self) -> impl Iterator<Item = &Resource> {
+        self.resources.iter().enumerate().filter_map(|(at, row)| {
+            let key = (row.storage.group.clone(), row.storage.resource.clone());
+            (self.by_storage.get(&key) == Some(&at) && !row.is_virtual()).then_some(row)
+        })
+    }
+
+    /// The versions of a group, most preferred first.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+}
+
+/// `group/version`, or the version alone for the core group.
+pub fn api_version(group: &str, version: &str) -> Str {
+    if group.is_empty() {
+        version.into()
+    } else {
+        format!("{group}/{version}").into()
+    }
+}

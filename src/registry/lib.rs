@@ -1,0 +1,42 @@
+//! What a verb means for a kind: create, get, list, update, patch, delete and watch over one
+//! plane, for any kind that has a row. Knows objects and verbs, not HTTP; media types and query
+//! parameters are part of the Kubernetes API and therefore known here.
+//!
+//! [`Registry::handle`] is the way in. A read takes one consistent cut of the plane; a write is
+//! prepared against the newest accepted state, sequenced with the claims it rests on, and
+//! prepared again if one of them failed (see [`mod@write`]).
+
+pub mod answer;
+pub mod body;
+pub mod call;
+pub mod create;
+pub mod delete;
+pub mod environment;
+pub mod kind;
+pub mod list;
+pub mod metadata;
+pub mod negotiate;
+pub mod object;
+pub mod options;
+pub mod patch;
+pub mod prepare;
+pub mod request;
+pub mod reviews;
+pub mod select;
+pub mod services;
+pub mod strategy;
+pub mod subresource;
+pub mod update;
+pub mod view;
+pub mod watch;
+pub mod write;
+
+pub mod dispatch;
+
+pub use answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
+pub use call::{Call, Tenant};
+pub use dispatch::Registry;
+pub use kind::{KindTable, Resource, Scope};
+pub use request::{ResourceRequest, Verb};
+pub use services::{Observer, Services};
+pub use strategy::{PlaneSettings, Strategy};

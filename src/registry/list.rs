@@ -1,0 +1,515 @@
+//! GET of a collection: consistent pages in key order.
+//!
+//! A page token names a version, the key to go on from and when the first page was made; the
+//! server keeps nothing for it. Pages of one list are cut from one version, by undoing the log.
+
+use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
+use crate::call::Call;
+use crate::negotiate::{self, Conversions, Encoding, MetaVersion, Number, Representation, Shape};
+use crate::options::{ListOptions, ListPurpose, VersionMatch};
+use crate::select::{self, Selection};
+use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use crate::write::{answerable, within};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json;
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_plane::{AtError, ObjectRef, Prefix, Snapshot, Start, Version};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Seconds for which a page token can be used: as long as the log remembers.
+const TOKEN_SECONDS_MAX: i64 = 300;
+/// How long a read of a version that is not there yet waits for it.
+pub const FUTURE_WAIT: Duration = Duration::from_secs(3);
+/// Bytes of a list that are gathered before they are handed on.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// A page token, in upstream's form with the time of the first page added.
+#[derive(Debug, Serialize, Deserialize)]
+struct Token {
+    v: String,
+    #[serde(default)]
+    rv: i64,
+    #[serde(default)]
+    start: String,
+    #[serde(default)]
+    t: i64,
+}
+
+/// Where a page begins and which state it shows.
+pub struct Page {
+    /// The state.
+    pub cut: Snapshot,
+    /// The version that the list carries.
+    pub version: Version,
+    /// The first key, or empty for the beginning.
+    pub start: Vec<u8>,
+    /// When the first page was made.
+    pub since: i64,
+    /// Most items, 0 for no limit.
+    pub limit: usize,
+}
+
+/// Answers a list.
+///
+/// # Errors
+/// As upstream: 400 for bad selectors and tokens, 410 for versions that are gone, 504 for ones
+/// that are not there yet.
+pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
+    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let options = ListOptions::parse(call.request, ListPurpose::List)?;
+    let selection = Selection::parse(
+        call.row,
+        &options.label_selector,
+        &options.field_selector,
+        call.request.name.as_ref(),
+    )?;
+    let prefix = select::prefix(call);
+    let page = page(call, &options, &prefix).await?;
+    let items = collect(call, &selection, &prefix, &page);
+    let body = write(call, wish, &items, &page)?;
+    Ok(Answer {
+        outcome: Outcome::Ok,
+        content_type: Cow::Borrowed(wish.content_type()),
+        warnings: call.take_warnings(),
+        watch: Liveness::Finite,
+        body,
+    })
+}
+
+/// Writes a page in the wished representation.
+///
+/// # Errors
+/// 422 for a bad table option, 500 if stored bytes are damaged.
+pub fn write(
+    call: &Call<'_>,
+    wish: Representation,
+    items: &Items,
+    page: &Page,
+) -> Result<AnswerBody, ApiError> {
+    let meta = list_meta(call, page, items);
+    let objects = &items.items;
+    let chunks = match wish.shape {
+        Shape::Whole => write_items(call, &meta, objects, None)?,
+        Shape::Metadata(version, Number::Many) => write_items(call, &meta, objects, Some(version))?,
+        Shape::Metadata(_, Number::One) => {
+            let list = view::go_type(call.row, &call.row.list_kind);
+            let message = format!(
+                "you requested PartialObjectMetadata, but the requested object is a list ({list})"
+            );
+            return Err(ApiError::new(Reason::NotAcceptable, message));
+        }
+        Shape::Table(version) => {
+            write_table(call, &meta, objects, version, RowObject::parse(call)?)?
+        }
+    };
+    Ok(match wish.encoding {
+        Encoding::Json => AnswerBody::Slices(chunks),
+        other => {
+            let mut all = chunks.concat();
+            all.pop();
+            view::encode(other, vec![all.into()])
+        }
+    })
+}
+
+/// The items of a page and where the next one begins.
+pub struct Items {
+    /// The selected objects.
+    pub items: Vec<ObjectRef>,
+    /// The last key of the page, if there are more behind it.
+    pub next: Option<Vec<u8>>,
+    /// How many there are behind it, if that is known without looking at each.
+    pub remaining: Option<usize>,
+}
+
+/// Gathers the selected objects of a page.
+pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &Page) -> Items {
+    if let Some(key) = selection.single(call) {
+        let object = page
+            .cut
+            .get(&key)
+            .filter(|object| selection.matches(call.row, object));
+        return Items {
+            items: object.into_iter().collect(),
+            next: None,
+            remaining: None,
+        };
+    }
+    let start = if page.start.is_empty() {
+        Start::First
+    } else {
+        Start::At(&page.start)
+    };
+    let mut items = Vec::new();
+    for object in page.cut.range(prefix, start) {
+        let full = page.limit > 0 && items.len() == page.limit;
+        if !full && !selection.is_everything() && !selection.matches(call.row, &object) {
+            continue;
+        }
+        if full {
+            let last = items
+                .last()
+                .map(|object: &ObjectRef| object.key().as_bytes().to_vec());
+            let behind = last
+                .as_deref()
+                .map(Start::After)
+                .filter(|_| selection.is_everything());
+            let remaining = behind.map(|start| page.cut.count_from(prefix, start));
+            return Items {
+                items,
+                next: last,
+                remaining,
+            };
+        }
+        items.push(object);
+    }
+    Items {
+        items,
+        next: None,
+        remaining: None,
+    }
+}
+
+/// Chooses the state that a list shows.
+///
+/// # Errors
+/// See [`list`].
+pub async fn page(
+    call: &Call<'_>,
+    options: &ListOptions,
+    prefix: &Prefix,
+) -> Result<Page, ApiError> {
+    if !options.continuation.is_empty() {
+        return continued(call, options, prefix).await;
+    }
+    let asked = parse_version(&options.resource_version)?;
+    let exact = match options.version_match {
+        VersionMatch::Exact => true,
+        VersionMatch::Unset => options.limit > 0 && asked != 0,
+        VersionMatch::NotOlderThan => false,
+    };
+    answerable(call).await?;
+    let cut = if exact {
+        cut_at(call, Version::from_raw(asked), prefix)
+            .await?
+            .ok_or_else(|| {
+                ApiError::expired("The resourceVersion for the provided list is too old.")
+            })?
+    } else {
+        if asked != 0 {
+            reached(call, asked).await?;
+        }
+        call.tenant.plane.snapshot()
+    };
+    // Upstream answers a list of "any version" from its cache, which knows no pages.
+    let limit = if options.resource_version == "0" {
+        0
+    } else {
+        options.limit
+    };
+    let version = if exact {
+        Version::from_raw(asked)
+    } else {
+        cut.version()
+    };
+    Ok(Page {
+        version,
+        cut,
+        start: Vec::new(),
+        since: call.environment.now(),
+        limit,
+    })
+}
+
+/// Parses the version that a list starts from; empty and `0` give 0.
+///
+/// # Errors
+/// 400 if it is not a number.
+pub fn parse_version(text: &str) -> Result<u64, ApiError> {
+    number_of_version(text).map_err(|error| {
+        ApiError::bad_request(format!("invalid resource version: {}", error.message))
+    })
+}
+
+/// Parses the version that a get or watch starts from; empty and `0` give 0.
+///
+/// # Errors
+/// 500 if it is not a number, as upstream.
+pub fn number_of_version(text: &str) -> Result<u64, ApiError> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|error| {
+        let detail = not_a_version(text, &error);
+        let error = FieldError::invalid(&Path::new("resourceVersion"), text, detail);
+        ApiError::new(Reason::Unknown, error.to_string())
+    })
+}
+
+/// Go's words for a text that is no version.
+pub fn not_a_version(text: &str, error: &std::num::ParseIntError) -> String {
+    use std::num::IntErrorKind::PosOverflow;
+    let why = if *error.kind() == PosOverflow {
+        "value out of range"
+    } else {
+        "invalid syntax"
+    };
+    format!("strconv.ParseUint: parsing {text:?}: {why}")
+}
+
+/// Waits until the plane has seen a version.
+///
+/// # Errors
+/// 504 if it is still in the future after the time upstream waits.
+pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
+    let plane = &call.tenant.plane;
+    let deadline = call.request.deadline.min(Instant::now() + FUTURE_WAIT);
+    if plane.reached(Version::from_raw(asked), deadline).await {
+        Ok(())
+    } else {
+        Err(ApiError::too_large_resource_version(
+            asked,
+            plane.seen().raw(),
+            1,
+        ))
+    }
+}
+
+/// The state at a version, or nothing if it is forgotten.
+async fn cut_at(
+    call: &Call<'_>,
+    version: Version,
+    prefix: &Prefix,
+) -> Result<Option<Snapshot>, ApiError> {
+    match within(call, call.tenant.plane.at(version, prefix)).await? {
+        Ok(cut) => Ok(Some(cut)),
+        Err(AtError::Expired) => Ok(None),
+        Err(AtError::Future { current }) => Err(ApiError::too_large_resource_version(
+            version.raw(),
+            current.raw(),
+            1,
+        )),
+    }
+}
+
+async fn continued(
+    call: &Call<'_>,
+    options: &ListOptions,
+    prefix: &Prefix,
+) -> Result<Page, ApiError> {
+    if !options.resource_version.is_empty() && options.resource_version != "0" {
+        return Err(ApiError::bad_request(
+            "specifying resource version is not allowed when using continue",
+        ));
+    }
+    let token = read_token(&options.continuation)?;
+    let mut start = prefix.as_bytes().to_vec();
+    start.extend_from_slice(
+        token
+            .start
+            .strip_prefix('/')
+            .unwrap_or(&token.start)
+            .as_bytes(),
+    );
+    answerable(call).await?;
+    let now = call.environment.now();
+    let limit = options.limit;
+    if token.rv < 0 {
+        let cut = call.tenant.plane.snapshot();
+        return Ok(Page {
+            version: cut.version(),
+            cut,
+            start,
+            since: now,
+            limit,
+        });
+    }
+    let version = Version::from_raw(u64::try_from(token.rv).unwrap_or_default());
+    let fresh = token.t + TOKEN_SECONDS_MAX >= now;
+    let cut = if fresh {
+        cut_at(call, version, prefix).await?
+    } else {
+        None
+    };
+    match cut {
+        Some(cut) => Ok(Page {
+            cut,
+            version,
+            start,
+            since: token.t,
+            limit,
+        }),
+        None => {
+            let again = write_token(-1, &token.start, now);
+            Err(ApiError::expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+            )
+            .with_continue(&again))
+        }
+    }
+}
+
+fn read_token(text: &str) -> Result<Token, ApiError> {
+    let bad = |why: String| ApiError::bad_request(format!("invalid continue token: {why}"));
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+        bad(format!(
+            "continue key is not valid: {}",
+            base64_error(&error, text)
+        ))
+    })?;
+    let token: Token = serde_json::from_slice(&bytes)
+        .map_err(|_| bad(format!("continue key is not valid: {}", json_error(&bytes))))?;
+    if token.v != "meta.k8s.io/v1" {
+        return Err(bad(format!(
+            "continue key is not valid: server does not recognize this encoded version {}",
+            token.v
+        )));
+    }
+    if token.rv == 0 {
+        return Err(bad(
+            "continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)".into(),
+        ));
+    }
+    if token.start.is_empty() {
+        return Err(bad(
+            "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".into(),
+        ));
+    }
+    let key = token.start.strip_prefix('/').unwrap_or(&token.start);
+    let clean = key
+        .split('/')
+        .all(|part| !part.is_empty() && part != "." && part != "..");
+    if !clean {
+        return Err(bad(format!("continue key is not valid: {}", token.start)));
+    }
+    Ok(token)
+}
+
+fn base64_error(error: &base64::DecodeError, text: &str) -> String {
+    let at = match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => {
+            *at
+        }
+        _ => text.len(),
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
+/// Go's words for what is wrong with the JSON of a token.
+fn json_error(bytes: &[u8]) -> String {
+    match json::parse(bytes, &json::Limits::default()) {
+        Ok(_) => "json: cannot unmarshal token".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn write_token(version: i64, start: &str, since: i64) -> String {
+    let token = Token {
+        v: "meta.k8s.io/v1".into(),
+        rv: version,
+        start: start.into(),
+        t: since,
+    };
+    let text = serde_json::to_vec(&token).expect("a token is plain data");
+    URL_SAFE_NO_PAD.encode(text)
+}
+
+/// The JSON of the list's metadata.
+fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
+    let version = page.version.to_string();
+    let Some(last) = &items.next else {
+        return view::json_object(&[("resourceVersion", &version)]);
+    };
+    let prefix = select::prefix(call);
+    let behind = String::from_utf8_lossy(&last[prefix.as_bytes().len()..]);
+    // A list within a namespace names only the name, with a slash in front, as upstream's does.
+    let slash = if call.namespace().is_empty() { "" } else { "/" };
+    let start = format!("{slash}{behind}\0");
+    let token = write_token(
+        i64::try_from(page.version.raw()).unwrap_or(i64::MAX),
+        &start,
+        page.since,
+    );
+    let mut meta = view::json_object(&[("resourceVersion", &version), ("continue", &token)]);
+    if let Some(remaining) = items.remaining {
+        meta.pop();
+        meta.push_str(&format!(",\"remainingItemCount\":{remaining}}}"));
+    }
+    meta
+}
+
+fn write_items(
+    call: &Call<'_>,
+    meta: &str,
+    items: &[ObjectRef],
+    partial: Option<MetaVersion>,
+) -> Result<Vec<Bytes>, ApiError> {
+    let (kind, api) = match partial {
+        Some(version) => ("PartialObjectMetadataList", version.api_version()),
+        None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
+    };
+    let mut chunks = Vec::new();
+    let mut out = Vec::with_capacity(CHUNK_BYTES);
+    out.extend_from_slice(
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api}\",\"metadata\":{meta},\"items\":")
+            .as_bytes(),
+    );
+    if partial.is_some() && items.is_empty() {
+        out.extend_from_slice(b"null}\n");
+        return Ok(vec![out.into()]);
+    }
+    out.push(b'[');
+    for (at, object) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        let body = view::served_body(call, &Shown::Stored(object))?;
+        match partial {
+            Some(version) => view::partial(version, &body)
+                .iter()
+                .for_each(|part| out.extend_from_slice(part)),
+            None if call.row.items_name_kind() => {
+                view::whole(call.row, body)
+                    .iter()
+                    .for_each(|part| out.extend_from_slice(part));
+            }
+            None => out.extend_from_slice(&body),
+        }
+        if out.len() >= CHUNK_BYTES {
+            chunks.push(std::mem::replace(&mut out, Vec::with_capacity(CHUNK_BYTES)).into());
+        }
+    }
+    out.extend_from_slice(b"]}\n");
+    chunks.push(out.into());
+    Ok(chunks)
+}
+
+fn write_table(
+    call: &Call<'_>,
+    meta: &str,
+    items: &[ObjectRef],
+    version: MetaVersion,
+    include: RowObject,
+) -> Result<Vec<Bytes>, ApiError> {
+    let mut chunks: Vec<Bytes> = Vec::new();
+    let mut table = TableWriter::new(call, version, include);
+    table.begin(meta.as_bytes(), Columns::Shown);
+    for object in items {
+        let shown = Shown::Stored(object);
+        let body = view::served_body(call, &shown)?;
+        table.row(&shown, &body)?;
+        if table.pending() >= CHUNK_BYTES {
+            chunks.push(table.take().into());
+        }
+    }
+    let mut last = table.finish();
+    last.push(b'\n');
+    chunks.push(last.into());
+    Ok(chunks)
+}

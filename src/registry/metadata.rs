@@ -1,0 +1,377 @@
+//! `metadata`, which every kind shares: what the server fills in, what an update may not touch
+//! and what is wrong with it.
+//!
+//! The checks follow upstream's object metadata validation; kinds differ only in their rule for
+//! names, which they pass in.
+
+use crate::kind::Scope;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::json;
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_apimachinery::{Map, Str, Value};
+use std::collections::BTreeSet;
+
+/// Most bytes that keys and values of all annotations may have.
+pub const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+
+/// Members of metadata that only the server sets on a new object.
+const SYSTEM_FIELDS: [&str; 5] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "selfLink",
+    "uid",
+];
+
+/// Removes what a client may not say about a new object.
+pub fn wipe_system_fields(object: &mut Value) {
+    if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in SYSTEM_FIELDS {
+            meta.remove(field);
+        }
+    }
+}
+
+/// Fills uid and creation time of a new object.
+pub fn fill_system_fields(object: &mut Value, uid: Str, now: &str) {
+    object.set(&["metadata", "uid"], uid);
+    object.set(&["metadata", "creationTimestamp"], now);
+}
+
+/// Carries over what an update may not change: uid, times of creation and deletion.
+pub fn keep_system_fields(object: &mut Value, old: &Value) {
+    let meta = object["metadata"].make_object();
+    meta.remove("selfLink");
+    let Some(before) = old.get("metadata").and_then(Value::as_object) else {
+        return;
+    };
+    let empty_uid = meta
+        .get("uid")
+        .and_then(Value::as_str)
+        .unwrap_or("")
+        .is_empty();
+    if empty_uid {
+        copy(before, meta, "uid");
+    }
+    if before.contains_key("creationTimestamp") {
+        copy(before, meta, "creationTimestamp");
+    }
+    if before.contains_key("deletionTimestamp") {
+        copy(before, meta, "deletionTimestamp");
+    }
+    if before.contains_key("deletionGracePeriodSeconds")
+        && !meta.contains_key("deletionGracePeriodSeconds")
+    {
+        copy(before, meta, "deletionGracePeriodSeconds");
+    }
+}
+
+fn copy(from: &Map, to: &mut Map, field: &str) {
+    match from.get(field) {
+        Some(value) => drop(to.insert(field, value.clone())),
+        None => drop(to.remove(field)),
+    }
+}
+
+/// Drops owner references that say the same as an earlier one and returns the uids concerned.
+pub fn dedup_owner_references(object: &mut Value) -> Vec<Str> {
+    let mut duplicates = Vec::new();
+    if let Some(owners) = object
+        .at_mut(&["metadata", "ownerReferences"])
+        .and_then(Value::as_array_mut)
+    {
+        let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+        for owner in owners.drain(..) {
+            if kept.contains(&owner) {
+                duplicates.push(owner.str_at(&["uid"]).into());
+            } else {
+                kept.push(owner);
+            }
+        }
+        *owners = kept;
+    }
+    duplicates
+}
+
+/// What is wrong with the metadata of a new object.
+pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Vec<FieldError> {
+    let path = Path::new("metadata");
+    let meta = &object["metadata"];
+    let mut errors = Vec::new();
+    let generate = meta.str_at(&["generateName"]);
+    if !generate.is_empty() {
+        for detail in rule.prefix(generate) {
+            errors.push(FieldError::invalid(
+                &path.child("generateName"),
+                generate,
+                detail,
+            ));
+        }
+    }
+    let name = meta.str_at(&["name"]);
+    if name.is_empty() {
+        let detail = "name or generateName is required";
+        errors.push(FieldError::required(&path.child("name"), detail));
+    } else {
+        for detail in rule.name(name) {
+            errors.push(FieldError::invalid(&path.child("name"), name, detail));
+        }
+    }
+    validate_namespace(meta, scope, &path, &mut errors);
+    validate_generation(meta, &path, &mut errors);
+    validate_labels(&meta["labels"], &path.child("labels"), &mut errors);
+    validate_annotations(
+        &meta["annotations"],
+        &path.child("annotations"),
+        &mut errors,
+    );
+    validate_owners(
+        &meta["ownerReferences"],
+        &path.child("ownerReferences"),
+        &mut errors,
+    );
+    validate_finalizers(&meta["finalizers"], &path.child("finalizers"), &mut errors);
+    errors
+}
+
+fn validate_namespace(meta: &Value, scope: Scope, path: &Path, errors: &mut Vec<FieldError>) {
+    let namespace = meta.str_at(&["namespace"]);
+    match (scope, namespace) {
+        (Scope::Namespaced, "") => errors.push(FieldError::required(&path.child("namespace"), "")),
+        (Scope::Namespaced, name) => {
+            for detail in names::dns1123_label(name) {
+                errors.push(FieldError::invalid(&path.child("namespace"), name, detail));
+            }
+        }
+        (Scope::Cluster, "") => {}
+        (Scope::Cluster, _) => {
+            errors.push(FieldError::forbidden(
+                &path.child("namespace"),
+                "not allowed on this type",
+            ));
+        }
+    }
+}
+
+fn validate_generation(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let generation = meta.int_at(&["generation"]).unwrap_or(0);
+    if generation < 0 {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(
+            &path.child("generation"),
+            generation,
+            detail,
+        ));
+    }
+}
+
+/// What is wrong with a map of labels; upstream names the map, not the label.
+pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.as_object().into_iter().flat_map(Map::iter) {
+        for detail in names::qualified_name(key) {
+            errors.push(FieldError::invalid(path, key, detail));
+        }
+        let value = value.as_str().unwrap_or("");
+        for detail in names::label_value(value) {
+            errors.push(FieldError::invalid(path, value, detail));
+        }
+    }
+}
+
+/// What is wrong with a map of annotations.
+pub fn validate_annotations(annotations: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let mut bytes = 0;
+    for (key, value) in annotations.as_object().into_iter().flat_map(Map::iter) {
+        bytes += key.len() + value.as_str().map_or(0, str::len);
+        for detail in names::qualified_name(&key.to_lowercase()) {
+            errors.push(FieldError::invalid(path, key, detail));
+        }
+    }
+    if bytes > ANNOTATION_BYTES_MAX {
+        errors.push(FieldError::too_long(path, ANNOTATION_BYTES_MAX));
+    }
+}
+
+fn validate_owners(owners: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let mut controller: Option<String> = None;
+    for (at, owner) in owners.as_array().unwrap_or(&[]).iter().enumerate() {
+        let place = path.index(at);
+        let version = owner.str_at(&["apiVersion"]);
+        if version.is_empty() {
+            errors.push(FieldError::required(
+                &place.child("apiVersion"),
+                "must not be empty",
+            ));
+        } else if version.matches('/').count() > 1 || version.ends_with('/') {
+            let detail = "must be <group>/<version> or <version>";
+            errors.push(FieldError::invalid(
+                &place.child("apiVersion"),
+                version,
+                detail,
+            ));
+        }
+        for field in ["kind", "name", "uid"] {
+            if owner.str_at(&[field]).is_empty() {
+                errors.push(FieldError::required(
+                    &place.child(field),
+                    "must not be empty",
+                ));
+            }
+        }
+        if version == "v1" && owner.str_at(&["kind"]) == "Event" {
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(&place, owner.clone(), detail));
+        }
+        if owner.bool_at(&["controller"]) {
+            let this = format!("{}/{}", owner.str_at(&["kind"]), owner.str_at(&["name"]));
+            match &controller {
+                Some(first) => {
+                    let detail = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                    );
+                    errors.push(FieldError::invalid(
+                        path,
+                        Bad::Shown(shown_owners(owners).into()),
+                        detail,
+                    ));
+                }
+                None => controller = Some(this),
+            }
+        }
+    }
+}
+
+/// Owner references as JSON in the order of their fields.
+fn shown_owners(owners: &Value) -> String {
+    const FIELDS: [&str; 6] = [
+        "apiVersion",
+        "kind",
+        "name",
+        "uid",
+        "controller",
+        "blockOwnerDeletion",
+    ];
+    let shown = owners.as_array().unwrap_or(&[]).iter().map(|owner| {
+        let members = FIELDS
+            .iter()
+            .filter_map(|field| owner.get(field).map(|value| (field, value)));
+        let members: Vec<String> = members
+            .map(|(field, value)| format!("\"{field}\":{}", json::to_string(value)))
+            .collect();
+        format!("{{{}}}", members.join(","))
+    });
+    format!("[{}]", shown.collect::<Vec<_>>().join(","))
+}
+
+fn validate_finalizers(finalizers: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let names = strings(finalizers);
+    for name in &names {
+        for detail in names::qualified_name(name) {
+            errors.push(FieldError::invalid(path, *name, detail));
+        }
+    }
+    if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, finalizers.clone(), detail));
+    }
+}
+
+/// The strings of a list, in order.
+pub fn strings(list: &Value) -> Vec<&str> {
+    list.as_array()
+        .unwrap_or(&[])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect()
+}
+
+/// What is wrong with the metadata of a changed object. `version_given` tells whether the object
+/// names the version it replaces or the server has filled it in.
+pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
+    let path = Path::new("metadata");
+    let (meta, before) = (&object["metadata"], &old["metadata"]);
+    let mut errors = Vec::new();
+    if !before.str_at(&["deletionTimestamp"]).is_empty() {
+        let had: BTreeSet<&str> = strings(&before["finalizers"]).into_iter().collect();
+        let has: BTreeSet<&str> = strings(&meta["finalizers"]).into_iter().collect();
+        let new: Vec<String> = has
+            .difference(&had)
+            .map(|name| format!("{name:?}"))
+            .collect();
+        if !new.is_empty() {
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                new.join(", ")
+            );
+            errors.push(FieldError::forbidden(&path.child("finalizers"), detail));
+        }
+    }
+    validate_generation(meta, &path, &mut errors);
+    let (now, then) = (meta.int_at(&["generation"]), before.int_at(&["generation"]));
+    if now.unwrap_or(0) < then.unwrap_or(0) {
+        let bad = now.unwrap_or(0);
+        errors.push(FieldError::invalid(
+            &path.child("generation"),
+            bad,
+            "must not be decremented",
+        ));
+    }
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        if meta[field] != before[field] {
+            let bad = match &meta[field] {
+                Value::Null if field.starts_with("deletion") || field.starts_with("creation") => {
+                    Value::Null
+                }
+                Value::Null => Value::string(""),
+                other => other.clone(),
+            };
+            errors.push(FieldError::invalid(
+                &path.child(field),
+                bad,
+                "field is immutable",
+            ));
+        }
+    }
+    validate_labels(&meta["labels"], &path.child("labels"), &mut errors);
+    validate_annotations(
+        &meta["annotations"],
+        &path.child("annotations"),
+        &mut errors,
+    );
+    validate_owners(
+        &meta["ownerReferences"],
+        &path.child("ownerReferences"),
+        &mut errors,
+    );
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_shown_in_the_order_of_their_fields() {
+        let owners = polyplane_apimachinery::json!([
+            {"controller": true, "uid": "1", "apiVersion": "v1", "name": "a", "kind": "X"}
+        ]);
+        let shown = r#"[{"apiVersion":"v1","kind":"X","name":"a","uid":"1","controller":true}]"#;
+        assert_eq!(shown_owners(&owners), shown);
+    }
+
+    #[test]
+    fn a_changed_object_loses_what_only_the_server_says() {
+        let old =
+            polyplane_apimachinery::json!({"metadata": {"uid": "u", "creationTimestamp": "t"}});
+        let mut new = polyplane_apimachinery::json!({"metadata": {"selfLink": "/x", "creationTimestamp": "other"}});
+        keep_system_fields(&mut new, &old);
+        assert_eq!(new, old);
+    }
+}

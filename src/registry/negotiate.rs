@@ -1,0 +1,311 @@
+//! Which representation of an answer the client gets, and which one its body has.
+//!
+//! Owns media types and their parameters for resource requests; HTTP headers arrive here as text.
+//! The choice follows upstream: clauses by quality, then by how specific they are, then in the
+//! order written; the first that the server can serve wins.
+
+use crate::patch::PATCH_TYPES;
+use crate::request::{ResourceRequest, Verb};
+use polyplane_apimachinery::schema::proto;
+use polyplane_apimachinery::status::ApiError;
+
+/// How values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// One line of JSON; whoever writes it out indents it for people.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// What of an object is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// All of it.
+    Whole,
+    /// A table, in the version of `meta.k8s.io` named.
+    Table(MetaVersion),
+    /// The metadata alone.
+    Metadata(MetaVersion, Number),
+}
+
+/// Whether a client asked for the metadata of one object or of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Number {
+    /// Of one: `PartialObjectMetadata`.
+    One,
+    /// Of a list: `PartialObjectMetadataList`.
+    Many,
+}
+
+/// Versions of `meta.k8s.io` that tables and partial objects come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MetaVersion {
+    /// `v1`
+    V1,
+    /// `v1beta1`
+    V1Beta1,
+}
+
+impl MetaVersion {
+    /// `meta.k8s.io/v1` or its predecessor.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// The negotiated representation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Representation {
+    /// How it is written.
+    pub encoding: Encoding,
+    /// What is shown.
+    pub shape: Shape,
+}
+
+impl Representation {
+    /// The Content-Type of an answer.
+    pub const fn content_type(self) -> &'static str {
+        match self.encoding {
+            Encoding::Json => "application/json",
+            Encoding::Yaml => "application/yaml",
+        }
+    }
+}
+
+/// Which conversions an endpoint offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conversions {
+    /// Tables and partial objects.
+    Offered,
+    /// None: the answer is no stored object.
+    None,
+}
+
+struct Clause<'a> {
+    kind: &'a str,
+    subkind: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+    quality: f32,
+}
+
+fn clauses(header: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = Vec::new();
+    for part in header.split(',') {
+        let mut pieces = part.trim().split(';');
+        let media = pieces.next().unwrap_or("").trim();
+        let (kind, subkind) = match media.split_once('/') {
+            Some((kind, subkind)) => (kind.trim(), subkind.trim()),
+            None if media == "*" => ("*", "*"),
+            None => continue,
+        };
+        let mut quality = 1.0;
+        let mut parameters = Vec::new();
+        for piece in pieces {
+            let Some((key, value)) = piece.split_once('=') else {
+                continue;
+            };
+            let (key, value) = (key.trim(), value.trim());
+            if key == "q" {
+                quality = value.parse().unwrap_or(1.0);
+            } else {
+                parameters.push((key, value));
+            }
+        }
+        clauses.push(Clause {
+            kind,
+            subkind,
+            parameters,
+            quality,
+        });
+    }
+    let specific = |clause: &Clause<'_>| (clause.kind != "*", clause.subkind != "*");
+    clauses.sort_by(|a, b| {
+        b.quality
+            .total_cmp(&a.quality)
+            .then_with(|| specific(b).cmp(&specific(a)))
+    });
+    clauses
+}
+
+/// Chooses the representation of the answer to `request`.
+///
+/// # Errors
+/// 406 naming what is served.
+pub fn output(
+    request: &ResourceRequest,
+    conversions: Conversions,
+) -> Result<Representation, ApiError> {
+    if request.accept.is_empty() {
+        return Ok(Representation {
+            encoding: Encoding::Json,
+            shape: Shape::Whole,
+        });
+    }
+    for clause in clauses(&request.accept) {
+        for (subkind, encoding) in [("json", Encoding::Json), ("yaml", Encoding::Yaml)] {
+            let fits = match (clause.kind, clause.subkind) {
+                ("*", "*") | ("application", "*") => true,
+                ("application", other) => other == subkind,
+                _ => false,
+            };
+            if !fits {
+                continue;
+            }
+            if let Some(shape) = shape(&clause.parameters, conversions) {
+                return Ok(Representation { encoding, shape });
+            }
+        }
+    }
+    Err(ApiError::not_acceptable(&[
+        "application/json",
+        "application/yaml",
+    ]))
+}
+
+/// As [`output`] for a watch, whose frames are always JSON.
+///
+/// # Errors
+/// 406 naming what is served.
+pub fn stream(request: &ResourceRequest) -> Result<Representation, ApiError> {
+    let chosen = output(request, Conversions::Offered)?;
+    match chosen.encoding {
+        Encoding::Yaml => Err(ApiError::not_acceptable(&["application/json;stream=watch"])),
+        Encoding::Json => Ok(chosen),
+    }
+}
+
+fn shape(parameters: &[(&str, &str)], conversions: Conversions) -> Option<Shape> {
+    let of = |name: &str| {
+        parameters
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| *value)
+    };
+    if of("stream").is_some_and(|stream| !stream.is_empty() && stream != "watch") {
+        return None;
+    }
+    if of("sv").is_some_and(|version| !version.is_empty()) {
+        return None;
+    }
+    let (Some(kind), group, version) = (of("as"), of("g"), of("v")) else {
+        return (of("g").is_none() && of("v").is_none()).then_some(Shape::Whole);
+    };
+    if conversions == Conversions::None || group != Some("meta.k8s.io") {
+        return None;
+    }
+    let version = match version {
+        Some("v1") => MetaVersion::V1,
+        Some("v1beta1") => MetaVersion::V1Beta1,
+        _ => return None,
+    };
+    match kind {
+        "Table" => Some(Shape::Table(version)),
+        "PartialObjectMetadata" => Some(Shape::Metadata(version, Number::One)),
+        "PartialObjectMetadataList" => Some(Shape::Metadata(version, Number::Many)),
+        _ => None,
+    }
+}
+
+/// Media types in which an object can be had.
+pub const PRODUCED: [&str; 3] = ["application/json", "application/yaml", proto::MEDIA_TYPE];
+/// Media types that the path of a collection names, for it serves watches too.
+const PRODUCED_BY_LISTS: [&str; 5] = [
+    "application/json",
+    "application/yaml",
+    proto::MEDIA_TYPE,
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+];
+
+/// Compares the media types of a request with those of its path as plain text, before anything
+/// is negotiated: upstream's router does so, and therefore takes no `application/*`.
+///
+/// # Errors
+/// 415 for a patch of an unknown type, 406 if nothing accepted is produced.
+pub fn routed(request: &ResourceRequest) -> Result<(), ApiError> {
+    if request.verb == Verb::Patch {
+        let media = request.content_type.as_deref().unwrap_or("");
+        let media = media.split(';').next().unwrap_or("").trim();
+        if !PATCH_TYPES.contains(&media) {
+            return Err(ApiError::not_consumed());
+        }
+    }
+    let produced: &[&str] = match request.verb {
+        Verb::Connect => return Ok(()),
+        Verb::List | Verb::Watch => &PRODUCED_BY_LISTS,
+        _ => &PRODUCED,
+    };
+    if produced_among(&request.accept, produced) {
+        Ok(())
+    } else {
+        Err(ApiError::not_produced(produced))
+    }
+}
+
+/// True if an Accept header names one of these media types, or any at all.
+pub fn produced_among(accept: &str, produced: &[&str]) -> bool {
+    accept.is_empty()
+        || accept.split(',').any(|range| {
+            let media = range.split(';').next().unwrap_or("").trim();
+            media == "*/*" || produced.contains(&media)
+        })
+}
+
+/// The syntax of a request body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodySyntax {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+    /// Kubernetes' protobuf.
+    Protobuf,
+}
+
+/// Media types of bodies that built-in kinds take.
+const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", proto::MEDIA_TYPE];
+
+/// Tells the syntax of a body from its media type.
+///
+/// # Errors
+/// 415 naming what is understood.
+pub fn input(request: &ResourceRequest) -> Result<BodySyntax, ApiError> {
+    let text = request.content_type.as_deref().unwrap_or("");
+    let media = text.split(';').next().unwrap_or("").trim();
+    if text.is_empty() || media.eq_ignore_ascii_case("application/json") {
+        Ok(BodySyntax::Json)
+    } else if media.eq_ignore_ascii_case("application/yaml") {
+        Ok(BodySyntax::Yaml)
+    } else if media.eq_ignore_ascii_case(proto::MEDIA_TYPE) {
+        Ok(BodySyntax::Protobuf)
+    } else {
+        Err(ApiError::unsupported_media_type(&BODY_TYPES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_compares_media_types_as_text() {
+        for (accept, taken) in [
+            ("", true),
+            ("*/*", true),
+            ("text/html, application/yaml;q=0.1", true),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                true,
+            ),
+            ("application/*", false),
+            ("APPLICATION/JSON", false),
+            ("text/html", false),
+        ] {
+            assert_eq!(produced_among(accept, &PRODUCED), taken, "{accept}");
+        }
+    }
+}

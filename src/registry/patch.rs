@@ -1,0 +1,387 @@
+//! PATCH: JSON patch, merge patch and strategic merge patch.
+//!
+//! A patch is applied to the object in the version of the request, so it is applied again
+//! whenever somebody else was faster; only a version inside the patch makes that a conflict.
+
+use crate::body::{self, Expected};
+use crate::call::Call;
+use crate::create::{default_served, duplicate_owners};
+use crate::metadata;
+use crate::object::{VersionWish, plan_update};
+use crate::options::{FieldValidation, WriteOptions};
+use crate::write::{self, Attempt, Plan, Written};
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::{self, Limits, scan};
+use polyplane_apimachinery::json_patch::{self, FieldCheck, JsonPatch};
+use polyplane_apimachinery::merge_patch::MergePatch;
+use polyplane_apimachinery::schema::decode::{Empties, Problem};
+use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
+use polyplane_apimachinery::{Map, Str, Value, smp};
+use polyplane_plane::{Key, Snapshot};
+
+/// Media types of patches that built-in kinds take.
+pub const PATCH_TYPES: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+
+/// A patch that has been read.
+pub enum Patch {
+    /// A list of operations (RFC 6902).
+    Json(JsonPatch),
+    /// A tree of changes (RFC 7386).
+    Merge(MergePatch),
+    /// A tree of changes that knows the kind.
+    Strategic(Value),
+}
+
+/// A patch with what has to be said about its text.
+pub struct ReadPatch {
+    /// The patch.
+    pub patch: Patch,
+    /// Complaints of a strict reading, such as repeated keys.
+    pub complaints: Vec<String>,
+}
+
+/// Reads the patch of the request's body.
+///
+/// # Errors
+/// 415 for an unknown type, 400 if it is malformed, 413 if it has too many operations.
+pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, ApiError> {
+    let media = call.request.content_type.as_deref().unwrap_or("");
+    let media = media.split(';').next().unwrap_or("").trim();
+    let body = &call.request.body;
+    match media {
+        "application/json-patch+json" => {
+            let check = match validation {
+                FieldValidation::Ignore => FieldCheck::Ignore,
+                FieldValidation::Warn | FieldValidation::Strict => FieldCheck::Report,
+            };
+            let patch =
+                JsonPatch::parse(body, &Limits::default(), check).map_err(|error| match error {
+                    json_patch::DecodeError::TooMany(_) => {
+                        ApiError::request_entity_too_large(error.to_string())
+                    }
+                    other => ApiError::bad_request(other.to_string()),
+                })?;
+            let complaints = patch.strict_errors.clone();
+            Ok(ReadPatch {
+                patch: Patch::Json(patch),
+                complaints,
+            })
+        }
+        "application/merge-patch+json" => {
+            let patch = MergePatch::parse(body, &Limits::default())
+                .map_err(|error| ApiError::bad_request(error.to_string()))?;
+            let complaints = repeated(&patch.duplicates);
+            Ok(ReadPatch {
+                patch: Patch::Merge(patch),
+                complaints,
+            })
+        }
+        "application/strategic-merge-patch+json" => {
+            let parsed = json::parse(body, &Limits::default())
+                .map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
+            if !matches!(parsed.value, Value::Object(_)) {
+                let kind = json_patch::go_kind(&parsed.value);
+                return Err(ApiError::bad_request(format!(
+                    "json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+                )));
+            }
+            let complaints = repeated(&parsed.duplicates);
+            Ok(ReadPatch {
+                patch: Patch::Strategic(parsed.value),
+                complaints,
+            })
+        }
+        _ => Err(ApiError::unsupported_media_type(&PATCH_TYPES)),
+    }
+}
+
+impl ReadPatch {
+    /// Applies the patch to a tree that has its kind and version in it, and brings the result
+    /// into canonical form.
+    ///
+    /// # Errors
+    /// As upstream, by the kind of patch.
+    pub fn apply(
+        &self,
+        call: &Call<'_>,
+        expected: Expected<'_>,
+        tree: Value,
+        validation: FieldValidation,
+    ) -> Result<Value, ApiError> {
+        let schemas = call.tenant.kinds.schemas();
+        let definition = expected.definition;
+        let original = tree.clone();
+        let mut patched = match &self.patch {
+            Patch::Json(patch) => patch.apply(tree).map_err(|error| unprocessable(&error.0))?,
+            Patch::Merge(patch) => {
+                let mut tree = tree;
+                patch.clone().apply(&mut tree);
+                tree
+            }
+            Patch::Strategic(patch) => smp::apply(schemas, definition, tree, patch.clone())
+                .map_err(|error| {
+                    let text = error.to_string();
+                    match error.answer() {
+                        smp::Answer::BadRequest => ApiError::bad_request(text),
+                        smp::Answer::Unprocessable => unprocessable(&text),
+                        smp::Answer::Internal => ApiError::new(Reason::Unknown, &text),
+                    }
+                })?,
+        };
+        let refused = |patched: &Value, why: &str| {
+            self.refused(&shown(schemas, definition, &original, patched), why)
+        };
+        let before = patched.clone();
+        let mut complaints = self.complaints.clone();
+        if !matches!(self.patch, Patch::Strategic(_)) {
+            body::check_patched(schemas, &patched, expected)
+                .map_err(|why| refused(&before, &why))?;
+            if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
+                // Upstream reads an object without a version in its own form, which has none of
+                // the fields of any version.
+                let unknown = patched.as_object().into_iter().flat_map(Map::keys);
+                let unknown = unknown.map(|name| Problem::Unknown(name.to_owned()).to_string());
+                complaints.extend(unknown);
+                patched = Value::object();
+            }
+        }
+        let problems = schemas
+            .decode(definition, &mut patched, Empties::Null)
+            .map_err(|error| refused(&before, &error.to_string()))?;
+        complaints.extend(problems.iter().map(Problem::to_string));
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => complaints.into_iter().for_each(|text| call.warn(text)),
+            FieldValidation::Strict if complaints.is_empty() => {}
+            FieldValidation::Strict => {
+                let text = format!("strict decoding error: {}", complaints.join(", "));
+                return Err(refused(&before, &text));
+            }
+        }
+        Ok(patched)
+    }
+
+    /// The result of the patch, `shown` as JSON, is no object of the kind.
+    fn refused(&self, shown: &str, why: &str) -> ApiError {
+        let (bad, why) = match &self.patch {
+            Patch::Strategic(patch) => (go_map(patch), restore_error(why)),
+            Patch::Json(_) | Patch::Merge(_) => (shown.to_owned(), why.to_owned()),
+        };
+        let error = FieldError::invalid(&Path::new("patch"), bad.as_str(), why);
+        ApiError::invalid(Qualified::new("", ""), "", &[error])
+    }
+}
+
+/// A patched object as upstream shows it: members that the patch left alone as they are stored,
+/// in the order of the kind's fields, all others in the order of their names.
+fn shown(schemas: &Schemas, definition: DefId, original: &Value, patched: &Value) -> String {
+    let stored = schemas.to_vec(definition, original);
+    let mut out = Vec::new();
+    write_shown(original, &stored, patched, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn write_shown(original: &Value, stored: &[u8], patched: &Value, out: &mut Vec<u8>) {
+    let (Value::Object(before), Value::Object(after)) = (original, patched) else {
+        return json::write(patched, out);
+    };
+    out.push(b'{');
+    for (at, (key, value)) in after.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        json::write_string(key, out);
+        out.push(b':');
+        match (before.get(key), scan::find(stored, &[key])) {
+            (Some(old), Some(range)) if old == value => out.extend_from_slice(&stored[range]),
+            (Some(old), Some(range)) => write_shown(old, &stored[range], value, out),
+            _ => json::write(value, out),
+        }
+    }
+    out.push(b'}');
+}
+
+/// What is wrong with a strategically patched object in the words of upstream's converter, which
+/// names kinds of values where its decoder names fields.
+fn restore_error(why: &str) -> String {
+    let parts = why
+        .strip_prefix("json: cannot unmarshal ")
+        .and_then(|rest| {
+            let (found, rest) = rest.split_once(" into Go ")?;
+            Some((found, rest.rsplit_once(" of type ")?.1))
+        });
+    let Some((found, wanted)) = parts else {
+        return why.to_owned();
+    };
+    let found = match found.split(' ').next().unwrap_or("") {
+        "array" => "slice",
+        "object" => "map",
+        "number" => "int64",
+        other => other,
+    };
+    if wanted.starts_with("[]") {
+        format!("cannot restore slice from {found}")
+    } else if wanted.starts_with("map[") {
+        format!("cannot restore map from {found}")
+    } else if wanted.chars().next().is_some_and(char::is_lowercase) && !wanted.contains('.') {
+        format!("unrecognized type: {wanted}")
+    } else {
+        format!("cannot restore struct from: {found}")
+    }
+}
+
+fn repeated(paths: &[String]) -> Vec<String> {
+    paths
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"))
+        .collect()
+}
+
+fn unprocessable(text: &str) -> ApiError {
+    ApiError::generic(422, "", Qualified::new("", ""), "", text)
+}
+
+/// A tree as Go's `%+v` prints a map.
+fn go_map(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::String(text) => text.to_string(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_map).collect();
+            format!("[{}]", items.join(" "))
+        }
+        Value::Object(members) => {
+            let members: Vec<String> = members
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", go_map(value)))
+                .collect();
+            format!("map[{}]", members.join(" "))
+        }
+    }
+}
+
+/// Patches the object of the path.
+///
+/// # Errors
+/// As upstream.
+pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
+    let name = call.name()?.clone();
+    let options = WriteOptions::parse(call.request, "PatchOptions")?;
+    // What is wrong with a patch matters once there is something to patch, but for its syntax.
+    let patch = read(call, options.field_validation);
+    if patch.is_err() && !json::validate(&call.request.body, &Limits::default()) {
+        return Err(ApiError::bad_request("invalid JSON patch"));
+    }
+    let mut attempt = PatchObject {
+        call,
+        name,
+        patch,
+        options,
+    };
+    write::run(call, &mut attempt).await
+}
+
+struct PatchObject<'a> {
+    call: &'a Call<'a>,
+    name: Str,
+    patch: Result<ReadPatch, ApiError>,
+    options: WriteOptions,
+}
+
+impl Attempt for PatchObject<'_> {
+    fn key(&self) -> Key {
+        self.call.key(&self.name)
+    }
+
+    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
+        let call = self.call;
+        let Some(existing) = cut.get(&self.key()) else {
+            return Err(call.not_found(&self.name));
+        };
+        let patch = self.patch.as_ref().map_err(ApiError::clone)?;
+        let mut tree = call.served_tree(&existing)?;
+        tree.set(&["kind"], call.row.kind.clone());
+        tree.set(&["apiVersion"], call.row.api_version.clone());
+        let validation = self.options.field_validation;
+        let mut tree = patch.apply(call, Expected::of(call.row), tree, validation)?;
+        default_served(call, &mut tree);
+        body::match_path(call, &mut tree)?;
+        body::match_name(&tree, &self.name)?;
+        let duplicates = metadata::dedup_owner_references(&mut tree);
+        if !duplicates.is_empty() {
+            call.warn(duplicate_owners(&duplicates));
+        }
+        let tree = call.to_stored(tree);
+        plan_update(
+            call,
+            cut,
+            &existing,
+            tree,
+            VersionWish::Any,
+            self.options.persistence,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn untouched_members_are_shown_as_they_are_stored() {
+        let parse = |text: &str| {
+            json::parse(text.as_bytes(), &Limits::default())
+                .expect("JSON")
+                .value
+        };
+        let stored =
+            br#"{"metadata":{"name":"a","uid":"u","labels":{"y":"1","x":"2"}},"data":{"k":"1"}}"#;
+        let original = parse(std::str::from_utf8(stored).expect("text"));
+        let shown = |patched: &str| {
+            let mut out = Vec::new();
+            write_shown(&original, stored, &parse(patched), &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        let untouched =
+            r#"{"data":{"k":"2"},"metadata":{"name":"a","uid":"u","labels":{"y":"1","x":"2"}}}"#;
+        assert_eq!(shown(untouched), untouched);
+        let touched = r#"{"metadata":{"name":"b","uid":"u","labels":{"y":"1","x":"2"}}}"#;
+        assert_eq!(
+            shown(touched),
+            r#"{"metadata":{"labels":{"y":"1","x":"2"},"name":"b","uid":"u"}}"#
+        );
+    }
+
+    #[test]
+    fn wrong_types_in_strategic_patches_are_named_by_kind() {
+        for (decoder, converter) in [
+            (
+                "json: cannot unmarshal array into Go struct field Deployment.spec of type v1.DeploymentSpec",
+                "cannot restore struct from: slice",
+            ),
+            (
+                "json: cannot unmarshal object into Go struct field PodSpec.containers of type []v1.Container",
+                "cannot restore slice from map",
+            ),
+            (
+                "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
+                "unrecognized type: int32",
+            ),
+            (
+                "quantities must match the regular expression",
+                "quantities must match the regular expression",
+            ),
+        ] {
+            assert_eq!(restore_error(decoder), converter);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What the server does to a tree before it is stored, and the checks it has to pass: the part of
+//! a write that the oracle can be asked about, free of planes and requests.
+//!
+//! First the rules of the kind's row (status belongs to its subresource, generation counts), then
+//! the kind's strategy, then the canonical form.
+
+use crate::kind::{KindTable, Resource};
+use crate::metadata;
+use crate::strategy::Context;
+use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::schema::DefId;
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value};
+use std::collections::BTreeSet;
+
+/// Applies the defaults of `definition` and of the kind.
+pub fn default(kinds: &KindTable, row: &Resource, definition: DefId, tree: &mut Value) {
+    row.strategy.default_first(tree);
+    kinds.schemas().apply_defaults(definition, tree);
+    row.strategy.default(tree);
+}
+
+/// Prepares a new object in the stored version.
+pub fn create(row: &Resource, context: &Context<'_>, tree: &mut Value) {
+    if row.rules.has_status && !row.strategy.keeps_status() {
+        drop(tree.remove(&["status"]));
+    }
+    if row.rules.generation {
+        tree.set(&["metadata", "generation"], 1i64);
+    }
+    row.strategy.prepare_create(context, tree);
+}
+
+/// Prepares a changed object in the stored version, whole or through a subresource.
+pub fn update(row: &Resource, context: &Context<'_>, tree: &mut Value, old: &Value) {
+    copy(tree, old, &["metadata", "generation"]);
+    if context.subresource.is_empty() {
+        if row.rules.has_status {
+            copy(tree, old, &["status"]);
+        }
+        row.strategy.prepare_update(context, tree, old);
+        if row.rules.generation && counts(row, tree, old) {
+            let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
+            tree.set(&["metadata", "generation"], generation + 1);
+        }
+    } else {
+        row.strategy.prepare_subresource(context, tree, old);
+    }
+    metadata::keep_system_fields(tree, old);
+}
+
+/// True if the change is one that `metadata.generation` counts.
+fn counts(row: &Resource, tree: &Value, old: &Value) -> bool {
+    if let Some(answer) = row.strategy.counts_generation(tree, old) {
+        return answer;
+    }
+    let relevant = |key: &&str| !matches!(*key, "metadata" | "status" | "kind" | "apiVersion");
+    let members = |value: &Value| -> Vec<(Str, Value)> {
+        let map = value.as_object().into_iter().flat_map(|map| map.iter());
+        map.filter(|(key, _)| relevant(key))
+            .map(|(key, value)| (key.into(), value.clone()))
+            .collect()
+    };
+    members(tree) != members(old)
+}
+
+fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
+    match from.at(path) {
+        Some(value) => tree.set(path, value.clone()),
+        None => drop(tree.remove(path)),
+    }
+}
+
+/// Brings a tree that strategies have changed back into the one canonical form.
+///
+/// # Errors
+/// 500 if a strategy made something the schema does not allow.
+pub fn canonical(kinds: &KindTable, row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
+    match kinds
+        .schemas()
+        .decode(row.stored_definition, tree, Empties::Null)
+    {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ApiError::internal(format!(
+            "a prepared {} is malformed: {error}",
+            row.kind
+        ))),
+    }
+}
+
+/// What is wrong with a new object.
+pub fn validate_create(
+    kinds: &KindTable,
+    row: &Resource,
+    context: &Context<'_>,
+    tree: &Value,
+) -> Vec<FieldError> {
+    let mut errors = metadata::validate(
+        tree,
+        row.scope,
+        row.strategy.name_rule().unwrap_or(row.name_rule),
+    );
+    errors.extend(row.strategy.validate_create(context, tree));
+    with_declared(kinds, row, errors, tree, None)
+}
+
+/// What is wrong with a changed object.
+pub fn validate_update(
+    kinds: &KindTable,
+    row: &Resource,
+    context: &Context<'_>,
+    tree: &Value,
+    old: &Value,
+) -> Vec<FieldError> {
+    let mut errors = metadata::validate(tree, row.scope, NameRule::PathSegment);
+    errors.extend(metadata::validate_update(tree, old));
+    errors.extend(if context.subresource.is_empty() {
+        row.strategy.validate_update(context, tree, old)
+    } else {
+        row.strategy.validate_subresource(context, tree, old)
+    });
+    with_declared(kinds, row, errors, tree, Some(old))
+}
+
+/// Adds what the declarations of the schema have to say, where the kind has not said it.
+fn with_declared(
+    kinds: &KindTable,
+    row: &Resource,
+    mut errors: Vec<FieldError>,
+    tree: &Value,
+    old: Option<&Value>,
+) -> Vec<FieldError> {
+    if row.rules.declarative_validation {
+        let mut seen = BTreeSet::new();
+        errors.retain(|error| seen.insert(error.to_string()));
+    }
+    let mut declared = kinds
+        .schemas()
+        .validate(row.stored_definition, tree, old, &feature_enabled);
+    // Upstream drops what a kind says if a declaration says the same, and declarations come last.
+    let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
+    let (doubled, mut errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| {
+        let covered = error.covered && declared.iter().any(|other| says_the_same(error, other));
+        covered || texts.contains(&error.to_string())
+    });
+    declared.retain(|error| {
+        let is_double = doubled.iter().any(|known| says_the_same(known, error));
+        is_double || !errors.iter().any(|known| says_the_same(known, error))
+    });
+    errors.extend(declared);
+    errors
+}
+
+/// True if a kind has said what a declaration says: of the same field and sort. That a field may
+/// not change is another matter than what is wrong with its value.
+fn says_the_same(known: &FieldError, declared: &FieldError) -> bool {
+    const IMMUTABLE: &str = "field is immutable";
+    let alike = known.kind == declared.kind && known.field == declared.field;
+    alike && (known.detail == IMMUTABLE) == (declared.detail == IMMUTABLE)
+}
+
+/// Features that declarations ask for and that are on by default.
+fn feature_enabled(feature: &str) -> bool {
+    feature == "HPAScaleToZero"
+}

@@ -1,0 +1,91 @@
+//! What is asked of the registry: one verb on one resource, with nothing of HTTP left in it but
+//! media types and query parameters, which are part of the Kubernetes API.
+
+use bytes::Bytes;
+use polyplane_apimachinery::Str;
+use polyplane_auth::UserInfo;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// What a request wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Read one object.
+    Get,
+    /// Read many.
+    List,
+    /// Follow changes.
+    Watch,
+    /// Make an object.
+    Create,
+    /// Replace an object.
+    Update,
+    /// Change parts of an object.
+    Patch,
+    /// Remove one object.
+    Delete,
+    /// Remove many.
+    DeleteCollection,
+    /// Talk through to a pod, node or service.
+    Connect,
+}
+
+impl Verb {
+    /// The verb's name in discovery, authorization, audit and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+            Self::Connect => "connect",
+        }
+    }
+}
+
+/// One request for a resource, already routed, authenticated and authorized.
+#[derive(Clone, Debug)]
+pub struct ResourceRequest {
+    /// What to do.
+    pub verb: Verb,
+    /// API group, empty for core.
+    pub group: Str,
+    /// API version.
+    pub version: Str,
+    /// Plural name of the resource.
+    pub resource: Str,
+    /// Namespace of the path, if it has one.
+    pub namespace: Option<Str>,
+    /// Name of the path, if it has one.
+    pub name: Option<Str>,
+    /// Subresource of the path, if it has one.
+    pub subresource: Option<Str>,
+    /// Query parameters, decoded, in the order of the request.
+    pub query: Vec<(String, String)>,
+    /// The Accept header, empty if absent.
+    pub accept: String,
+    /// The Content-Type header.
+    pub content_type: Option<String>,
+    /// The User-Agent header, empty if absent.
+    pub user_agent: String,
+    /// The body; its length has been checked against the limit.
+    pub body: Bytes,
+    /// Who asks.
+    pub user: Arc<UserInfo>,
+    /// When the answer is of no use any more.
+    pub deadline: Instant,
+}
+
+impl ResourceRequest {
+    /// The first value of a query parameter; absent counts as empty.
+    pub fn parameter(&self, name: &str) -> &str {
+        self.query
+            .iter()
+            .find(|(key, _)| key == name)
+            .map_or("", |(_, value)| value)
+    }
+}

@@ -1,0 +1,205 @@
+//! Kinds that exist only for the length of a request: who am I, may I, may they.
+
+use crate::body::{self, Expected};
+use crate::call::Call;
+use crate::negotiate;
+use crate::options::WriteOptions;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Map, Str, Value};
+use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
+
+/// Answers a review with the JSON of the reviewed object.
+///
+/// # Errors
+/// 400 or 422 for a bad body, 404 for a kind that is not reviewed here.
+pub async fn review(call: &Call<'_>, authorizer: &dyn Authorizer) -> Result<Vec<u8>, ApiError> {
+    let options = WriteOptions::parse(call.request, "CreateOptions")?;
+    let syntax = negotiate::input(call.request)?;
+    let mut tree = body::decode(
+        call,
+        syntax,
+        Expected::of(call.row),
+        options.field_validation,
+    )?;
+    body::match_path(call, &mut tree)?;
+    match call.row.kind.as_str() {
+        "SelfSubjectReview" => {
+            tree.set(&["metadata", "creationTimestamp"], now(call));
+            tree.set(&["status", "userInfo"], user_tree(&call.request.user));
+        }
+        "SelfSubjectAccessReview" => {
+            check_spec(call, &tree, Subjects::Own)?;
+            let user = UserInfo::clone(&call.request.user);
+            decide(&mut tree, &user, authorizer).await;
+        }
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            check_spec(call, &tree, Subjects::Named)?;
+            let user = named_user(&tree);
+            decide(&mut tree, &user, authorizer).await;
+        }
+        "SelfSubjectRulesReview" => rules(&mut tree, &call.request.user),
+        _ => return Err(crate::dispatch::unknown()),
+    }
+    let schemas = call.tenant.kinds.schemas();
+    let body = schemas.to_vec(call.row.definition, &tree);
+    let mut out = call.row.prefix.to_vec();
+    out.extend_from_slice(&body[1..]);
+    Ok(out)
+}
+
+fn now(call: &Call<'_>) -> String {
+    Timestamp::from_seconds(call.environment.now()).to_rfc3339()
+}
+
+fn strings(items: &[Str]) -> Value {
+    Value::Array(items.iter().map(|item| Value::from(item.clone())).collect())
+}
+
+fn user_tree(user: &UserInfo) -> Value {
+    let mut tree = Value::object();
+    tree.set(&["username"], user.name.clone());
+    if !user.uid.is_empty() {
+        tree.set(&["uid"], user.uid.clone());
+    }
+    if !user.groups.is_empty() {
+        tree.set(&["groups"], strings(&user.groups));
+    }
+    if !user.extra.is_empty() {
+        let extra: Map = user
+            .extra
+            .iter()
+            .map(|(key, values)| (key.clone(), strings(values)))
+            .collect();
+        tree.set(&["extra"], extra);
+    }
+    tree
+}
+
+/// Whose access a review asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subjects {
+    Own,
+    Named,
+}
+
+fn check_spec(call: &Call<'_>, tree: &Value, subjects: Subjects) -> Result<(), ApiError> {
+    let path = Path::new("spec");
+    let spec = &tree["spec"];
+    let mut errors = Vec::new();
+    let resource = spec.get("resourceAttributes").is_some();
+    let path_attributes = spec.get("nonResourceAttributes").is_some();
+    if resource && path_attributes {
+        let detail = "cannot be specified in combination with resourceAttributes";
+        errors.push(FieldError::invalid(
+            &path.child("nonResourceAttributes"),
+            spec["nonResourceAttributes"].clone(),
+            detail,
+        ));
+    }
+    if !resource && !path_attributes {
+        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        errors.push(FieldError::invalid(&path, Value::Null, detail));
+    }
+    if subjects == Subjects::Named
+        && spec.str_at(&["user"]).is_empty()
+        && spec.items_at(&["groups"]).is_empty()
+    {
+        let detail = "at least one of user or group must be specified";
+        errors.push(FieldError::invalid(&path.child("user"), "", detail));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        Qualified::new(&call.row.group, ""),
+        "",
+        &errors,
+    ))
+}
+
+fn named_user(tree: &Value) -> UserInfo {
+    let spec = &tree["spec"];
+    let texts = |items: &[Value]| {
+        items
+            .iter()
+            .filter_map(Value::as_str)
+            .map(Str::from)
+            .collect::<Vec<_>>()
+    };
+    UserInfo {
+        name: spec.str_at(&["user"]).into(),
+        uid: spec.str_at(&["uid"]).into(),
+        groups: texts(spec.items_at(&["groups"])),
+        extra: spec["extra"]
+            .as_object()
+            .into_iter()
+            .flat_map(Map::iter)
+            .map(|(key, values)| (key.into(), texts(values.as_array().unwrap_or(&[]))))
+            .collect(),
+    }
+}
+
+async fn decide(tree: &mut Value, user: &UserInfo, authorizer: &dyn Authorizer) {
+    let spec = tree["spec"].clone();
+    let of_resource = &spec["resourceAttributes"];
+    let of_path = &spec["nonResourceAttributes"];
+    let (verb, subject) = if of_resource.is_null() {
+        (
+            of_path.str_at(&["verb"]),
+            Subject::Path(of_path.str_at(&["path"])),
+        )
+    } else {
+        let part = |name: &str| of_resource.str_at(&[name]);
+        let subject = Subject::Resource {
+            group: part("group"),
+            version: part("version"),
+            resource: part("resource"),
+            subresource: part("subresource"),
+            namespace: part("namespace"),
+            name: part("name"),
+        };
+        (of_resource.str_at(&["verb"]), subject)
+    };
+    let decision = authorizer
+        .authorize(&Attributes {
+            user,
+            verb,
+            subject,
+        })
+        .await;
+    let mut status = Value::object();
+    let (allowed, reason) = match decision {
+        Decision::Allow => (true, String::new()),
+        Decision::Deny(reason) => {
+            status.set(&["denied"], true);
+            (false, reason)
+        }
+        Decision::NoOpinion(reason) => (false, reason),
+    };
+    status.set(&["allowed"], allowed);
+    if !reason.is_empty() {
+        status.set(&["reason"], reason);
+    }
+    tree.set(&["status"], status);
+}
+
+/// What the user may do, as far as it is known here: everything for the masters.
+fn rules(tree: &mut Value, user: &UserInfo) {
+    let everything = || Value::Array(vec![Value::string("*")]);
+    let (mut resources, mut paths) = (Vec::new(), Vec::new());
+    if user.in_group("system:masters") {
+        let rule = [
+            ("verbs", everything()),
+            ("apiGroups", everything()),
+            ("resources", everything()),
+        ];
+        resources.push(Value::Object(rule.into_iter().collect()));
+        let rule = [("verbs", everything()), ("nonResourceURLs", everything())];
+        paths.push(Value::Object(rule.into_iter().collect()));
+    }
+    tree.set(&["status", "resourceRules"], resources);
+    tree.set(&["status", "nonResourceRules"], paths);
+    tree.set(&["status", "incomplete"], false);
+}

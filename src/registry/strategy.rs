@@ -1,0 +1,302 @@
+//! What data cannot say about a kind: the seam between the verbs and the batteries.
+//!
+//! A strategy works on trees in the kind's *stored* version, already decoded, pruned and filled
+//! with the constant defaults of the data. Every method has the answer of a kind without
+//! behaviour, so a kind's file holds only what is special about it.
+//!
+//! Order of calls for a create: `to_stored` (if the versions differ) → `default` → metadata is
+//! filled → `prepare_create` → `allocate` → `validate_create` → `companions`. For an update:
+//! `default` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
+//! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
+
+use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::time::{Timestamp, human_duration};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_auth::UserInfo;
+use polyplane_plane::{Claim, Snapshot};
+use std::fmt::Debug;
+
+/// What a strategy may know beside the object.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// Seconds since 1970 at the owner.
+    pub now: i64,
+    /// Who asks.
+    pub user: &'a UserInfo,
+    /// The subresource that is written; empty for the object itself.
+    pub subresource: &'a str,
+    /// Facts of this plane that kinds need.
+    pub settings: &'a PlaneSettings,
+}
+
+/// Facts of a plane that kinds need.
+#[derive(Debug, Clone)]
+pub struct PlaneSettings {
+    /// Range from which Services get addresses.
+    pub service_range: ServiceRange,
+    /// First and last node port.
+    pub node_ports: (u16, u16),
+    /// Text of `kube-root-ca.crt`: the certificates that sign the serving certificate.
+    pub serving_ca: Str,
+    /// Where clients reach this server: scheme, host and port, without a path.
+    pub endpoint: Str,
+}
+
+/// An IPv4 range in the form of a base address and a prefix length.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceRange {
+    /// The network's address.
+    pub base: std::net::Ipv4Addr,
+    /// Bits of the network.
+    pub bits: u8,
+}
+
+/// An object that is stored in the same part as the one that was asked for.
+#[derive(Debug, Clone)]
+pub struct Companion {
+    /// Storage group.
+    pub group: Str,
+    /// Storage resource.
+    pub resource: Str,
+    /// Namespace, if the kind has one.
+    pub namespace: Option<Str>,
+    /// Name.
+    pub name: Str,
+    /// What happens to it.
+    pub change: CompanionChange,
+}
+
+/// What happens to a companion.
+#[derive(Debug, Clone)]
+pub enum CompanionChange {
+    /// It is created; if it exists it is left alone.
+    Ensure(Value),
+    /// It is created; if it exists the whole write is prepared again.
+    Create(Value),
+    /// It is removed if it exists.
+    Remove,
+}
+
+/// What an allocation adds to a write.
+#[derive(Debug, Default)]
+pub struct Allocation {
+    /// Facts the write rests on, checked again in the sequencer.
+    pub claims: Vec<Claim>,
+    /// Objects that record the allocation.
+    pub companions: Vec<Companion>,
+}
+
+/// How a deletion with a grace period goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grace {
+    /// The object is removed at once.
+    Now,
+    /// The object stays, marked, for so many seconds.
+    Seconds(i64),
+}
+
+/// The behaviour of one kind.
+pub trait Strategy: Debug + Send + Sync {
+    /// Defaults that ask whether a field was given that has a constant default: runs before the
+    /// constants are filled in, in the version of the request. Must be idempotent.
+    fn default_first(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// Defaults that look at other fields, in the version of the request. Must be idempotent.
+    fn default(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// Sets what the server decides on a create. Before it, status has been removed and generation
+    /// set to 1 where the row says so.
+    fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
+        let _ = (context, object);
+    }
+
+    /// True if a new object comes with the status that its creator gives it.
+    fn keeps_status(&self) -> bool {
+        false
+    }
+
+    /// Keeps what an update may not change. Before it, status and generation are those of `old`;
+    /// after it, generation is counted where the row says so.
+    fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        let _ = (context, object, old);
+    }
+
+    /// Whether a change counts in `metadata.generation`, for kinds that count; `None` counts every
+    /// change outside metadata and status.
+    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
+        let _ = (object, old);
+        None
+    }
+
+    /// Keeps what a write through the subresource of `context` may not change. The default is
+    /// that of a status subresource: everything but `status` stays, metadata but for
+    /// managedFields too.
+    fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        let _ = context;
+        let status = object.get("status").cloned();
+        let managed = object.at(&["metadata", "managedFields"]).cloned();
+        *object = old.clone();
+        match status {
+            Some(status) => object.set(&["status"], status),
+            None => drop(object.remove(&["status"])),
+        }
+        if let Some(managed) = managed {
+            object.set(&["metadata", "managedFields"], managed);
+        }
+    }
+
+    /// The rule for names of new objects, if it is not that of the kind's row: a kind whose names
+    /// depend on other fields is lenient here and checks them in `validate_create`.
+    fn name_rule(&self) -> Option<NameRule> {
+        None
+    }
+
+    /// What is wrong with a new object, metadata aside: that is checked before, names by the rule
+    /// of the kind's row.
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let _ = (context, object);
+        Vec::new()
+    }
+
+    /// What is wrong with a changed object, metadata aside.
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let _ = (context, object, old);
+        Vec::new()
+    }
+
+    /// What is wrong with an object changed through the subresource of `context`.
+    fn validate_subresource(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let _ = (context, object, old);
+        Vec::new()
+    }
+
+    /// Texts for the client about an object that is accepted.
+    fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let _ = (context, object, old);
+        Vec::new()
+    }
+
+    /// The cells of the object's table row, one for each column of the kind's row.
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![
+            Value::string(object.str_at(&["metadata", "name"])),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+        ]
+    }
+
+    /// The value of a selectable field; `None` takes it from the path of that name.
+    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+        let _ = (object, name);
+        None
+    }
+
+    /// Turns an object of the version `served` into the stored one.
+    fn to_stored(&self, served: &str, object: Value) -> Value {
+        let _ = served;
+        object
+    }
+
+    /// Turns a stored object into one of the version `served`.
+    fn to_served(&self, served: &str, object: Value) -> Value {
+        let _ = served;
+        object
+    }
+
+    /// Addresses, ports and the like that a write takes or gives back: fills `object` and returns
+    /// the claims that keep two writes from taking the same. `old` is absent on create, `object`
+    /// null on delete.
+    ///
+    /// # Errors
+    /// What the client is told if nothing is free or the wished value is taken.
+    fn allocate(
+        &self,
+        context: &Context<'_>,
+        cut: &Snapshot,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Allocation, ApiError> {
+        let _ = (context, cut, object, old);
+        Ok(Allocation::default())
+    }
+
+    /// Objects that come with a new one in the same commit.
+    fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
+        let _ = (context, object);
+        Vec::new()
+    }
+
+    /// True if a deleted object stays for something beside its finalizers.
+    fn awaits(&self, object: &Value) -> bool {
+        let _ = object;
+        false
+    }
+
+    /// Changes an object that is marked as deleted and stays for a while.
+    fn prepare_deletion(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// How long the object stays when it is deleted with the wished grace period.
+    fn grace(&self, object: &Value, wished: Option<i64>) -> Grace {
+        let _ = (object, wished);
+        Grace::Now
+    }
+
+    /// Refuses a deletion.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn admit_delete(&self, context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
+        let _ = (context, object);
+        Ok(())
+    }
+
+    /// What every client of the kind is told, if it should no longer be used.
+    fn deprecation(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// True if a deletion answers with the object instead of a Status.
+    fn returns_deleted(&self) -> bool {
+        false
+    }
+
+    /// Seconds after which a new object expires; `None` for never.
+    fn lifetime(&self, object: &Value) -> Option<i64> {
+        let _ = object;
+        None
+    }
+}
+
+/// The cell that tells how long ago `time` was: `5d3h`, or `<unknown>` if it is not set.
+pub fn age(time: &str, now: i64) -> Value {
+    match Timestamp::parse(time) {
+        Ok(then) => {
+            let passed = Timestamp::from_seconds(now).nanoseconds_since(then);
+            Value::string(human_duration(passed))
+        }
+        Err(_) => Value::string("<unknown>"),
+    }
+}
+
+/// The strategy of a kind without behaviour of its own.
+#[derive(Debug)]
+pub struct Plain;
+
+impl Strategy for Plain {}

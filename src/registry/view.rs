@@ -1,0 +1,339 @@
+//! From stored bytes to the representation a client asked for.
+//!
+//! The whole object in JSON is the stored body behind a constant prefix, without a copy. Every
+//! other shape is made from it on the way out.
+
+use crate::answer::AnswerBody;
+use crate::call::{Call, tree_of};
+use crate::kind::Resource;
+use crate::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
+use bytes::Bytes;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::{self, scan};
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::{Str, Value, yaml};
+use polyplane_plane::ObjectRef;
+
+/// What a table row carries of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowObject {
+    /// Nothing.
+    None,
+    /// The metadata.
+    Metadata,
+    /// All of it.
+    Whole,
+}
+
+impl RowObject {
+    /// Reads the `includeObject` parameter.
+    ///
+    /// # Errors
+    /// 400 for an unknown value.
+    pub fn parse(call: &Call<'_>) -> Result<Self, ApiError> {
+        match call.request.parameter("includeObject") {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::None),
+            "Object" => Ok(Self::Whole),
+            other => {
+                let detail = "must be 'Metadata', 'Object', 'None', or empty";
+                let error = FieldError::invalid(&Path::new("includeObject"), other, detail);
+                Err(ApiError::bad_request(format!(
+                    "Unable to convert to Table as requested: {error}"
+                )))
+            }
+        }
+    }
+}
+
+/// An object on its way out: the bytes as they are stored, or a tree that is not stored.
+pub enum Shown<'a> {
+    /// Stored bytes.
+    Stored(&'a ObjectRef),
+    /// A stored body with its version replaced.
+    Bytes(Bytes),
+    /// A tree of the stored version.
+    Tree(Value),
+}
+
+impl Shown<'_> {
+    fn tree(&self) -> Result<Value, ApiError> {
+        match self {
+            Self::Stored(object) => tree_of(&object.body()),
+            Self::Bytes(body) => tree_of(body),
+            Self::Tree(tree) => Ok(tree.clone()),
+        }
+    }
+
+    /// The body in the version of the request, without kind and apiVersion.
+    fn body(&self, call: &Call<'_>) -> Result<Bytes, ApiError> {
+        let bytes = match self {
+            Self::Stored(object) => object.body(),
+            Self::Bytes(body) => body.clone(),
+            Self::Tree(tree) => {
+                let schemas = call.tenant.kinds.schemas();
+                let tree = call.to_served(tree.clone());
+                return Ok(schemas.to_vec(call.row.definition, &tree).into());
+            }
+        };
+        if !call.row.converts() {
+            return Ok(bytes);
+        }
+        let tree = call.to_served(tree_of(&bytes)?);
+        Ok(call
+            .tenant
+            .kinds
+            .schemas()
+            .to_vec(call.row.definition, &tree)
+            .into())
+    }
+}
+
+/// Writes one object.
+///
+/// # Errors
+/// 500 if stored bytes are damaged, 400 for a bad table option.
+pub fn object(
+    call: &Call<'_>,
+    wish: Representation,
+    shown: &Shown<'_>,
+) -> Result<AnswerBody, ApiError> {
+    let slices = match wish.shape {
+        Shape::Whole => whole(call.row, shown.body(call)?),
+        Shape::Metadata(version, Number::One) => partial(version, &shown.body(call)?),
+        Shape::Metadata(_, Number::Many) => {
+            let kind = go_type(call.row, &call.row.kind);
+            let message = format!(
+                "you requested PartialObjectMetadataList, but the requested object is not a list ({kind})"
+            );
+            return Err(ApiError::new(Reason::NotAcceptable, message));
+        }
+        Shape::Table(version) => {
+            let body = shown.body(call)?;
+            let resource_version = scan::string_at(&body, &["metadata", "resourceVersion"]);
+            let mut table = TableWriter::new(call, version, RowObject::parse(call)?);
+            let meta =
+                json_object(&[("resourceVersion", resource_version.as_deref().unwrap_or(""))]);
+            table.begin(meta.as_bytes(), Columns::Shown);
+            table.row(shown, &body)?;
+            vec![table.finish().into()]
+        }
+    };
+    Ok(encode(wish.encoding, slices))
+}
+
+/// A kind as upstream names the type it works with: `*apps.Deployment`.
+pub fn go_type(row: &Resource, kind: &str) -> String {
+    let package = row.storage.group.split('.').next().unwrap_or("");
+    format!(
+        "*{}.{kind}",
+        if package.is_empty() { "core" } else { package }
+    )
+}
+
+/// Writes a value that is no stored object, such as a Status.
+pub fn value(encoding: Encoding, json: Vec<u8>) -> AnswerBody {
+    encode(encoding, vec![json.into()])
+}
+
+/// `{"kind":…,"apiVersion":…,` and the body behind its brace.
+pub fn whole(row: &Resource, body: Bytes) -> Vec<Bytes> {
+    vec![row.prefix.clone(), body.slice(1..)]
+}
+
+/// The metadata alone, as an object of its own.
+pub fn partial(version: MetaVersion, body: &Bytes) -> Vec<Bytes> {
+    let head: &'static [u8] = match version {
+        MetaVersion::V1 => {
+            b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":"
+        }
+        MetaVersion::V1Beta1 => {
+            b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1beta1\",\"metadata\":"
+        }
+    };
+    let metadata = scan::find(body, &["metadata"])
+        .map_or(Bytes::from_static(b"{}"), |range| body.slice(range));
+    vec![Bytes::from_static(head), metadata, Bytes::from_static(b"}")]
+}
+
+/// Turns compact JSON into the wished encoding, with the line end that upstream writes.
+pub fn encode(encoding: Encoding, mut compact: Vec<Bytes>) -> AnswerBody {
+    match encoding {
+        Encoding::Json => {
+            compact.push(Bytes::from_static(b"\n"));
+            AnswerBody::Slices(compact)
+        }
+        Encoding::Yaml => {
+            let mut out = Vec::new();
+            // What was just written as JSON can be read.
+            if let Ok(tree) = tree_of(&compact.concat()) {
+                yaml::write(&tree, &mut out);
+            }
+            AnswerBody::Slices(vec![out.into()])
+        }
+    }
+}
+
+/// A flat object of strings; empty values are left out.
+pub fn json_object(members: &[(&str, &str)]) -> String {
+    let mut out = Vec::from(b"{");
+    for (key, value) in members.iter().filter(|(_, value)| !value.is_empty()) {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        json::write_string(key, &mut out);
+        out.push(b':');
+        json::write_string(value, &mut out);
+    }
+    out.push(b'}');
+    String::from_utf8(out).expect("strings were written as UTF-8")
+}
+
+/// Whether a table names its columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// It does.
+    Shown,
+    /// The client has them already.
+    Known,
+}
+
+/// Writes a table row by row.
+pub struct TableWriter<'a> {
+    call: &'a Call<'a>,
+    version: MetaVersion,
+    include: RowObject,
+    out: Vec<u8>,
+    rows: usize,
+}
+
+impl<'a> TableWriter<'a> {
+    /// An empty table.
+    pub fn new(call: &'a Call<'a>, version: MetaVersion, include: RowObject) -> Self {
+        Self {
+            call,
+            version,
+            include,
+            out: Vec::new(),
+            rows: 0,
+        }
+    }
+
+    /// Writes what stands before the rows; `metadata` is the JSON of the list's metadata.
+    pub fn begin(&mut self, metadata: &[u8], columns: Columns) {
+        let api = self.version.api_version();
+        self.out.extend_from_slice(
+            format!("{{\"kind\":\"Table\",\"apiVersion\":\"{api}\",\"metadata\":").as_bytes(),
+        );
+        self.out.extend_from_slice(metadata);
+        self.out.extend_from_slice(b",\"columnDefinitions\":");
+        match columns {
+            Columns::Known => self.out.extend_from_slice(b"null"),
+            Columns::Shown => {
+                for (at, column) in self.call.row.columns.iter().enumerate() {
+                    self.out.push(if at == 0 { b'[' } else { b',' });
+                    write_column(column, &mut self.out);
+                }
+                self.out.push(b']');
+            }
+        }
+        self.out.extend_from_slice(b",\"rows\":[");
+    }
+
+    /// Writes one row. `body` is the object in the version of the request.
+    ///
+    /// # Errors
+    /// 500 if stored bytes are damaged.
+    pub fn row(&mut self, shown: &Shown<'_>, body: &Bytes) -> Result<(), ApiError> {
+        if self.rows > 0 {
+            self.out.push(b',');
+        }
+        self.rows += 1;
+        let tree = shown.tree()?;
+        let cells = self
+            .call
+            .row
+            .strategy
+            .cells(&tree, self.call.environment.now());
+        self.out.extend_from_slice(b"{\"cells\":");
+        json::write(&Value::Array(cells), &mut self.out);
+        self.out.extend_from_slice(b",\"object\":");
+        match self.include {
+            RowObject::None => self.out.extend_from_slice(b"null"),
+            RowObject::Metadata => partial(self.version, body)
+                .iter()
+                .for_each(|part| self.out.extend_from_slice(part)),
+            RowObject::Whole => whole(self.call.row, body.clone())
+                .iter()
+                .for_each(|part| self.out.extend_from_slice(part)),
+        }
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    /// Writes a row without an object's cells: the place of a bookmark.
+    pub fn bookmark_row(&mut self, metadata: &str) {
+        let api = self.version.api_version();
+        let nothing = self
+            .call
+            .tenant
+            .kinds
+            .schemas()
+            .get(self.call.row.definition)
+            .zero();
+        let cells = self
+            .call
+            .row
+            .strategy
+            .cells(nothing, self.call.services.environment.now());
+        let cells = json::to_string(&Value::Array(cells));
+        let object = match self.include {
+            RowObject::None => "null".to_owned(),
+            RowObject::Metadata | RowObject::Whole => {
+                format!(
+                    "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{api}\",\"metadata\":{metadata}}}"
+                )
+            }
+        };
+        self.out
+            .extend_from_slice(format!("{{\"cells\":{cells},\"object\":{object}}}").as_bytes());
+    }
+
+    /// The bytes written so far, leaving none; rows go on behind them.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Ends the table.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.out.extend_from_slice(b"]}");
+        self.out
+    }
+
+    /// How many bytes wait to be taken.
+    pub fn pending(&self) -> usize {
+        self.out.len()
+    }
+}
+
+fn write_column(column: &crate::kind::Column, out: &mut Vec<u8>) {
+    let text = |name: &str, value: &Str, out: &mut Vec<u8>| {
+        out.extend_from_slice(format!("\"{name}\":").as_bytes());
+        json::write_string(value, out);
+        out.push(b',');
+    };
+    out.push(b'{');
+    text("name", &column.name, out);
+    text("type", &column.kind, out);
+    text("format", &column.format, out);
+    text("description", &Str::default(), out);
+    out.extend_from_slice(format!("\"priority\":{}}}", column.priority).as_bytes());
+}
+
+/// The body of a stored object in the version of the request.
+///
+/// # Errors
+/// 500 if it is damaged.
+pub fn served_body(call: &Call<'_>, shown: &Shown<'_>) -> Result<Bytes, ApiError> {
+    shown.body(call)
+}

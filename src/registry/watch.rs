@@ -1,0 +1,522 @@
+//! Watches: what is there, then every change, in the form the client asked for.
+//!
+//! A watch is a cursor into the plane's log with a filter. The frame of an event is built once
+//! for each form and shared by all its watchers.
+
+use crate::answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
+use crate::call::{Call, Tenant};
+use crate::kind::Resource;
+use crate::list::{FUTURE_WAIT, number_of_version};
+use crate::negotiate::{self, MetaVersion, Shape};
+use crate::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
+use crate::request::ResourceRequest;
+use crate::select::{self, Selection};
+use crate::services::Services;
+use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use crate::write::{answerable, within};
+use bytes::Bytes;
+use futures_util::stream;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{
+    Event, Next, Snapshot, Start, Version, WatchError, WatchFrom, WatchScope, Watcher,
+};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Bytes of frames that are gathered before they are handed on.
+const BATCH_BYTES: usize = 64 * 1024;
+/// A watch without a time-out of its own ends after this long, or up to twice as long.
+const TIMEOUT_SECONDS_MIN: u64 = 1800;
+
+/// Answers a watch.
+///
+/// # Errors
+/// As upstream, as long as no byte of the stream was sent; later ones are frames of it.
+pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
+    let wish = negotiate::stream(call.request)?;
+    let options = ListOptions::parse(call.request, ListPurpose::Watch)?;
+    let selection = Selection::parse(
+        call.row,
+        &options.label_selector,
+        &options.field_selector,
+        call.request.name.as_ref(),
+    )?;
+    let include = RowObject::parse(call)?;
+    answerable(call).await?;
+    let asked = number_of_version(&options.resource_version)?;
+    let form = Form {
+        shape: wish.shape,
+        include,
+        row: row_index(call),
+    };
+    let mut feed = Feed {
+        tenant: call.tenant.clone(),
+        request: Arc::new(bare(call.request)),
+        services: Arc::clone(call.services),
+        form,
+        selection,
+        bookmarks: options.bookmarks,
+        columns: Columns::Shown,
+        ready: VecDeque::new(),
+        watcher: None,
+        awaited: None,
+        ends: Instant::now() + timeout(&options, call),
+    };
+    let begin = Begin {
+        asked,
+        initial_events: options.initial_events,
+    };
+    if call
+        .tenant
+        .plane
+        .reached(Version::from_raw(asked), Instant::now())
+        .await
+    {
+        feed.start(call, begin).await?;
+    } else {
+        feed.awaited = Some(begin);
+    }
+    let body = stream::unfold(feed, |mut feed| async move {
+        let item = feed.next().await?;
+        Some((item, feed))
+    });
+    Ok(Answer {
+        outcome: Outcome::Ok,
+        content_type: Cow::Borrowed(wish.content_type()),
+        warnings: call.take_warnings(),
+        watch: Liveness::Endless,
+        body: AnswerBody::Stream(Box::pin(body)),
+    })
+}
+
+fn row_index(call: &Call<'_>) -> usize {
+    let rows = call.tenant.kinds.resources();
+    rows.iter()
+        .position(|row| std::ptr::eq(row, call.row))
+        .unwrap_or_default()
+}
+
+/// The request without its body and query, which the stream does not need.
+fn bare(request: &ResourceRequest) -> ResourceRequest {
+    ResourceRequest {
+        body: Bytes::new(),
+        query: Vec::new(),
+        ..request.clone()
+    }
+}
+
+fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {
+    match options.timeout_seconds {
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds),
+        _ => {
+            let mut random = [0; 2];
+            call.environment.random(&mut random);
+            let more = u64::from(u16::from_le_bytes(random)) % TIMEOUT_SECONDS_MIN;
+            Duration::from_secs(TIMEOUT_SECONDS_MIN + more)
+        }
+    }
+}
+
+/// The form in which events are shown.
+#[derive(Clone, Copy)]
+struct Form {
+    shape: Shape,
+    include: RowObject,
+    row: usize,
+}
+
+impl Form {
+    /// A number for this form and type of event; tables have none, for they show ages.
+    fn view(self, kind: Kind) -> Option<u32> {
+        let shape = match self.shape {
+            Shape::Whole => 0,
+            Shape::Metadata(MetaVersion::V1, _) => 1,
+            Shape::Metadata(MetaVersion::V1Beta1, _) => 2,
+            Shape::Table(_) => return None,
+        };
+        let row = u32::try_from(self.row).ok()?;
+        Some(row << 8 | shape << 4 | kind as u32)
+    }
+}
+
+/// The type of an event to one watcher.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Added = 0,
+    Modified = 1,
+    Deleted = 2,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// The state of one watch.
+struct Feed {
+    tenant: Tenant,
+    request: Arc<ResourceRequest>,
+    services: Arc<Services>,
+    form: Form,
+    selection: Selection,
+    bookmarks: Bookmarks,
+    columns: Columns,
+    ready: VecDeque<Bytes>,
+    watcher: Option<Watcher>,
+    /// Where it begins once the plane is there.
+    awaited: Option<Begin>,
+    ends: Instant,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy)]
+struct Begin {
+    /// The version the client knows; 0 if none.
+    asked: u64,
+    initial_events: Option<InitialEvents>,
+}
+
+impl Feed {
+    /// Begins with what is there or with a version of the past.
+    async fn start(&mut self, call: &Call<'_>, begin: Begin) -> Result<(), ApiError> {
+        let Begin {
+            asked,
+            initial_events,
+        } = begin;
+        let synthetic = match initial_events {
+            Some(InitialEvents::Send) => true,
+            Some(InitialEvents::Skip) => false,
+            None => asked == 0,
+        };
+        let plane = &call.tenant.plane;
+        let scope = match self.selection.single(call) {
+            Some(key) => WatchScope::Object(key),
+            None => WatchScope::Prefix(select::prefix(call)),
+        };
+        let from = if synthetic {
+            let cut = plane.snapshot();
+            self.present(call, &cut)?;
+            if initial_events.is_some() && self.bookmarks == Bookmarks::Welcome {
+                let frame = self.bookmark(call.row, cut.version(), InitialEnd::Here);
+                self.ready.push_back(frame);
+            }
+            WatchFrom::After(cut.version())
+        } else if asked == 0 {
+            WatchFrom::Now
+        } else {
+            WatchFrom::After(Version::from_raw(asked))
+        };
+        match within(call, plane.watch(scope, from)).await? {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(WatchError::Expired) => {
+                let current = plane.snapshot().version();
+                let text = format!("too old resource version: {asked} ({current})");
+                self.ready.push_back(error_frame(&ApiError::expired(text)));
+            }
+            Err(WatchError::Future { current }) => {
+                return Err(ApiError::too_large_resource_version(
+                    asked,
+                    current.raw(),
+                    1,
+                ));
+            }
+            Err(error) => return Err(ApiError::service_unavailable(error.to_string())),
+        }
+        Ok(())
+    }
+
+    /// Waits for a version of the future and begins there. The stream has begun already, so what
+    /// goes wrong is a frame of it.
+    async fn start_late(&mut self, begin: Begin) {
+        let tenant = self.tenant.clone();
+        let version = Version::from_raw(begin.asked);
+        let patience = Instant::now() + FUTURE_WAIT;
+        if tenant.plane.reached(version, patience.min(self.ends)).await {
+            let (request, services) = (Arc::clone(&self.request), Arc::clone(&self.services));
+            let row = &tenant.kinds.resources()[self.form.row];
+            let call = Call::new(&tenant, &request, row, &services);
+            if let Err(error) = self.start(&call, begin).await {
+                self.ready.push_back(error_frame(&error));
+            }
+        } else if patience < self.ends {
+            let current = tenant.plane.seen().raw();
+            let error = ApiError::too_large_resource_version(begin.asked, current, 1);
+            self.ready.push_back(error_frame(&error));
+        }
+    }
+
+    /// Queues the objects that are there as added.
+    fn present(&mut self, call: &Call<'_>, cut: &Snapshot) -> Result<(), ApiError> {
+        let mut batch = Vec::new();
+        let single = self.selection.single(call).map(|key| cut.get(&key));
+        let prefix = select::prefix(call);
+        let objects: Box<dyn Iterator<Item = _> + Send> = match single {
+            Some(object) => Box::new(object.into_iter()),
+            None => Box::new(cut.range(&prefix, Start::First)),
+        };
+        for object in objects {
+            if !self.selection.matches(call.row, &object) {
+                continue;
+            }
+            let frame = frame(
+                call,
+                self.form,
+                self.columns,
+                Kind::Added,
+                &Shown::Stored(&object),
+            )?;
+            self.columns = Columns::Known;
+            batch.extend_from_slice(&frame);
+            if batch.len() >= BATCH_BYTES {
+                self.ready.push_back(std::mem::take(&mut batch).into());
+            }
+        }
+        if !batch.is_empty() {
+            self.ready.push_back(batch.into());
+        }
+        Ok(())
+    }
+
+    /// The next bytes of the stream; none at its end.
+    async fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Some(Ok(bytes));
+            }
+            if let Some(begin) = self.awaited.take() {
+                self.start_late(begin).await;
+                if !self.ready.is_empty() {
+                    continue;
+                }
+            }
+            let next = match self.watcher.as_mut() {
+                Some(watcher) => tokio::time::timeout_at(self.ends, watcher.next()).await,
+                None => return None,
+            };
+            match next {
+                Err(_) => self.finish(),
+                Ok(Next::Events(events)) => self.events(&events),
+                Ok(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
+                    let tenant = self.tenant.clone();
+                    let frame = self.bookmark(
+                        &tenant.kinds.resources()[self.form.row],
+                        version,
+                        InitialEnd::No,
+                    );
+                    self.ready.push_back(frame);
+                }
+                Ok(Next::Bookmark(_)) => {}
+                Ok(Next::Lagged | Next::Closed(_)) => {
+                    self.watcher = None;
+                }
+            }
+        }
+    }
+
+    /// Ends the watch at its time, with a bookmark if the client takes them.
+    fn finish(&mut self) {
+        let Some(mut watcher) = self.watcher.take() else {
+            return;
+        };
+        if self.bookmarks == Bookmarks::Welcome
+            && let Some(version) = watcher.bookmark()
+        {
+            let tenant = self.tenant.clone();
+            let frame = self.bookmark(
+                &tenant.kinds.resources()[self.form.row],
+                version,
+                InitialEnd::No,
+            );
+            self.ready.push_back(frame);
+        }
+    }
+
+    /// Queues the frames of the events that concern this watcher.
+    fn events(&mut self, events: &[Arc<Event>]) {
+        let tenant = self.tenant.clone();
+        let request = Arc::clone(&self.request);
+        let services = Arc::clone(&self.services);
+        let row = &tenant.kinds.resources()[self.form.row];
+        let call = Call::new(&tenant, &request, row, &services);
+        let mut frames = Vec::new();
+        for event in events {
+            let Some(kind) = self.kind(row, event) else {
+                continue;
+            };
+            match self.event_frame(&call, event, kind) {
+                Ok(frame) => frames.push(frame),
+                Err(error) => {
+                    frames.push(error_frame(&error));
+                    self.watcher = None;
+                    break;
+                }
+            }
+        }
+        match frames.len() {
+            0 => {}
+            1 => self.ready.extend(frames),
+            _ => self.ready.push_back(frames.concat().into()),
+        }
+    }
+
+    fn kind(&self, row: &Resource, event: &Event) -> Option<Kind> {
+        let selected = |object: Option<&polyplane_plane::ObjectRef>| {
+            object.is_some_and(|object| self.selection.matches(row, object))
+        };
+        if self.selection.is_everything() {
+            return Some(match (event.previous(), event.current()) {
+                (None, _) => Kind::Added,
+                (Some(_), Some(_)) => Kind::Modified,
+                (Some(_), None) => Kind::Deleted,
+            });
+        }
+        match (selected(event.previous()), selected(event.current())) {
+            (false, true) => Some(Kind::Added),
+            (true, true) => Some(Kind::Modified),
+            (true, false) => Some(Kind::Deleted),
+            (false, false) => None,
+        }
+    }
+
+    fn event_frame(
+        &mut self,
+        call: &Call<'_>,
+        event: &Event,
+        kind: Kind,
+    ) -> Result<Bytes, ApiError> {
+        let columns = std::mem::replace(&mut self.columns, Columns::Known);
+        let form = self.form;
+        let Some(view) = form.view(kind) else {
+            return build(call, form, columns, event, kind);
+        };
+        let mut failure = None;
+        let frame = event.frame(view, |event| {
+            match build(call, form, columns, event, kind) {
+                Ok(frame) => frame,
+                Err(error) => {
+                    let frame = error_frame(&error);
+                    failure = Some(error);
+                    frame
+                }
+            }
+        });
+        failure.map_or(Ok(frame), Err)
+    }
+
+    fn bookmark(&mut self, row: &Resource, version: Version, end: InitialEnd) -> Bytes {
+        let version = version.to_string();
+        let mut meta = view::json_object(&[("resourceVersion", &version)]);
+        if end == InitialEnd::Here {
+            meta.pop();
+            meta.push_str(",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}");
+        }
+        let object: Vec<u8> = match self.form.shape {
+            Shape::Whole => {
+                let schemas = self.tenant.kinds.schemas();
+                let mut tree = schemas.get(row.definition).zero().clone();
+                tree.set(&["metadata", "resourceVersion"], version.as_str());
+                if end == InitialEnd::Here {
+                    tree.set(
+                        &["metadata", "annotations", "k8s.io/initial-events-end"],
+                        "true",
+                    );
+                }
+                let body = schemas.to_vec(row.definition, &tree);
+                view::whole(row, body.into()).concat()
+            }
+            Shape::Metadata(api, _) => {
+                let api = api.api_version();
+                format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{api}\",\"metadata\":{meta}}}").into_bytes()
+            }
+            Shape::Table(api) => {
+                let tenant = self.tenant.clone();
+                let call = Call::new(&tenant, &self.request, row, &self.services);
+                let mut table = TableWriter::new(&call, api, self.form.include);
+                let list_meta = view::json_object(&[("resourceVersion", &version)]);
+                table.begin(list_meta.as_bytes(), self.columns);
+                table.bookmark_row(&meta);
+                self.columns = Columns::Known;
+                table.finish()
+            }
+        };
+        wrap("BOOKMARK", &[object.into()])
+    }
+}
+
+/// Whether a bookmark marks the end of the initial events.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InitialEnd {
+    Here,
+    No,
+}
+
+/// The frame of an event: a deletion shows what was there, with the version of the event.
+fn build(
+    call: &Call<'_>,
+    form: Form,
+    columns: Columns,
+    event: &Event,
+    kind: Kind,
+) -> Result<Bytes, ApiError> {
+    let (object, gone) = match kind {
+        Kind::Deleted => (event.previous(), true),
+        Kind::Added | Kind::Modified => (event.current(), false),
+    };
+    let object = object.ok_or_else(|| ApiError::internal("an event without an object"))?;
+    let shown = if gone {
+        Shown::Bytes(object.body_at(event.version()))
+    } else {
+        Shown::Stored(object)
+    };
+    frame(call, form, columns, kind, &shown)
+}
+
+fn frame(
+    call: &Call<'_>,
+    form: Form,
+    columns: Columns,
+    kind: Kind,
+    shown: &Shown<'_>,
+) -> Result<Bytes, ApiError> {
+    let body = view::served_body(call, shown)?;
+    let slices = match form.shape {
+        Shape::Whole => view::whole(call.row, body),
+        Shape::Metadata(version, _) => view::partial(version, &body),
+        Shape::Table(version) => {
+            let version_text = polyplane_apimachinery::json::scan::string_at(
+                &body,
+                &["metadata", "resourceVersion"],
+            );
+            let meta =
+                view::json_object(&[("resourceVersion", version_text.as_deref().unwrap_or(""))]);
+            let mut table = TableWriter::new(call, version, form.include);
+            table.begin(meta.as_bytes(), columns);
+            table.row(shown, &body)?;
+            vec![table.finish().into()]
+        }
+    };
+    Ok(wrap(kind.name(), &slices))
+}
+
+fn wrap(kind: &str, object: &[Bytes]) -> Bytes {
+    let length: usize = object.iter().map(Bytes::len).sum();
+    let mut out = Vec::with_capacity(length + 40);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    object.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(b"}\n");
+    out.into()
+}
+
+fn error_frame(error: &ApiError) -> Bytes {
+    wrap("ERROR", &[Bytes::from(error.to_json())])
+}

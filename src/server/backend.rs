@@ -1,0 +1,102 @@
+//! What the server needs of everything behind it.
+//!
+//! Three steps mirror the life of a request: a [`Backend`] locates a plane by memory alone, its
+//! [`PlaneRecord`] holds what proves a caller, and only a proven caller gets a [`PlaneApi`], which
+//! may have to wake the plane first. The binary implements these over ownership and registry;
+//! tests implement them over nothing.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
+use polyplane_registry::{Answer, KindTable, ResourceRequest};
+
+use crate::metrics::Exposition;
+use crate::route::PlaneReference;
+
+/// A future that a trait object returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Why a plane cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LocateError {
+    /// No plane has this name or id.
+    #[error("no such control plane")]
+    NotFound,
+    /// The plane may not be reached this way.
+    #[error("the control plane may not be reached")]
+    Forbidden,
+    /// The plane is there and cannot be served at the moment; try again.
+    #[error("the control plane is not available")]
+    Unavailable,
+    /// The plane is being deleted.
+    #[error("the control plane is being deleted")]
+    Deleting,
+}
+
+/// Everything behind the server.
+pub trait Backend: Send + Sync {
+    /// Finds a plane. Looks into memory only, except that a name this replica has not heard of yet
+    /// may wait for the directory.
+    fn locate<'a>(
+        &'a self,
+        plane: PlaneReference<'a>,
+    ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>>;
+
+    /// The checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are shown.
+    fn checks(&self) -> Vec<HealthCheck> {
+        Vec::new()
+    }
+
+    /// Adds the measures of the layers behind the server. Called when somebody asks for metrics.
+    fn measure(&self, _out: &mut Exposition) {}
+}
+
+/// A plane as its directory record knows it: enough to prove a caller, asleep or awake.
+pub trait PlaneRecord: Send + Sync {
+    /// The name, for messages and logs.
+    fn name(&self) -> &str;
+
+    /// The CA of the plane's client certificates.
+    fn client_ca(&self) -> &ClientCa;
+
+    /// What proves bearer tokens without looking at any object.
+    fn bearer(&self) -> &dyn Authenticator;
+
+    /// The plane itself, loaded if it was asleep. Only called for proven callers.
+    fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>>;
+}
+
+/// An awake plane.
+pub trait PlaneApi: Send + Sync {
+    /// The kinds it serves now.
+    fn kinds(&self) -> Arc<KindTable>;
+
+    /// Who may do what in it.
+    fn authorizer(&self) -> &dyn Authorizer;
+
+    /// Carries out an authorized request.
+    fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;
+}
+
+/// Which of the three health paths shows a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckScope {
+    /// All three: what is wrong here is healed by a restart.
+    Live,
+    /// `/readyz` and `/healthz`: what is wrong here heals by itself.
+    Ready,
+}
+
+/// A named check. Its failure text is logged and never shown.
+#[derive(Clone)]
+pub struct HealthCheck {
+    /// The name in the path and the listing.
+    pub name: &'static str,
+    /// Where it is shown.
+    pub scope: CheckScope,
+    /// The check; looks at memory only.
+    pub check: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+}

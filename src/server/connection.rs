@@ -1,0 +1,202 @@
+//! One connection: its handshake, its protocol, and who is behind it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use polyplane_auth::{ClientCa, ClientChain, Denied, UserInfo};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::limits::Place;
+use crate::pipeline;
+use crate::shared::Shared;
+use crate::tls::ALPN_H2;
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// Planes whose verdict on the client's chain is remembered per connection.
+const VERDICTS_MAX: usize = 64;
+
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+const SEND_BUFFER_BYTES: usize = 512 * 1024;
+const HEADER_LIST_BYTES: u32 = 256 * 1024;
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What is known of the client before it asks for anything.
+pub(crate) struct Connection {
+    chain: Option<ClientChain>,
+    verdicts: Mutex<Vec<Verdict>>,
+}
+
+/// A CA vouched for the chain, until the first certificate in it expires.
+struct Verdict {
+    ca: [u8; 32],
+    user: Arc<UserInfo>,
+    until: SystemTime,
+}
+
+impl Connection {
+    pub(crate) fn new(chain: Option<ClientChain>) -> Self {
+        Self {
+            chain,
+            verdicts: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The certificates the client showed; possession is proven.
+    pub(crate) fn chain(&self) -> Option<&ClientChain> {
+        self.chain.as_ref()
+    }
+
+    /// The user that the chain stands for under `ca`; verified once per connection and CA.
+    pub(crate) fn user_of_chain(
+        &self,
+        ca: &ClientCa,
+        now: SystemTime,
+    ) -> Result<Arc<UserInfo>, Denied> {
+        let mut verdicts = self.verdicts.lock();
+        if let Some(known) = verdicts
+            .iter()
+            .find(|verdict| verdict.ca == *ca.fingerprint())
+            && now < known.until
+        {
+            return Ok(Arc::clone(&known.user));
+        }
+        let chain = self.chain.as_ref().ok_or(Denied::Nothing)?;
+        let (user, until) = ca.verify(chain, now)?;
+        verdicts.retain(|verdict| verdict.ca != *ca.fingerprint());
+        if verdicts.len() >= VERDICTS_MAX {
+            verdicts.remove(0);
+        }
+        verdicts.push(Verdict {
+            ca: *ca.fingerprint(),
+            user: Arc::clone(&user),
+            until,
+        });
+        Ok(user)
+    }
+}
+
+/// Serves one accepted socket until it is done or the server stops.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    acceptor: TlsAcceptor,
+    socket: TcpStream,
+    place: Place,
+) {
+    let _place = place;
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "a socket keeps its delay");
+    }
+    let handshake = tokio::time::timeout(shared.limits.handshake_time_max, acceptor.accept(socket));
+    let stream = tokio::select! {
+        // A server that is cut off does not finish handshakes.
+        biased;
+        () = shared.drain.aborting().cancelled() => return,
+        done = handshake => match done {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                Shared::count(&shared.metrics.failed_handshakes);
+                tracing::debug!(%error, "handshake failed");
+                return;
+            }
+            Err(_) => {
+                Shared::count(&shared.metrics.failed_handshakes);
+                tracing::debug!("handshake took too long");
+                return;
+            }
+        },
+    };
+    let session = stream.get_ref().1;
+    let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
+    let chain = session.peer_certificates().and_then(ClientChain::possessed);
+    let connection = Arc::new(Connection::new(chain));
+    let served = if is_h2 {
+        serve_h2(&shared, connection, stream).await
+    } else {
+        serve_h1(&shared, connection, stream).await
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended with an error");
+    }
+}
+
+async fn serve_h2(
+    shared: &Arc<Shared>,
+    connection: Arc<Connection>,
+    stream: TlsStream<TcpStream>,
+) -> hyper::Result<()> {
+    let service = {
+        let shared = Arc::clone(shared);
+        service_fn(move |request: http::Request<Incoming>| {
+            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&connection), request);
+            async move { Ok::<_, Infallible>(work.await) }
+        })
+    };
+    let serving = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(shared.limits.streams_per_connection_max)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
+        .max_header_list_size(HEADER_LIST_BYTES)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    let mut closing = false;
+    loop {
+        tokio::select! {
+            // Cutting off comes before closing, and both before serving on.
+            biased;
+            () = shared.drain.aborting().cancelled() => return Ok(()),
+            () = shared.drain.closing().cancelled(), if !closing => {
+                closing = true;
+                serving.as_mut().graceful_shutdown();
+            }
+            done = serving.as_mut() => return done,
+        }
+    }
+}
+
+async fn serve_h1(
+    shared: &Arc<Shared>,
+    connection: Arc<Connection>,
+    stream: TlsStream<TcpStream>,
+) -> hyper::Result<()> {
+    let service = {
+        let shared = Arc::clone(shared);
+        service_fn(move |request: http::Request<Incoming>| {
+            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&connection), request);
+            async move { Ok::<_, Infallible>(work.await) }
+        })
+    };
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(shared.limits.head_time_max)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut serving = std::pin::pin!(serving);
+    let mut closing = false;
+    loop {
+        tokio::select! {
+            // As above.
+            biased;
+            () = shared.drain.aborting().cancelled() => return Ok(()),
+            () = shared.drain.closing().cancelled(), if !closing => {
+                closing = true;
+                serving.as_mut().graceful_shutdown();
+            }
+            done = serving.as_mut() => return done,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! How a server stops: not ready, then closing, then closed.
+//!
+//! 1. *Unready*: `/readyz` fails so that load balancers look elsewhere; everything is served.
+//! 2. *Closing*: nothing new is accepted, requests in flight finish.
+//! 3. *Ending*: watches are ended cleanly, so that clients resume elsewhere.
+//! 4. *Aborting*: what is still there is cut off.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio_util::sync::CancellationToken;
+
+/// The stop of one server, seen by everybody who must notice.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    ready: AtomicBool,
+    closing: CancellationToken,
+    ending: CancellationToken,
+    aborting: CancellationToken,
+}
+
+impl Drain {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            ready: AtomicBool::new(true),
+            closing: CancellationToken::new(),
+            ending: CancellationToken::new(),
+            aborting: CancellationToken::new(),
+        })
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn unready(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn close(&self) {
+        self.unready();
+        self.closing.cancel();
+    }
+
+    pub(crate) fn end_watches(&self) {
+        self.close();
+        self.ending.cancel();
+    }
+
+    pub(crate) fn abort(&self) {
+        self.end_watches();
+        self.aborting.cancel();
+    }
+
+    /// Connections take no new requests from here on.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    /// Watches end from here on.
+    pub(crate) fn ending(&self) -> &CancellationToken {
+        &self.ending
+    }
+
+    /// Connections are cut off from here on.
+    pub(crate) fn aborting(&self) -> &CancellationToken {
+        &self.aborting
+    }
+}

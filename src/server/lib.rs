@@ -1,0 +1,49 @@
+//! The HTTP server: from a socket to a request that the registry understands, and back.
+//!
+//! Owns TLS, routing, the stages a request passes, negotiation of what is made here, discovery,
+//! OpenAPI, health, metrics and how all of it stops. `pipeline` is the place to start reading; it
+//! follows one request from top to bottom. What stands behind the server is the [`Backend`].
+//!
+//! Invariant: nothing here knows a kind, a key or a store; kinds come as a table, planes as trait
+//! objects.
+
+mod audit_id;
+mod authorize;
+pub mod backend;
+mod body;
+mod connection;
+mod discovery;
+mod documents;
+mod drain;
+mod health;
+mod impersonate;
+pub mod kubeconfig;
+mod limits;
+mod metrics;
+mod negotiate;
+mod observe;
+mod openapi;
+pub mod options;
+mod paths;
+mod pipeline;
+pub mod pki;
+mod request_info;
+mod resolve;
+mod respond;
+mod route;
+mod server;
+mod shared;
+pub mod tls;
+mod version;
+mod warnings;
+
+pub use backend::{
+    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, PlaneApi, PlaneRecord,
+};
+pub use limits::Limits;
+pub use metrics::{Exposition, Kind};
+pub use options::{CompletedOptions, Config, Options, StopPolicy};
+pub use pki::{Identity, Pki, PkiError};
+pub use route::PlaneReference;
+pub use server::{Server, StopHandle, Stopped};
+pub use version::{VERSION, Version};

@@ -1,0 +1,243 @@
+//! What a request may take: time, bytes and a place among those in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+
+/// The bounds a server holds requests to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest request body.
+    pub body_bytes_max: usize,
+    /// Longest time a request may take that is not long-running.
+    pub request_time_max: Duration,
+    /// Reading requests in flight at a time, watches not counted.
+    pub reads_in_flight_max: usize,
+    /// Changing requests in flight at a time.
+    pub writes_in_flight_max: usize,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Streams that one HTTP/2 connection may have open.
+    pub streams_per_connection_max: u32,
+    /// Longest time a handshake may take.
+    pub handshake_time_max: Duration,
+    /// Longest time an HTTP/1 connection may take to send a request's head, idle time included.
+    pub head_time_max: Duration,
+    /// Longest time a finite answer may take to be fetched.
+    pub answer_time_max: Duration,
+    /// Longest time in which a client may fetch nothing of a finite answer.
+    pub answer_stall_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 3 * 1024 * 1024,
+            request_time_max: Duration::from_secs(60),
+            reads_in_flight_max: 4000,
+            writes_in_flight_max: 2000,
+            connections_max: 50_000,
+            streams_per_connection_max: 2000,
+            handshake_time_max: Duration::from_secs(10),
+            head_time_max: Duration::from_secs(90),
+            answer_time_max: Duration::from_secs(60),
+            answer_stall_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a body was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// It is longer than allowed.
+    #[error("the body is longer than allowed")]
+    TooLong,
+    /// The connection failed while it was read.
+    #[error("the body could not be read")]
+    Broken(#[source] hyper::Error),
+}
+
+/// Reads a whole body. One frame, the common case, is not copied.
+pub(crate) async fn read_body(mut body: Incoming, bytes_max: usize) -> Result<Bytes, BodyError> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(BodyError::TooLong);
+    }
+    let mut first = Bytes::new();
+    let mut gathered = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(BodyError::Broken)?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if first.len() + gathered.len() + data.len() > bytes_max {
+            return Err(BodyError::TooLong);
+        }
+        if gathered.is_empty() && first.is_empty() {
+            first = data;
+            continue;
+        }
+        if gathered.is_empty() {
+            gathered.extend_from_slice(&first);
+            first = Bytes::new();
+        }
+        gathered.extend_from_slice(&data);
+    }
+    Ok(if gathered.is_empty() {
+        first
+    } else {
+        gathered.freeze()
+    })
+}
+
+/// Counts what is in flight against a bound.
+#[derive(Debug)]
+pub(crate) struct Places {
+    taken: AtomicUsize,
+    places_max: usize,
+}
+
+/// A place; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+}
+
+impl Places {
+    pub(crate) fn new(places_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            taken: AtomicUsize::new(0),
+            places_max,
+        })
+    }
+
+    /// A place, if one is free.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Place> {
+        if self.taken.fetch_add(1, Ordering::Relaxed) >= self.places_max {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Place {
+            places: Arc::clone(self),
+        })
+    }
+
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A duration in Go's notation, `1m30s`.
+///
+/// # Errors
+/// Go's own text for what is not one.
+pub(crate) fn parse_go_duration(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("time: invalid duration {}", quoted(text));
+    let (negative, mut rest) = match text.as_bytes().first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut total = 0_f64;
+    while !rest.is_empty() {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let number_end = rest.find(|c| !is_number(c)).unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(number_end);
+        let digits = number.bytes().filter(u8::is_ascii_digit).count();
+        if digits == 0 || number.matches('.').count() > 1 {
+            return Err(invalid());
+        }
+        let unit_end = behind.find(is_number).unwrap_or(behind.len());
+        let (unit, next) = behind.split_at(unit_end);
+        let seconds = match unit {
+            "" => return Err(format!("time: missing unit in duration {}", quoted(text))),
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            other => {
+                let (unit, text) = (quoted(other), quoted(text));
+                return Err(format!("time: unknown unit {unit} in duration {text}"));
+            }
+        };
+        total += number.parse::<f64>().map_err(|_| invalid())? * seconds;
+        rest = next;
+    }
+    let limit = 9_223_372_036.0;
+    if total > limit {
+        return Err(invalid());
+    }
+    Ok(if negative {
+        Duration::ZERO
+    } else {
+        Duration::from_secs_f64(total)
+    })
+}
+
+fn quoted(text: &str) -> String {
+    polyplane_apimachinery::quote::quote(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        let good = [
+            ("30s", 30_000),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("100ms", 100),
+            ("0", 0),
+            ("-5s", 0),
+            ("+2s", 2000),
+            (".5s", 500),
+        ];
+        for (text, millis) in good {
+            assert_eq!(
+                parse_go_duration(text),
+                Ok(Duration::from_millis(millis)),
+                "{text}"
+            );
+        }
+        let bad = [
+            ("abc", r#"time: invalid duration "abc""#),
+            ("", r#"time: invalid duration """#),
+            ("5", r#"time: missing unit in duration "5""#),
+            ("5x", r#"time: unknown unit "x" in duration "5x""#),
+            ("-", r#"time: invalid duration "-""#),
+            ("99999999999h", r#"time: invalid duration "99999999999h""#),
+        ];
+        for (text, error) in bad {
+            assert_eq!(parse_go_duration(text), Err(error.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn places_are_given_back() {
+        let places = Places::new(1);
+        let first = places.take();
+        assert!(first.is_some() && places.take().is_none());
+        drop(first);
+        assert!(places.take().is_some());
+        assert_eq!(places.taken(), 0);
+    }
+}

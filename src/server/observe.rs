@@ -1,0 +1,120 @@
+//! How requests and watches appear in the metrics.
+
+use std::sync::Arc;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method};
+use polyplane_registry::Verb;
+
+use crate::body::{WatchCounter, WatchGauge};
+use crate::metrics::Labels;
+use crate::request_info::{CONNECTED, RequestInfo};
+use crate::shared::Shared;
+
+/// What a request is counted under, should its kind exist.
+pub(crate) fn labels_of<'a>(
+    method: &Method,
+    headers: &HeaderMap,
+    info: &'a RequestInfo<'a>,
+    query: &[(String, String)],
+) -> Labels<'a> {
+    let by_method = match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
+        _ => "other",
+    };
+    let RequestInfo::Resource(info) = info else {
+        return Labels {
+            verb: by_method,
+            ..Labels::default()
+        };
+    };
+    let applies = || {
+        let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        content_type.is_some_and(|text| text.starts_with(b"application/apply-patch"))
+    };
+    let verb = match info.verb {
+        _ if CONNECTED.contains(&info.subresource) => "CONNECT",
+        Some(Verb::List) => "LIST",
+        Some(Verb::Watch) => "WATCH",
+        Some(Verb::DeleteCollection) => "DELETECOLLECTION",
+        Some(Verb::Connect) => "CONNECT",
+        Some(Verb::Patch) if applies() => "APPLY",
+        _ => by_method,
+    };
+    let dry_run = match query
+        .iter()
+        .find(|(key, _)| key == "dryRun")
+        .map(|(_, value)| &**value)
+    {
+        None => "",
+        Some("All") => "All",
+        Some(_) => "invalid",
+    };
+    let scope = if !info.name.is_empty() || info.verb == Some(Verb::Create) {
+        "resource"
+    } else if info.namespace.is_empty() {
+        "cluster"
+    } else {
+        "namespace"
+    };
+    Labels {
+        verb,
+        group: info.group,
+        version: info.version,
+        resource: info.resource,
+        subresource: info.subresource,
+        scope,
+        dry_run,
+    }
+}
+
+/// A watch as the metrics see it.
+pub(crate) struct OpenWatch {
+    shared: Arc<Shared>,
+    group: String,
+    version: String,
+    resource: String,
+    scope: &'static str,
+}
+
+impl OpenWatch {
+    /// Counts a watch from now until the gauge is dropped.
+    pub(crate) fn count(shared: &Arc<Shared>, labels: Labels<'_>) -> WatchGauge {
+        let watch = Self {
+            shared: Arc::clone(shared),
+            group: labels.group.to_owned(),
+            version: labels.version.to_owned(),
+            resource: labels.resource.to_owned(),
+            scope: labels.scope,
+        };
+        shared.metrics.running(watch.labels(), 1);
+        WatchGauge(Box::new(watch))
+    }
+
+    fn labels(&self) -> Labels<'_> {
+        Labels {
+            verb: "WATCH",
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: "",
+            scope: self.scope,
+            dry_run: "",
+        }
+    }
+}
+
+impl WatchCounter for OpenWatch {
+    fn sent(&self, count: u64) {
+        self.shared.metrics.watch_events(self.labels(), count);
+    }
+
+    fn over(&self) {
+        self.shared.metrics.running(self.labels(), -1);
+    }
+}

@@ -1,0 +1,298 @@
+//! OpenAPI documents, derived from rows and schemas when somebody first asks.
+//!
+//! Version 3 is an index and one document per group and version, each named by the hash of its
+//! content, so that clients keep what they have; version 2 is one document of everything.
+//! Documents are kept compressed: nearly every client takes them so, and they are large.
+
+mod model;
+mod operations;
+mod write;
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
+    LOCATION, VARY,
+};
+use http::{HeaderName, HeaderValue, StatusCode};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Map, Value, json};
+use polyplane_registry::KindTable;
+
+use crate::body::ResponseBody;
+use crate::discovery::hash;
+use crate::negotiate;
+use crate::paths::{PathRequest, require_get};
+use crate::respond::{Refusal, Reply, bare};
+
+/// The definition of what `/version` answers.
+const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
+/// How long a document that is named by its hash may be kept.
+const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
+const JSON: &str = "application/json";
+
+/// The documents of one kind table.
+pub(crate) struct OpenApi {
+    index: Document,
+    parts: BTreeMap<String, Document>,
+    whole: OnceLock<Document>,
+    made: SystemTime,
+}
+
+/// A document, compressed, and the hash of its plain form.
+struct Document {
+    hash: String,
+    gzip: Bytes,
+}
+
+impl Document {
+    fn new(plain: &[u8]) -> Self {
+        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+        encoder
+            .write_all(plain)
+            .expect("writing into memory does not fail");
+        let gzip = encoder.finish().expect("writing into memory does not fail");
+        Self {
+            hash: hash(plain),
+            gzip: gzip.into(),
+        }
+    }
+
+    fn plain(&self) -> Vec<u8> {
+        let mut plain = Vec::with_capacity(self.gzip.len() * 10);
+        GzDecoder::new(&self.gzip[..])
+            .read_to_end(&mut plain)
+            .expect("what was compressed here can be decompressed");
+        plain
+    }
+
+    fn etag(&self) -> HeaderValue {
+        HeaderValue::try_from(format!("\"{}\"", self.hash)).expect("hexadecimal is ASCII")
+    }
+}
+
+impl OpenApi {
+    /// Derives index and parts; the whole waits until somebody asks for it.
+    pub(crate) fn new(table: &KindTable) -> Self {
+        let schemas = table.schemas();
+        let mut parts = BTreeMap::new();
+        let mut add = |name: String, plain: Vec<u8>| {
+            parts.insert(name, Document::new(&plain));
+        };
+        for name in ["api", "apis", "version"] {
+            let items = [operations::of_root(name)];
+            add(name.to_owned(), write::version3(schemas, "", "", &items));
+        }
+        for group in table.groups() {
+            if !group.name.is_empty() {
+                let items = [operations::of_group(&group.name)];
+                add(
+                    format!("apis/{}", group.name),
+                    write::version3(schemas, &group.name, "", &items),
+                );
+            }
+            for version in &group.versions {
+                let items = operations::of_version(table, &group.name, version);
+                let name = if group.name.is_empty() {
+                    format!("api/{}", version.version)
+                } else {
+                    format!("apis/{}/{}", group.name, version.version)
+                };
+                add(
+                    name,
+                    write::version3(schemas, &group.name, &version.version, &items),
+                );
+            }
+        }
+        let mut paths = Map::new();
+        for (name, document) in &parts {
+            let url = format!("/openapi/v3/{name}?hash={}", document.hash);
+            paths.insert(name.as_str(), json!({"serverRelativeURL": (url)}));
+        }
+        let index = json::to_vec(&json!({"paths": (Value::Object(paths))}));
+        Self {
+            index: Document::new(&index),
+            parts,
+            whole: OnceLock::new(),
+            made: SystemTime::now(),
+        }
+    }
+
+    fn whole(&self, table: &KindTable) -> &Document {
+        self.whole.get_or_init(|| {
+            let mut items: Vec<_> = ["api", "apis", "version"].map(operations::of_root).into();
+            for group in table.groups() {
+                if !group.name.is_empty() {
+                    items.push(operations::of_group(&group.name));
+                }
+                for version in &group.versions {
+                    items.extend(operations::of_version(table, &group.name, version));
+                }
+            }
+            Document::new(&write::version2(table.schemas(), &items))
+        })
+    }
+}
+
+/// Answers a request below `/openapi`.
+pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result<Reply, Refusal> {
+    let documents = request.shared.documents.of(table);
+    let path = request.path.strip_prefix("/openapi").unwrap_or("");
+    match path {
+        "/v2" => {
+            let open_api = documents.open_api(table);
+            negotiated(request)?;
+            Ok(document(request, open_api, open_api.whole(table)))
+        }
+        "/v3" | "/v3/" => {
+            let open_api = documents.open_api(table);
+            negotiated(request)?;
+            Ok(document(request, open_api, &open_api.index))
+        }
+        _ => {
+            let open_api = documents.open_api(table);
+            let name = path
+                .strip_prefix("/v3/")
+                .ok_or_else(Refusal::no_such_path)?;
+            let found = open_api.parts.get(name).ok_or_else(Refusal::no_such_path)?;
+            negotiated(request)?;
+            Ok(part(request, open_api, found))
+        }
+    }
+}
+
+/// Only JSON can be had; binary forms are refused so that clients fall back to it.
+fn negotiated(request: &PathRequest<'_>) -> Result<(), Refusal> {
+    if *request.method != http::Method::HEAD {
+        require_get(request)?;
+    }
+    let takes_json = negotiate::ranges(request.client.accept)
+        .iter()
+        .any(|range| range.takes(JSON));
+    if takes_json {
+        Ok(())
+    } else {
+        Err(ApiError::not_acceptable(&[JSON]).into())
+    }
+}
+
+/// A part, by its name alone or by name and hash.
+fn part(request: &PathRequest<'_>, open_api: &OpenApi, found: &Document) -> Reply {
+    let asked = request.query.iter().find(|(key, _)| key == "hash");
+    match asked
+        .map(|(_, hash)| hash.as_str())
+        .filter(|hash| !hash.is_empty())
+    {
+        None => document(request, open_api, found),
+        Some(hash) if hash == found.hash => {
+            let mut reply = document(request, open_api, found);
+            let headers = reply.headers_mut();
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+            headers.insert(EXPIRES, http_date(SystemTime::now() + IMMUTABLE));
+            reply
+        }
+        Some(_) => {
+            let mut reply = bare(StatusCode::MOVED_PERMANENTLY, ResponseBody::empty());
+            let url = format!("{}?hash={}", request.path, found.hash);
+            if let Ok(url) = HeaderValue::try_from(url) {
+                reply.headers_mut().insert(LOCATION, url);
+            }
+            reply
+        }
+    }
+}
+
+fn document(request: &PathRequest<'_>, open_api: &OpenApi, document: &Document) -> Reply {
+    let etag = document.etag();
+    let mut reply = if matches(request, &etag) {
+        bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
+    } else if request.client.takes_gzip {
+        let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
+        reply
+            .headers_mut()
+            .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        reply
+    } else {
+        bare(StatusCode::OK, ResponseBody::whole(document.plain()))
+    };
+    let headers = reply.headers_mut();
+    let mut put = |name: HeaderName, value| headers.insert(name, value);
+    put(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    put(ETAG, etag);
+    put(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+    put(LAST_MODIFIED, http_date(open_api.made));
+    reply
+}
+
+fn matches(request: &PathRequest<'_>, etag: &HeaderValue) -> bool {
+    let given = request
+        .headers
+        .get(IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok());
+    let Some(given) = given else { return false };
+    let own = etag.to_str().unwrap_or("");
+    given
+        .split(',')
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.trim_start_matches("W/") == own)
+}
+
+/// A time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
+fn http_date(time: SystemTime) -> HeaderValue {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days are counted from 1 March 0000, so that the leap day ends a year.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 {
+        month_index + 2
+    } else {
+        month_index - 10
+    };
+    let year = year_of_era + era * 400 + u64::from(month < 2);
+    let names = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let months = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let at = |index: u64, length: u64| usize::try_from(index % length).unwrap_or(0);
+    let text = format!(
+        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
+        names[at(days, 7)],
+        months[at(month, 12)],
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    );
+    HeaderValue::try_from(text).expect("a date is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_written_as_headers_write_them() {
+        let at = |seconds| {
+            let date = http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+            date.to_str().expect("ASCII").to_owned()
+        };
+        assert_eq!(at(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(at(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(at(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
+        assert_eq!(at(1_795_204_799), "Fri, 20 Nov 2026 19:59:59 GMT");
+    }
+}

@@ -1,0 +1,153 @@
+//! Operations and parameters before they are written in either form of OpenAPI.
+
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::schema::Type;
+use polyplane_registry::KindTable;
+
+/// A path and what can be done with it.
+pub(super) struct PathItem {
+    pub path: String,
+    /// Parameters of all operations, by name.
+    pub parameters: Vec<Parameter>,
+    pub operations: Vec<Operation>,
+}
+
+/// One operation.
+pub(super) struct Operation {
+    pub method: &'static str,
+    pub id: String,
+    pub tag: String,
+    /// What `x-kubernetes-action` says.
+    pub action: Option<&'static str>,
+    /// Group, version and kind of the payload.
+    pub kind: Option<[String; 3]>,
+    pub parameters: Vec<Parameter>,
+    pub body: Body,
+    /// Status numbers of success.
+    pub statuses: &'static [u16],
+    /// Definition of the answer; empty for text.
+    pub answer: String,
+    pub streams: Streams,
+}
+
+/// A parameter in path or query.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Parameter {
+    pub name: Str,
+    /// Its type in either form.
+    pub ty: &'static str,
+}
+
+impl Parameter {
+    pub(super) fn known(name: &str) -> Self {
+        let ty = match name {
+            "allowWatchBookmarks"
+            | "sendInitialEvents"
+            | "watch"
+            | "force"
+            | "orphanDependents"
+            | "ignoreStoreReadErrorWithClusterBreakingPotential" => "boolean",
+            "limit" | "timeoutSeconds" | "gracePeriodSeconds" => "integer",
+            _ => "string",
+        };
+        Self {
+            name: name.into(),
+            ty,
+        }
+    }
+
+    pub(super) fn all(names: &[&str]) -> Vec<Self> {
+        names.iter().map(|name| Self::known(name)).collect()
+    }
+
+    /// The fields of an options object, which such a request gives as parameters.
+    pub(super) fn of_options(table: &KindTable, definition: &str) -> Vec<Self> {
+        let schemas = table.schemas();
+        let Some(id) = schemas.find(definition) else {
+            return Vec::new();
+        };
+        let fields = schemas.get(id).fields.iter();
+        let mut all: Vec<_> = fields
+            .filter(|field| !matches!(field.ty, Type::Time))
+            .map(|field| Self {
+                name: field.name.as_str().into(),
+                ty: parameter_type(&field.ty),
+            })
+            .collect();
+        all.sort();
+        all
+    }
+
+    /// The rest of a path, for proxies, which have a query parameter of this name as well.
+    pub(super) fn rest_of_path() -> Self {
+        Self {
+            name: "{path}".into(),
+            ty: "string",
+        }
+    }
+
+    /// True if it stands in the path.
+    pub(super) fn is_in_path(&self) -> bool {
+        matches!(&*self.name, "name" | "namespace" | "{path}")
+    }
+
+    /// The name as documents write it.
+    pub(super) fn name(&self) -> &str {
+        self.name.trim_start_matches('{').trim_end_matches('}')
+    }
+}
+
+/// A list is given as a parameter that occurs several times.
+fn parameter_type(ty: &Type) -> &'static str {
+    match ty {
+        Type::Bool => "boolean",
+        Type::Int32 | Type::Int64 => "integer",
+        Type::List(item) => parameter_type(item),
+        _ => "string",
+    }
+}
+
+impl PathItem {
+    /// An item whose common parameters are said once: `own` ones, and those that all operations
+    /// have.
+    pub(super) fn new(path: String, own: &[&str], mut operations: Vec<Operation>) -> Self {
+        let mut parameters = Parameter::all(own);
+        let common = operations
+            .iter()
+            .map(|operation| operation.parameters.clone());
+        let common = common.reduce(|mut all, some| {
+            all.retain(|parameter| some.contains(parameter));
+            all
+        });
+        for parameter in common.unwrap_or_default() {
+            for operation in &mut operations {
+                operation.parameters.retain(|other| *other != parameter);
+            }
+            parameters.push(parameter);
+        }
+        parameters.sort();
+        Self {
+            path,
+            parameters,
+            operations,
+        }
+    }
+}
+
+/// What an operation takes.
+pub(super) enum Body {
+    Nothing,
+    /// An object of a definition.
+    Object(String),
+    /// Optional options.
+    DeleteOptions,
+    /// A patch; custom kinds take no strategic one.
+    Patch,
+}
+
+/// Whether an answer can go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streams {
+    No,
+    Yes,
+}

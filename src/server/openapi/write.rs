@@ -1,0 +1,320 @@
+//! Operations and schemas as the two forms of OpenAPI write them.
+
+use std::collections::BTreeSet;
+
+use polyplane_apimachinery::schema::openapi::Document;
+use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::{Map, Value, json};
+
+use super::model::{Body, Operation, Parameter, PathItem, Streams};
+use super::operations::META;
+
+const PATCH_TYPES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
+const STREAM_TYPES: &[&str] = &[
+    "application/json",
+    "application/json;stream=watch",
+    "application/yaml",
+];
+
+fn words(status: u16) -> &'static str {
+    match status {
+        201 => "Created",
+        202 => "Accepted",
+        401 => "Unauthorized",
+        _ => "OK",
+    }
+}
+
+fn types_of(operation: &Operation) -> &'static [&'static str] {
+    match operation.streams {
+        Streams::Yes => STREAM_TYPES,
+        Streams::No if operation.answer.is_empty() => &["*/*"],
+        Streams::No => OBJECT_TYPES,
+    }
+}
+
+/// One document of version 3.
+pub(super) fn version3(
+    schemas: &Schemas,
+    group: &str,
+    version: &str,
+    items: &[PathItem],
+) -> Vec<u8> {
+    let document = Document::V3 { group, version };
+    let components = components(schemas, items, document);
+    let mut paths = Map::new();
+    for item in items {
+        let mut members = Map::new();
+        for operation in &item.operations {
+            members.insert(operation.method, operation3(operation));
+        }
+        if !item.parameters.is_empty() {
+            members.insert("parameters", parameters(&item.parameters, parameter3));
+        }
+        paths.insert(item.path.as_str(), Value::Object(members));
+    }
+    let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
+    let root = json!({
+        "components": {
+            "schemas": (Value::Object(components)),
+            "securitySchemes": {"BearerToken": (token)}
+        },
+        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "openapi": "3.0.0",
+        "paths": (Value::Object(paths))
+    });
+    json::to_vec(&root)
+}
+
+fn parameters(all: &[Parameter], write: fn(&Parameter) -> Value) -> Value {
+    Value::Array(all.iter().map(write).collect())
+}
+
+fn parameter3(parameter: &Parameter) -> Value {
+    let name = parameter.name();
+    let schema = json!({"type": (parameter.ty), "uniqueItems": true});
+    if parameter.is_in_path() {
+        json!({"in": "path", "name": (name), "required": true, "schema": (schema)})
+    } else {
+        json!({"in": "query", "name": (name), "schema": (schema)})
+    }
+}
+
+fn operation3(operation: &Operation) -> Value {
+    let reference = |name: &str| json!({"$ref": (format!("#/components/schemas/{name}"))});
+    let mut responses = Map::new();
+    for status in operation.statuses {
+        let schema = match operation.answer.as_str() {
+            "" => json!({"type": "string"}),
+            name => reference(name),
+        };
+        let content = content(types_of(operation), &schema);
+        let response = json!({"content": (content), "description": (words(*status))});
+        responses.insert(status.to_string(), response);
+    }
+    responses.insert("401", json!({"description": (words(401))}));
+    let mut members = common(operation);
+    members.insert("responses", Value::Object(responses));
+    if !operation.parameters.is_empty() {
+        members.insert("parameters", parameters(&operation.parameters, parameter3));
+    }
+    let body = match &operation.body {
+        Body::Nothing => None,
+        Body::Object(name) => {
+            let content = content(&["*/*"], &reference(name));
+            Some(json!({"content": (content), "required": true}))
+        }
+        Body::DeleteOptions => {
+            let content = content(&["*/*"], &reference(&format!("{META}DeleteOptions")));
+            Some(json!({"content": (content)}))
+        }
+        Body::Patch => {
+            let content = content(PATCH_TYPES, &reference(&format!("{META}Patch")));
+            Some(json!({"content": (content), "required": true}))
+        }
+    };
+    if let Some(body) = body {
+        members.insert("requestBody", body);
+    }
+    Value::Object(members)
+}
+
+fn content(types: &[&str], schema: &Value) -> Value {
+    let mut content = Map::new();
+    for name in types {
+        content.insert(*name, json!({"schema": (schema.clone())}));
+    }
+    Value::Object(content)
+}
+
+/// What both forms say in the same words.
+fn common(operation: &Operation) -> Map {
+    let mut members = Map::new();
+    members.insert("operationId", Value::string(operation.id.as_str()));
+    members.insert(
+        "tags",
+        Value::Array(vec![Value::string(operation.tag.as_str())]),
+    );
+    if let Some(action) = operation.action {
+        members.insert("x-kubernetes-action", Value::string(action));
+    }
+    if let Some([group, kind, version]) = &operation.kind {
+        let kind = json!({
+            "group": (group.as_str()), "kind": (kind.as_str()), "version": (version.as_str())
+        });
+        members.insert("x-kubernetes-group-version-kind", kind);
+    }
+    members
+}
+
+/// The document of version 2, which is about everything.
+pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Vec<u8> {
+    let definitions = components(schemas, items, Document::V2);
+    let mut paths = Map::new();
+    for item in items {
+        let mut members = Map::new();
+        for operation in &item.operations {
+            members.insert(operation.method, operation2(operation));
+        }
+        if !item.parameters.is_empty() {
+            members.insert("parameters", parameters(&item.parameters, parameter2));
+        }
+        paths.insert(item.path.as_str(), Value::Object(members));
+    }
+    let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
+    let root = json!({
+        "definitions": (Value::Object(definitions)),
+        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "paths": (Value::Object(paths)),
+        "security": [{"BearerToken": []}],
+        "securityDefinitions": {"BearerToken": (token)},
+        "swagger": "2.0"
+    });
+    json::to_vec(&root)
+}
+
+fn parameter2(parameter: &Parameter) -> Value {
+    let (name, ty) = (parameter.name(), parameter.ty);
+    if parameter.is_in_path() {
+        json!({"in": "path", "name": (name), "required": true, "type": (ty), "uniqueItems": true})
+    } else {
+        json!({"in": "query", "name": (name), "type": (ty), "uniqueItems": true})
+    }
+}
+
+fn operation2(operation: &Operation) -> Value {
+    let reference = |name: &str| json!({"$ref": (format!("#/definitions/{name}"))});
+    let texts =
+        |texts: &[&str]| Value::Array(texts.iter().map(|text| Value::string(*text)).collect());
+    let mut responses = Map::new();
+    for status in operation.statuses {
+        let schema = match operation.answer.as_str() {
+            "" => json!({"type": "string"}),
+            name => reference(name),
+        };
+        let response = json!({"description": (words(*status)), "schema": (schema)});
+        responses.insert(status.to_string(), response);
+    }
+    responses.insert("401", json!({"description": (words(401))}));
+    let body = |name: &str| json!({"in": "body", "name": "body", "schema": (reference(name))});
+    let required = |name: &str| json!({"in": "body", "name": "body", "required": true, "schema": (reference(name))});
+    let mut all: Vec<Value> = match &operation.body {
+        Body::Nothing => Vec::new(),
+        Body::Object(name) => vec![required(name)],
+        Body::DeleteOptions => vec![body(&format!("{META}DeleteOptions"))],
+        Body::Patch => vec![required(&format!("{META}Patch"))],
+    };
+    all.extend(operation.parameters.iter().map(parameter2));
+    let consumes = match operation.body {
+        Body::Patch => texts(PATCH_TYPES),
+        _ if operation.action.is_none() => texts(OBJECT_TYPES),
+        _ => texts(&["*/*"]),
+    };
+    let mut members = common(operation);
+    members.insert("consumes", consumes);
+    members.insert("produces", texts(types_of(operation)));
+    members.insert("responses", Value::Object(responses));
+    members.insert("schemes", texts(&["https"]));
+    if !all.is_empty() {
+        members.insert("parameters", Value::Array(all));
+    }
+    Value::Object(members)
+}
+
+/// The schemas that the operations of `items` refer to, and those they refer to in turn.
+fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>) -> Map {
+    let (mut named, mut lists) = (BTreeSet::new(), Vec::new());
+    for operation in items.iter().flat_map(|item| &item.operations) {
+        named.insert(operation.answer.clone());
+        match &operation.body {
+            Body::Nothing => {}
+            Body::Object(name) => drop(named.insert(name.clone())),
+            Body::DeleteOptions => drop(named.insert(format!("{META}DeleteOptions"))),
+            Body::Patch => drop(named.insert(format!("{META}Patch"))),
+        }
+        if operation.action == Some("list") {
+            lists.push(operation);
+        }
+    }
+    let mut roots: Vec<DefId> = named.iter().filter_map(|name| schemas.find(name)).collect();
+    // Lists of custom kinds have no definition of their own.
+    let invented: Vec<_> = lists
+        .into_iter()
+        .filter(|list| schemas.find(&list.answer).is_none())
+        .collect();
+    if !invented.is_empty() {
+        roots.extend(schemas.find(&format!("{META}ListMeta")));
+    }
+    let mut out = schemas.openapi_closure(&roots, document);
+    for list in invented {
+        out.insert(list.answer.as_str(), list_schema(list, document));
+    }
+    if named.contains(&format!("{META}Patch")) {
+        out.insert(format!("{META}Patch"), json!({"type": "object"}));
+    }
+    if named.contains(super::VERSION_INFO) {
+        out.insert(super::VERSION_INFO, version_info());
+    }
+    out
+}
+
+fn list_schema(list: &Operation, document: Document<'_>) -> Value {
+    let prefix = match document {
+        Document::V2 => "#/definitions/",
+        Document::V3 { .. } => "#/components/schemas/",
+    };
+    let item = list.answer.strip_suffix("List").unwrap_or(&list.answer);
+    let kind = list.kind.clone().unwrap_or_default();
+    let [group, kind, version] = kind;
+    json!({
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "items": {"items": {"$ref": (format!("{prefix}{item}"))}, "type": "array"},
+            "kind": {"type": "string"},
+            "metadata": {"$ref": (format!("{prefix}{META}ListMeta"))}
+        },
+        "required": ["items"],
+        "type": "object",
+        "x-kubernetes-group-version-kind": [
+            {"group": (group), "kind": (format!("{kind}List")), "version": (version)}
+        ]
+    })
+}
+
+fn version_info() -> Value {
+    let names = [
+        "buildDate",
+        "compiler",
+        "emulationMajor",
+        "emulationMinor",
+        "gitCommit",
+        "gitTreeState",
+        "gitVersion",
+        "goVersion",
+        "major",
+        "minCompatibilityMajor",
+        "minCompatibilityMinor",
+        "minor",
+        "platform",
+    ];
+    let mut properties = Map::new();
+    for name in names {
+        properties.insert(name, json!({"type": "string"}));
+    }
+    let optional = |name: &&str| name.starts_with("emulation") || name.starts_with("minCompat");
+    let required = names
+        .iter()
+        .filter(|name| !optional(name))
+        .map(|name| Value::string(*name));
+    json!({
+        "properties": (Value::Object(properties)),
+        "required": (Value::Array(required.collect())),
+        "type": "object"
+    })
+}

@@ -1,0 +1,361 @@
+//! From what somebody typed to a server that can run.
+//!
+//! [`Options`] are as typed; [`Options::complete`] checks them all and reports every problem at
+//! once; [`CompletedOptions::configure`] touches the disk; [`Config::build`] takes what the server
+//! stands on. Each step consumes the last, and what it returns can be changed before the next.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+
+use crate::backend::Backend;
+use crate::limits::Limits;
+use crate::pki::{Pki, PkiError};
+use crate::server::Server;
+use crate::shared::Shared;
+use crate::tls::{TlsError, server_config};
+
+/// What somebody asked for, unchecked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder of everything the server keeps; keys lie in `pki` below it.
+    pub data_folder: PathBuf,
+    /// Addresses to listen on, `127.0.0.1:6443`. Port 0 takes any free one.
+    pub listen: Vec<String>,
+    /// Host names and addresses, beside the loopback ones, under which clients reach the server.
+    pub host_names: Vec<String>,
+    /// Host and port that discovery and kubeconfigs name; the first listener's if absent.
+    pub advertise: Option<String>,
+    /// Bounds on requests.
+    pub limits: Limits,
+    /// How the server stops.
+    pub stop: StopPolicy,
+}
+
+/// How a server stops when it is asked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopPolicy {
+    /// How long everything is still served while `/readyz` already fails.
+    pub ready_delay: Duration,
+    /// How long requests in flight may take to finish; watches are ended when the last one did.
+    pub grace: Duration,
+}
+
+impl Default for StopPolicy {
+    fn default() -> Self {
+        Self {
+            ready_delay: Duration::ZERO,
+            grace: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            data_folder: PathBuf::from(".polyplane"),
+            listen: vec!["127.0.0.1:6443".to_owned()],
+            host_names: Vec::new(),
+            advertise: None,
+            limits: Limits::default(),
+            stop: StopPolicy::default(),
+        }
+    }
+}
+
+/// One thing that is wrong with the options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionProblem {
+    /// No listener at all.
+    #[error("give at least one address to listen on, such as 127.0.0.1:6443")]
+    NoListener,
+    /// An address that is none.
+    #[error("cannot listen on {0:?}: give an IP address and a port, such as 127.0.0.1:6443")]
+    Listen(String),
+    /// A name that cannot stand in a certificate.
+    #[error("{0:?} is no host name or IP address")]
+    HostName(String),
+    /// An advertised address without a port, or with anything else.
+    #[error("cannot advertise {0:?}: give a host and a port, such as api.example.com:6443")]
+    Advertise(String),
+    /// A bound of zero would refuse everything.
+    #[error("the limit {0} must not be zero")]
+    Zero(&'static str),
+}
+
+/// Everything that is wrong with the options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionProblems(pub Vec<OptionProblem>);
+
+impl fmt::Display for OptionProblems {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, problem) in self.0.iter().enumerate() {
+            if place > 0 {
+                formatter.write_str("; ")?;
+            }
+            problem.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for OptionProblems {}
+
+impl Options {
+    /// Checks everything and fills in what follows from the rest.
+    ///
+    /// # Errors
+    /// All problems there are.
+    pub fn complete(self) -> Result<CompletedOptions, OptionProblems> {
+        let mut problems = Vec::new();
+        let mut listen = Vec::new();
+        if self.listen.is_empty() {
+            problems.push(OptionProblem::NoListener);
+        }
+        for text in self.listen {
+            match text.parse::<SocketAddr>() {
+                Ok(address) => listen.push(address),
+                Err(_) => problems.push(OptionProblem::Listen(text)),
+            }
+        }
+        let mut host_names: Vec<String> =
+            ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        host_names.extend(
+            listen
+                .iter()
+                .map(|address| address.ip())
+                .filter_map(servable),
+        );
+        host_names.extend(self.host_names);
+        let advertised = self.advertise.as_deref().map(|text| (text, host_of(text)));
+        match advertised {
+            Some((_, Some(host))) => host_names.push(host.to_owned()),
+            Some((text, None)) => problems.push(OptionProblem::Advertise(text.to_owned())),
+            None => {}
+        }
+        host_names.sort_unstable();
+        host_names.dedup();
+        let bad = host_names.iter().filter(|name| !may_be_served(name));
+        problems.extend(bad.map(|name| OptionProblem::HostName(name.clone())));
+        problems.extend(zero_limits(&self.limits).map(OptionProblem::Zero));
+        if !problems.is_empty() {
+            return Err(OptionProblems(problems));
+        }
+        Ok(CompletedOptions {
+            data_folder: self.data_folder,
+            listen,
+            host_names,
+            advertise: self.advertise,
+            limits: self.limits,
+            stop: self.stop,
+        })
+    }
+}
+
+fn servable(address: IpAddr) -> Option<String> {
+    (!address.is_unspecified()).then(|| address.to_string())
+}
+
+fn host_of(text: &str) -> Option<&str> {
+    let (host, port) = text.rsplit_once(':')?;
+    port.parse::<u16>().ok().filter(|port| *port > 0)?;
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    (!host.is_empty()).then_some(host)
+}
+
+fn may_be_served(name: &str) -> bool {
+    rustls::pki_types::ServerName::try_from(name).is_ok()
+}
+
+fn zero_limits(limits: &Limits) -> impl Iterator<Item = &'static str> {
+    [
+        ("body_bytes_max", limits.body_bytes_max == 0),
+        ("request_time_max", limits.request_time_max.is_zero()),
+        ("reads_in_flight_max", limits.reads_in_flight_max == 0),
+        ("writes_in_flight_max", limits.writes_in_flight_max == 0),
+        ("connections_max", limits.connections_max == 0),
+        (
+            "streams_per_connection_max",
+            limits.streams_per_connection_max == 0,
+        ),
+        ("handshake_time_max", limits.handshake_time_max.is_zero()),
+        ("head_time_max", limits.head_time_max.is_zero()),
+        ("answer_time_max", limits.answer_time_max.is_zero()),
+        ("answer_stall_max", limits.answer_stall_max.is_zero()),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_zero)| is_zero.then_some(name))
+}
+
+/// Checked options.
+#[derive(Clone, Debug)]
+pub struct CompletedOptions {
+    /// The folder of everything the server keeps.
+    pub data_folder: PathBuf,
+    /// Addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Names in the serving certificate.
+    pub host_names: Vec<String>,
+    /// Host and port that discovery and kubeconfigs name.
+    pub advertise: Option<String>,
+    /// Bounds on requests.
+    pub limits: Limits,
+    /// How the server stops.
+    pub stop: StopPolicy,
+}
+
+/// Why a configuration did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Keys and certificates.
+    #[error("the server has no keys")]
+    Pki(#[source] PkiError),
+    /// TLS.
+    #[error("the server cannot speak TLS")]
+    Tls(#[source] TlsError),
+}
+
+/// An address that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}")]
+pub struct ListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+impl CompletedOptions {
+    /// Opens the listeners. They hand out no connection until the server runs.
+    ///
+    /// # Errors
+    /// The first address that is taken or not this machine's.
+    pub async fn listen(&self) -> Result<Vec<TcpListener>, ListenError> {
+        let mut listeners = Vec::new();
+        for &address in &self.listen {
+            let listener = TcpListener::bind(address).await;
+            listeners.push(listener.map_err(|source| ListenError { address, source })?);
+        }
+        Ok(listeners)
+    }
+
+    /// Reads or makes keys and builds the TLS configuration.
+    ///
+    /// # Errors
+    /// If the data folder cannot be used.
+    pub fn configure(self) -> Result<Config, ConfigError> {
+        let pki = Pki::load_or_create(&self.data_folder.join("pki")).map_err(ConfigError::Pki)?;
+        let pki = Arc::new(pki);
+        let tls = server_config(Arc::clone(&pki), self.host_names).map_err(ConfigError::Tls)?;
+        Ok(Config {
+            pki,
+            tls,
+            advertise: self.advertise,
+            limits: self.limits,
+            stop: self.stop,
+        })
+    }
+}
+
+/// Everything a server needs but its backend and listeners.
+pub struct Config {
+    /// The server's CA and administrator's token.
+    pub pki: Arc<Pki>,
+    /// How listeners speak TLS.
+    pub tls: Arc<ServerConfig>,
+    /// Host and port that discovery names; the first listener's if absent.
+    pub advertise: Option<String>,
+    /// Bounds on requests.
+    pub limits: Limits,
+    /// How the server stops.
+    pub stop: StopPolicy,
+}
+
+impl Config {
+    /// A server on `listeners` in front of `backend`.
+    pub fn build(self, backend: Arc<dyn Backend>, listeners: Vec<TcpListener>) -> Server {
+        let local = listeners
+            .first()
+            .and_then(|listener| listener.local_addr().ok());
+        let address = self
+            .advertise
+            .or_else(|| local.map(|address| address.to_string()))
+            .unwrap_or_default();
+        let shared = Shared::new(backend, self.limits, address);
+        Server::new(shared, self.tls, self.stop, listeners)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_problems_are_reported_together() {
+        let options = Options {
+            listen: vec!["localhost".to_owned(), "1.2.3.4".to_owned()],
+            host_names: vec!["bad name".to_owned()],
+            advertise: Some("api.example.com".to_owned()),
+            limits: Limits {
+                body_bytes_max: 0,
+                ..Limits::default()
+            },
+            ..Options::default()
+        };
+        let problems = options.complete().expect_err("much is wrong");
+        assert_eq!(
+            problems.0,
+            [
+                OptionProblem::Listen("localhost".to_owned()),
+                OptionProblem::Listen("1.2.3.4".to_owned()),
+                OptionProblem::Advertise("api.example.com".to_owned()),
+                OptionProblem::HostName("bad name".to_owned()),
+                OptionProblem::Zero("body_bytes_max"),
+            ]
+        );
+        assert_eq!(problems.to_string().matches("; ").count(), 4);
+    }
+
+    #[test]
+    fn names_follow_from_listeners_and_advertised_address() {
+        let options = Options {
+            listen: vec!["0.0.0.0:1".to_owned(), "10.0.0.7:2".to_owned()],
+            host_names: vec!["api.internal".to_owned()],
+            advertise: Some("[fd00::1]:443".to_owned()),
+            ..Options::default()
+        };
+        let completed = options.complete().expect("all is well");
+        let names = [
+            "10.0.0.7",
+            "127.0.0.1",
+            "::1",
+            "api.internal",
+            "fd00::1",
+            "localhost",
+        ];
+        assert_eq!(completed.host_names, names);
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = taken.local_addr().expect("bound");
+        let options = Options {
+            listen: vec![address.to_string()],
+            ..Options::default()
+        };
+        let refused = options.complete().expect("well formed").listen().await;
+        let error = refused.expect_err("the port is taken");
+        assert_eq!(error.to_string(), format!("cannot listen on {address}"));
+    }
+}

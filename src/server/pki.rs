@@ -1,0 +1,378 @@
+//! The server's own CA and what it signs.
+//!
+//! Owns the files in the `pki` folder: the CA and its key, and the administrator's token. Serving
+//! and administrator certificates are issued anew from the CA at each start and live in memory, so
+//! a changed host name or an old certificate needs no procedure.
+//!
+//! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
+const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+/// Clocks of clients may be a little behind.
+const BACKDATING: Duration = Duration::from_secs(3600);
+
+/// Why the keys and certificates are not there.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A folder cannot be made.
+    #[error("cannot create the folder {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file is there and does not hold what it should.
+    #[error("{} does not hold {holds}; restore it or remove the folder it is in", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        holds: &'static str,
+    },
+    /// One of CA certificate and key is there without the other.
+    #[error("{} is missing while its counterpart is there; restore it or remove both", path.display())]
+    Half {
+        /// The file that is missing.
+        path: PathBuf,
+    },
+    /// A certificate cannot be made from what was given.
+    #[error("cannot issue a certificate")]
+    Issue(#[source] rcgen::Error),
+}
+
+/// A certificate with its key.
+#[derive(Debug)]
+pub struct Identity {
+    /// The chain, leaf first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The key of the leaf.
+    pub key: PrivateKeyDer<'static>,
+    /// The leaf as PEM text.
+    pub certificate_pem: String,
+    /// The key as PEM text.
+    pub key_pem: String,
+}
+
+/// The CA with its key, and the administrator's token.
+pub struct Pki {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+    root_pem: String,
+    admin_token: String,
+}
+
+impl Pki {
+    /// Reads the folder, and makes what is not there yet.
+    ///
+    /// # Errors
+    /// If the folder cannot be used or holds something else.
+    pub fn load_or_create(folder: &Path) -> Result<Self, PkiError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|source| PkiError::Folder {
+                path: folder.to_owned(),
+                source,
+            })?;
+        let (certificate_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
+        let (root_pem, key_pem) = match (read(&certificate_path)?, read(&key_path)?) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) => create_ca(&certificate_path, &key_path)?,
+            (Some(_), None) => return Err(PkiError::Half { path: key_path }),
+            (None, Some(_)) => {
+                return Err(PkiError::Half {
+                    path: certificate_path,
+                });
+            }
+        };
+        let key = KeyPair::from_pem(&key_pem).map_err(|_| PkiError::Damaged {
+            path: key_path,
+            holds: "a private key",
+        })?;
+        let not_a_certificate = || PkiError::Damaged {
+            path: certificate_path.clone(),
+            holds: "a CA certificate",
+        };
+        let root =
+            CertificateDer::from_pem_slice(root_pem.as_bytes()).map_err(|_| not_a_certificate())?;
+        let issuer = Issuer::from_ca_cert_pem(&root_pem, key).map_err(|_| not_a_certificate())?;
+        Ok(Self {
+            issuer,
+            root,
+            root_pem,
+            admin_token: load_or_create_token(&folder.join("admin.token"))?,
+        })
+    }
+
+    /// The CA certificate.
+    pub fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    /// The CA certificate as PEM text, for kubeconfigs and `kube-root-ca.crt`.
+    pub fn root_pem(&self) -> &str {
+        &self.root_pem
+    }
+
+    /// The token that stands for the administrator.
+    pub fn admin_token(&self) -> &str {
+        &self.admin_token
+    }
+
+    /// A serving certificate for `names`, which are host names and addresses.
+    ///
+    /// # Errors
+    /// If a name cannot stand in a certificate.
+    pub fn issue_serving(&self, names: &[String]) -> Result<Identity, PkiError> {
+        let mut params = leaf("polyplane", ExtendedKeyUsagePurpose::ServerAuth);
+        for name in names {
+            params.subject_alt_names.push(match name.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.as_str().try_into().map_err(PkiError::Issue)?),
+            });
+        }
+        self.issue(params)
+    }
+
+    /// A client certificate for `name` in `groups`.
+    ///
+    /// # Errors
+    /// If name or groups cannot stand in a certificate.
+    pub fn issue_client(&self, name: &str, groups: &[&str]) -> Result<Identity, PkiError> {
+        let mut params = leaf(name, ExtendedKeyUsagePurpose::ClientAuth);
+        for group in groups {
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *group);
+        }
+        self.issue(params)
+    }
+
+    fn issue(&self, params: CertificateParams) -> Result<Identity, PkiError> {
+        let key = new_key()?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(PkiError::Issue)?;
+        Ok(Identity {
+            chain: vec![certificate.der().clone()],
+            key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        })
+    }
+}
+
+/// How long before its end a leaf should be replaced.
+pub(crate) const fn leaf_renewal_age() -> Duration {
+    Duration::from_secs(LEAF_LIFETIME.as_secs() - 90 * DAY.as_secs())
+}
+
+fn new_key() -> Result<KeyPair, PkiError> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(PkiError::Issue)
+}
+
+fn base_params(name: &str, lifetime: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let now = SystemTime::now();
+    params.not_before = (now - BACKDATING).into();
+    params.not_after = (now + lifetime).into();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.subject_alt_names = Vec::new();
+    params
+}
+
+fn leaf(name: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
+    let mut params = base_params(name, LEAF_LIFETIME);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn create_ca(certificate_path: &Path, key_path: &Path) -> Result<(String, String), PkiError> {
+    let mut params = base_params("polyplane-ca", CA_LIFETIME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+    ];
+    let key = new_key()?;
+    let certificate = params.self_signed(&key).map_err(PkiError::Issue)?;
+    let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
+    write_private(key_path, key_pem.as_bytes())?;
+    write_private(certificate_path, certificate_pem.as_bytes())?;
+    Ok((certificate_pem, key_pem))
+}
+
+fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
+    if let Some(text) = read(path)? {
+        let token = text.trim();
+        if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(PkiError::Damaged {
+                path: path.to_owned(),
+                holds: "a token",
+            });
+        }
+        return Ok(token.to_owned());
+    }
+    let mut secret = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut secret).map_err(|_| PkiError::Write {
+        path: path.to_owned(),
+        source: io::Error::other("the system gives no random bytes"),
+    })?;
+    let token = URL_SAFE_NO_PAD.encode(secret);
+    write_private(path, token.as_bytes())?;
+    Ok(token)
+}
+
+fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            close_to_others(path)?;
+            Ok(Some(text))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PkiError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// A copy or a restore may have opened a key to others; it is closed again, and that is said, for
+/// somebody may have read it.
+fn close_to_others(path: &Path) -> Result<(), PkiError> {
+    let failed = |source| PkiError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    tracing::warn!(path = %path.display(), "others could use this file; it is private again");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)
+}
+
+/// Replaces `path` with `bytes`, readable by its owner only, durable before it is seen.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
+    let failed = |source| PkiError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let staged = path.with_file_name(name);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&staged)
+        .map_err(failed)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))
+        .and_then(|()| file.write_all(bytes))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&staged, path))
+        .map_err(failed)?;
+    match path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        Some(parent) => fs::File::open(parent)
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_start_finds_the_same_ca_and_token() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = Pki::load_or_create(&folder.path().join("pki")).expect("created");
+        let second = Pki::load_or_create(&folder.path().join("pki")).expect("loaded");
+        assert_eq!(first.root(), second.root());
+        assert_eq!(first.admin_token(), second.admin_token());
+        assert_eq!(first.admin_token().len(), 43);
+        for name in ["ca.crt", "ca.key", "admin.token"] {
+            let path = folder.path().join("pki").join(name);
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");
+        }
+        Pki::load_or_create(&folder.path().join("pki")).expect("loaded");
+        for name in ["ca.crt", "ca.key", "admin.token"] {
+            let metadata = fs::metadata(folder.path().join("pki").join(name)).expect("is there");
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn damage_is_named_and_never_repaired() {
+        let folder = tempfile::tempdir().expect("a folder");
+        Pki::load_or_create(folder.path()).expect("created");
+        fs::write(folder.path().join("ca.key"), "nonsense").expect("written");
+        let damaged = Pki::load_or_create(folder.path()).map(|_| ());
+        assert!(
+            matches!(damaged, Err(PkiError::Damaged { .. })),
+            "{damaged:?}"
+        );
+        fs::remove_file(folder.path().join("ca.key")).expect("removed");
+        let half = Pki::load_or_create(folder.path()).map(|_| ());
+        assert!(matches!(half, Err(PkiError::Half { .. })), "{half:?}");
+    }
+
+    #[test]
+    fn names_that_cannot_be_served_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pki = Pki::load_or_create(folder.path()).expect("created");
+        assert!(pki.issue_serving(&["ünicode".to_owned()]).is_err());
+        pki.issue_serving(&["localhost".to_owned(), "::1".to_owned()])
+            .expect("ordinary names");
+    }
+}

@@ -1,0 +1,195 @@
+//! The running server: listeners, connections, and how it all ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::connection;
+use crate::drain::Drain;
+use crate::options::StopPolicy;
+use crate::shared::Shared;
+
+/// How long a listener rests when the system gives it no more sockets.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How often a stopping server looks whether requests are still in flight.
+const DRAIN_TICK: Duration = Duration::from_millis(5);
+
+/// A server that is ready to run.
+pub struct Server {
+    shared: Arc<Shared>,
+    acceptor: TlsAcceptor,
+    policy: StopPolicy,
+    listeners: Vec<TcpListener>,
+    stop: StopHandle,
+}
+
+/// Asks a server to stop. The server notices whenever it gets to it.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    requested: CancellationToken,
+    drain: Arc<Drain>,
+}
+
+impl StopHandle {
+    /// Stop when everything in flight is done. Asking again changes nothing.
+    pub fn stop(&self) {
+        self.requested.cancel();
+    }
+
+    /// Stop now.
+    pub fn abort(&self) {
+        self.requested.cancel();
+        self.drain.abort();
+    }
+
+    /// Waits until somebody asked the server to stop.
+    pub async fn requested(&self) {
+        self.requested.cancelled().await;
+    }
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything in flight was finished.
+    Drained,
+    /// Something was cut off.
+    CutOff,
+}
+
+impl Server {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        tls: Arc<ServerConfig>,
+        policy: StopPolicy,
+        listeners: Vec<TcpListener>,
+    ) -> Self {
+        let stop = StopHandle {
+            requested: CancellationToken::new(),
+            drain: Arc::clone(&shared.drain),
+        };
+        Self {
+            shared,
+            acceptor: TlsAcceptor::from(tls),
+            policy,
+            listeners,
+            stop,
+        }
+    }
+
+    /// The handle that stops this server.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// The addresses it listens on.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let listeners = self.listeners.iter();
+        listeners
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
+    }
+
+    /// Serves until somebody stops it.
+    pub async fn run(self) -> Stopped {
+        let (acceptors, connections) = (TaskTracker::new(), TaskTracker::new());
+        for listener in self.listeners {
+            acceptors.spawn(accept(
+                Arc::clone(&self.shared),
+                self.acceptor.clone(),
+                listener,
+                connections.clone(),
+            ));
+        }
+        acceptors.close();
+        self.stop.requested().await;
+        drain(&self.shared, &self.policy, &acceptors, &connections).await
+    }
+}
+
+/// The steps of [`Drain`], each as long as the policy lets it.
+async fn drain(
+    shared: &Shared,
+    policy: &StopPolicy,
+    acceptors: &TaskTracker,
+    connections: &TaskTracker,
+) -> Stopped {
+    let drain = &shared.drain;
+    drain.unready();
+    tokio::select! {
+        // A second signal ends the wait.
+        biased;
+        () = drain.aborting().cancelled() => {}
+        () = tokio::time::sleep(policy.ready_delay) => {}
+    }
+    drain.close();
+    acceptors.wait().await;
+    connections.close();
+    let end = Instant::now() + policy.grace;
+    let idle = async {
+        while shared.metrics.reads.taken() + shared.metrics.writes.taken() > 0 {
+            tokio::time::sleep(DRAIN_TICK).await;
+        }
+    };
+    tokio::select! {
+        // As above.
+        biased;
+        () = drain.aborting().cancelled() => {}
+        _ = tokio::time::timeout_at(end, idle) => {}
+    }
+    drain.end_watches();
+    let finished = tokio::select! {
+        // As above.
+        biased;
+        () = drain.aborting().cancelled() => false,
+        waited = tokio::time::timeout_at(end, connections.wait()) => waited.is_ok(),
+    };
+    if finished {
+        return Stopped::Drained;
+    }
+    drain.abort();
+    connections.wait().await;
+    Stopped::CutOff
+}
+
+async fn accept(
+    shared: Arc<Shared>,
+    acceptor: TlsAcceptor,
+    listener: TcpListener,
+    connections: TaskTracker,
+) {
+    loop {
+        let accepted = tokio::select! {
+            // A closing server takes nobody, however many wait.
+            biased;
+            () = shared.drain.closing().cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                // Above the bound a connection is closed at once: the client learns it now, not
+                // when a queue has run full.
+                let Some(place) = shared.metrics.connections.take() else {
+                    continue;
+                };
+                connections.spawn(connection::serve(
+                    Arc::clone(&shared),
+                    acceptor.clone(),
+                    socket,
+                    place,
+                ));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Discovery and OpenAPI, as clients read them.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+
+use http::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::client::{Client, Protocol};
+use crate::fake::{Running, start};
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+async fn connected() -> (Running, Client) {
+    let server = start().await;
+    let client = Client::admin(&server, Protocol::Http2).await;
+    (server, client)
+}
+
+#[tokio::test]
+async fn the_old_documents_name_groups_versions_and_resources() {
+    let (server, mut client) = connected().await;
+    let api = client.get("/api").await;
+    let address = server.address.to_string();
+    assert_eq!(
+        api.text(),
+        format!(
+            "{{\"kind\":\"APIVersions\",\"versions\":[\"v1\"],\"serverAddressByClientCIDRs\":\
+             [{{\"clientCIDR\":\"0.0.0.0/0\",\"serverAddress\":\"{address}\"}}]}}\n"
+        )
+    );
+    let apis = client.get("/apis/").await.json();
+    assert_eq!(apis["kind"], "APIGroupList");
+    assert_eq!(apis["groups"][0]["name"], "apiregistration.k8s.io");
+    let autoscaling = client.get("/apis/autoscaling").await.json();
+    assert_eq!(
+        autoscaling["preferredVersion"]["groupVersion"],
+        "autoscaling/v2"
+    );
+    let core = client.get("/api/v1").await;
+    assert!(core.text().starts_with("{\"kind\":\"APIResourceList\",\"groupVersion\":\"v1\",\"resources\":[{\"name\":\"bindings\""));
+    let apps = client.get("/apis/apps/v1").await.json();
+    assert_eq!(apps["apiVersion"], "v1");
+    let resources = apps["resources"].as_array().expect("a list");
+    let scale = resources
+        .iter()
+        .find(|row| row["name"] == "deployments/scale")
+        .expect("scale");
+    assert_eq!(
+        (&scale["group"], &scale["kind"]),
+        (&"autoscaling".into(), &"Scale".into())
+    );
+    let deployments = resources
+        .iter()
+        .find(|row| row["name"] == "deployments")
+        .expect("there");
+    assert_eq!(deployments["storageVersionHash"], "8aSe+NMegvE=");
+    assert_eq!(deployments["shortNames"][0], "deploy");
+}
+
+#[tokio::test]
+async fn one_document_holds_everything_and_is_tagged() {
+    let (_server, mut client) = connected().await;
+    let accept = format!("{AGGREGATED},application/json");
+    for (path, first) in [("/api", None), ("/apis", Some("apiregistration.k8s.io"))] {
+        let whole = client.get_as(path, &accept).await;
+        assert_eq!(whole.header("content-type"), AGGREGATED);
+        assert_eq!(whole.header("vary"), "Accept");
+        assert_eq!(whole.header("cache-control"), "public");
+        assert_eq!(whole.header("etag").len(), 130);
+        assert_eq!(whole.json()["apiVersion"], "apidiscovery.k8s.io/v2");
+        let name = &whole.json()["items"][0]["metadata"]["name"];
+        assert_eq!(name.as_str(), first);
+        let headers = [
+            ("accept", accept.as_str()),
+            ("if-none-match", whole.header("etag")),
+        ];
+        let again = client.send(Method::GET, path, &headers, "").await;
+        assert_eq!(
+            (again.status, again.body.len()),
+            (StatusCode::NOT_MODIFIED, 0)
+        );
+    }
+    let old = client
+        .get_as("/apis", &accept.replace("v=v2", "v=v2beta1"))
+        .await;
+    assert_eq!(old.json()["apiVersion"], "apidiscovery.k8s.io/v2beta1");
+    let nopeer = client
+        .get_as("/apis", &format!("{AGGREGATED};profile=nopeer"))
+        .await;
+    assert_eq!(nopeer.header("content-type"), AGGREGATED);
+    let newer = client
+        .get_as("/apis", &accept.replace("v=v2", "v=v9"))
+        .await;
+    assert_eq!(newer.json()["kind"], "APIGroupList");
+}
+
+#[tokio::test]
+async fn every_path_in_the_list_of_paths_is_served() {
+    let (_server, mut client) = connected().await;
+    let index = client.get("/").await;
+    let paths = index.json()["paths"].clone();
+    let paths = paths.as_array().expect("a list");
+    assert!(paths.len() > 50);
+    for path in paths {
+        let path = path.as_str().expect("text");
+        assert_eq!(client.get(path).await.status, StatusCode::OK, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_parts_of_version_three_are_named_by_their_hash() {
+    let (_server, mut client) = connected().await;
+    let index = client.get("/openapi/v3").await;
+    assert!(index.header("etag").len() > 100);
+    let index = index.json();
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"]
+        .as_str()
+        .expect("a URL");
+    assert!(url.starts_with("/openapi/v3/apis/apps/v1?hash="));
+    let part = client.get(url).await;
+    assert_eq!(part.header("cache-control"), "public, immutable");
+    assert!(part.header("expires").ends_with(" GMT"));
+    let etag = part.header("etag").to_owned();
+    let moved = client.get("/openapi/v3/apis/apps/v1?hash=STALE").await;
+    assert_eq!(
+        (moved.status, moved.header("location")),
+        (StatusCode::MOVED_PERMANENTLY, url)
+    );
+    let headers = [("if-none-match", etag.as_str())];
+    let same = client
+        .send(Method::GET, "/openapi/v3/apis/apps/v1", &headers, "")
+        .await;
+    assert_eq!(same.status, StatusCode::NOT_MODIFIED);
+    let gzip = [("accept-encoding", "gzip")];
+    let packed = client.send(Method::GET, url, &gzip, "").await;
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(&packed.body[..])
+        .read_to_end(&mut plain)
+        .expect("gzip");
+    assert_eq!(plain, part.body);
+    let binary = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+    assert_eq!(
+        client.get_as(url, binary).await.status,
+        StatusCode::NOT_ACCEPTABLE
+    );
+    assert_eq!(
+        client.get("/openapi/v3/apis/no/v1").await.status,
+        StatusCode::NOT_FOUND
+    );
+}
+
+/// Every `$ref` in `value`.
+fn references<'v>(value: &'v Value, out: &mut BTreeSet<&'v str>) {
+    match value {
+        Value::Object(members) => {
+            if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
+                out.insert(reference);
+            }
+            members.values().for_each(|member| references(member, out));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, out)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn documents_are_closed_and_name_each_operation_once() {
+    let (_server, mut client) = connected().await;
+    let index = client.get("/openapi/v3").await.json();
+    let mut documents = vec![client.get("/openapi/v2").await.json()];
+    for path in index["paths"].as_object().expect("an object").values() {
+        let url = path["serverRelativeURL"].as_str().expect("a URL");
+        documents.push(client.get(url).await.json());
+    }
+    assert!(documents.len() > 40);
+    for document in &documents {
+        let mut all = BTreeSet::new();
+        references(document, &mut all);
+        for reference in all {
+            let pointer = reference.strip_prefix('#').expect("inside the document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+        let mut ids = BTreeSet::new();
+        for item in document["paths"].as_object().expect("an object").values() {
+            for (method, operation) in item.as_object().expect("an object") {
+                if method != "parameters" {
+                    let id = operation["operationId"].as_str().expect("an id");
+                    assert!(ids.insert(id), "{id} twice");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn kubectl_finds_what_it_probes_for() {
+    let (_server, mut client) = connected().await;
+    let apps = client.get("/openapi/v3/apis/apps/v1").await.json();
+    let patch = &apps["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+    assert_eq!(patch["operationId"], "patchAppsV1NamespacedDeployment");
+    assert_eq!(patch["x-kubernetes-action"], "patch");
+    let kind = serde_json::json!({"group": "apps", "kind": "Deployment", "version": "v1"});
+    assert_eq!(patch["x-kubernetes-group-version-kind"], kind);
+    let names: Vec<_> = patch["parameters"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|p| &p["name"])
+        .collect();
+    assert_eq!(
+        names,
+        ["dryRun", "fieldManager", "fieldValidation", "force"]
+    );
+    let schemas = &apps["components"]["schemas"];
+    let containers = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(
+        schemas["io.k8s.api.apps.v1.Deployment"]["x-kubernetes-group-version-kind"][0],
+        kind
+    );
+}
+
+#[tokio::test]
+async fn operations_are_those_upstream_publishes() {
+    let (_server, mut client) = connected().await;
+    let core = client.get("/openapi/v3/api/v1").await.json();
+    let paths = core["paths"].as_object().expect("an object");
+    for (path, method, id) in [
+        ("/api/v1/", "get", "getCoreV1APIResources"),
+        ("/api/v1/pods", "get", "listCoreV1PodForAllNamespaces"),
+        (
+            "/api/v1/namespaces/{namespace}/pods",
+            "delete",
+            "deleteCoreV1CollectionNamespacedPod",
+        ),
+        (
+            "/api/v1/namespaces/{namespace}/pods/{name}/exec",
+            "post",
+            "connectCoreV1PostNamespacedPodExec",
+        ),
+        (
+            "/api/v1/namespaces/{namespace}/pods/{name}/binding",
+            "post",
+            "createCoreV1NamespacedPodBinding",
+        ),
+        (
+            "/api/v1/namespaces/{namespace}/pods/{name}/log",
+            "get",
+            "readCoreV1NamespacedPodLog",
+        ),
+        (
+            "/api/v1/namespaces/{name}/finalize",
+            "put",
+            "replaceCoreV1NamespaceFinalize",
+        ),
+        ("/api/v1/nodes/{name}", "get", "readCoreV1Node"),
+        (
+            "/api/v1/watch/namespaces/{namespace}/pods/{name}",
+            "get",
+            "watchCoreV1NamespacedPod",
+        ),
+        (
+            "/api/v1/watch/pods",
+            "get",
+            "watchCoreV1PodListForAllNamespaces",
+        ),
+        ("/api/v1/watch/nodes", "get", "watchCoreV1NodeList"),
+    ] {
+        assert_eq!(paths[path][method]["operationId"], id, "{method} {path}");
+    }
+    assert!(!paths.contains_key("/api/v1/watch/namespaces/{namespace}/bindings"));
+}

@@ -1,0 +1,289 @@
+//! A backend with two planes and no store: it answers what the name of an object asks for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::{
+    Authenticator, Authorizer, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken,
+    StaticTokens, UnionAuthorizer, UserInfo, Verdict,
+};
+use polyplane_registry::strategy::Strategy;
+use polyplane_registry::{
+    Answer, AnswerBody, KindTable, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+};
+use polyplane_server::{
+    Backend, BoxFuture, CheckScope, Config, HealthCheck, Identity, LocateError, Options, Pki,
+    PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+#[derive(Debug)]
+struct NoBehaviour;
+
+impl Strategy for NoBehaviour {}
+
+/// The built-in kinds.
+pub fn kinds() -> Arc<KindTable> {
+    let schemas = include_bytes!("../../../batteries/data/schemas.json");
+    let rows = include_bytes!("../../../batteries/data/rows.json");
+    let schemas = Arc::new(Schemas::parse(schemas).expect("the schemas are sound"));
+    let behaviour = |_: &str, _: &str, _: &str| Arc::new(NoBehaviour) as Arc<dyn Strategy>;
+    Arc::new(KindTable::build(&[rows], schemas, &behaviour, 1).expect("the rows are sound"))
+}
+
+pub struct Fake {
+    planes: Vec<Arc<Plane>>,
+}
+
+pub struct Plane {
+    name: &'static str,
+    ca: ClientCa,
+    tokens: StaticTokens,
+    authorizer: UnionAuthorizer,
+    kinds: Arc<KindTable>,
+    woken: Arc<AtomicUsize>,
+    /// Lets requests for objects called `gate` go on.
+    pub gate: Arc<Notify>,
+}
+
+/// A handle on a plane, as the trait wants it.
+struct Handle(Arc<Plane>);
+
+impl Backend for Fake {
+    fn locate<'a>(
+        &'a self,
+        plane: PlaneReference<'a>,
+    ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>> {
+        let name = match plane {
+            PlaneReference::Root => "root",
+            PlaneReference::Named("down") => return Verdict::now(Err(LocateError::Unavailable)),
+            PlaneReference::Named(name) | PlaneReference::Id(name) => name,
+        };
+        let found = self.planes.iter().find(|plane| plane.name == name);
+        Verdict::now(match found {
+            Some(plane) => Ok(Arc::new(Handle(Arc::clone(plane)))),
+            None => Err(LocateError::NotFound),
+        })
+    }
+
+    fn checks(&self) -> Vec<HealthCheck> {
+        vec![HealthCheck {
+            name: "store",
+            scope: CheckScope::Ready,
+            check: Arc::new(|| Ok(())),
+        }]
+    }
+}
+
+impl PlaneRecord for Handle {
+    fn name(&self) -> &str {
+        self.0.name
+    }
+
+    fn client_ca(&self) -> &ClientCa {
+        &self.0.ca
+    }
+
+    fn bearer(&self) -> &dyn Authenticator {
+        &self.0.tokens
+    }
+
+    fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
+        self.0.woken.fetch_add(1, Ordering::Relaxed);
+        Verdict::now(Ok(Arc::new(Handle(Arc::clone(&self.0)))))
+    }
+}
+
+impl PlaneApi for Handle {
+    fn kinds(&self) -> Arc<KindTable> {
+        Arc::clone(&self.0.kinds)
+    }
+
+    fn authorizer(&self) -> &dyn Authorizer {
+        &self.0.authorizer
+    }
+
+    fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
+        Box::pin(answer(&self.0, request))
+    }
+}
+
+fn json(outcome: Outcome, body: Vec<Bytes>) -> Answer {
+    Answer {
+        outcome,
+        content_type: "application/json".into(),
+        warnings: Vec::new(),
+        watch: Liveness::Finite,
+        body: AnswerBody::Slices(body),
+    }
+}
+
+/// What the fake saw of a request, as JSON.
+fn seen(plane: &Plane, request: &ResourceRequest) -> Bytes {
+    let query: Vec<_> = request
+        .query
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let seen = serde_json::json!({
+        "plane": plane.name,
+        "verb": request.verb.name(),
+        "group": request.group.as_str(),
+        "version": request.version.as_str(),
+        "resource": request.resource.as_str(),
+        "namespace": request.namespace.as_deref(),
+        "name": request.name.as_deref(),
+        "subresource": request.subresource.as_deref(),
+        "query": query.join("&"),
+        "accept": request.accept,
+        "type": request.content_type,
+        "user": request.user.name.as_str(),
+        "body": String::from_utf8_lossy(&request.body),
+    });
+    format!("{seen}\n").into()
+}
+
+async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiError> {
+    let name = request.name.as_deref().unwrap_or("");
+    match (request.verb, name) {
+        (Verb::Get, "missing") => Err(ApiError::not_found(
+            Qualified::new("", &request.resource),
+            name,
+        )),
+        (Verb::Get, "busy") => Err(ApiError::too_many_requests("later", 7)),
+        (Verb::Get, "forever") => std::future::pending().await,
+        (Verb::Get, "panic") => panic!("asked for"),
+        (Verb::Get, "gate") => {
+            plane.gate.notified().await;
+            Ok(json(Outcome::Ok, vec![seen(plane, &request)]))
+        }
+        (Verb::Create, _) => {
+            let mut answer = json(Outcome::Created, vec![seen(plane, &request)]);
+            answer.warnings = vec!["unknown field \"spec.x\"".to_owned()];
+            Ok(answer)
+        }
+        (Verb::List, _) => Ok(list(plane, &request)),
+        (Verb::Watch, _) => Ok(watch(plane, &request)),
+        _ => Ok(json(Outcome::Ok, vec![seen(plane, &request)])),
+    }
+}
+
+/// `limit` items of 1 KiB, in slices or, with `continue=stream`, as a stream.
+fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
+    let count = request.parameter("limit").parse().unwrap_or(0_usize);
+    if count == 0 {
+        return json(Outcome::Ok, vec![seen(plane, request)]);
+    }
+    let mut slices = vec![Bytes::from_static(b"{\"items\":[")];
+    for number in 0..count {
+        let comma = if number > 0 { "," } else { "" };
+        slices.push(format!("{comma}\"{number:06}{}\"", "x".repeat(1016)).into());
+    }
+    slices.push(Bytes::from_static(b"]}\n"));
+    if request.parameter("continue") != "stream" {
+        return json(Outcome::Ok, slices);
+    }
+    let body = stream::iter(slices.into_iter().map(Ok));
+    Answer {
+        body: AnswerBody::Stream(Box::pin(body)),
+        ..json(Outcome::Ok, Vec::new())
+    }
+}
+
+/// Three events and then nothing; with `limit=broken` the source gives up after them.
+fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
+    let first = seen(plane, request);
+    let events = stream::iter([first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()].map(Ok));
+    let body: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, StreamEnd>> + Send>> =
+        if request.parameter("limit") == "broken" {
+            Box::pin(events.chain(stream::iter([Err(StreamEnd::Lagged)])))
+        } else {
+            Box::pin(events.chain(stream::pending()))
+        };
+    Answer {
+        outcome: Outcome::Ok,
+        content_type: "application/json".into(),
+        warnings: Vec::new(),
+        watch: Liveness::Endless,
+        body: AnswerBody::Stream(body),
+    }
+}
+
+/// A running server, its folder and its credentials.
+pub struct Running {
+    pub address: std::net::SocketAddr,
+    pub pki: Arc<Pki>,
+    pub admin: Identity,
+    /// Signs certificates for the plane `team-b` only.
+    pub other_ca: Pki,
+    pub stop: StopHandle,
+    pub served: JoinHandle<Stopped>,
+    pub woken: Arc<AtomicUsize>,
+    pub gate: Arc<Notify>,
+    _folder: tempfile::TempDir,
+}
+
+pub async fn start() -> Running {
+    start_with(|_| {}).await
+}
+
+/// Starts a server whose configuration `change` may change.
+pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options {
+        data_folder: folder.path().to_owned(),
+        listen: vec!["127.0.0.1:0".to_owned()],
+        ..Options::default()
+    };
+    let completed = options.complete().expect("the options are sound");
+    let listeners = completed.listen().await.expect("a free port");
+    let mut config = completed.configure().expect("keys are made");
+    change(&mut config);
+    let pki = Arc::clone(&config.pki);
+    let other_ca = Pki::load_or_create(&folder.path().join("other")).expect("keys are made");
+    let (kinds, gate) = (kinds(), Arc::new(Notify::new()));
+    let woken = Arc::new(AtomicUsize::new(0));
+    let plane = |name, ca: &Pki| {
+        let user = |name: &str, groups: &[&str]| UserInfo::new(name, groups);
+        Arc::new(Plane {
+            name,
+            ca: ClientCa::new(std::slice::from_ref(ca.root())).expect("a root"),
+            tokens: StaticTokens::new(vec![
+                StaticToken::new(pki.admin_token(), user("admin", &[SYSTEM_MASTERS])),
+                StaticToken::new("member", user("jane", &["dev"])),
+            ]),
+            authorizer: UnionAuthorizer::new(vec![Arc::new(Masters), Arc::new(PublicRules)]),
+            kinds: Arc::clone(&kinds),
+            woken: Arc::clone(&woken),
+            gate: Arc::clone(&gate),
+        })
+    };
+    let fake = Fake {
+        planes: vec![
+            plane("root", &pki),
+            plane("team-a", &pki),
+            plane("team-b", &other_ca),
+        ],
+    };
+    let server = config.build(Arc::new(fake), listeners);
+    let address = server.addresses()[0];
+    let stop = server.stop_handle();
+    Running {
+        address,
+        admin: pki
+            .issue_client("admin", &[SYSTEM_MASTERS])
+            .expect("issued"),
+        pki,
+        other_ca,
+        stop,
+        served: tokio::spawn(server.run()),
+        woken,
+        gate,
+        _folder: folder,
+    }
+}

@@ -1,0 +1,9 @@
+//! The server over real TLS, with HTTP/1.1 and HTTP/2, in front of a backend that is not real.
+
+mod client;
+mod discovery;
+mod fake;
+mod identity;
+mod requests;
+mod stopping;
+mod streams;

@@ -1,0 +1,121 @@
+//! Long answers and watches.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
+
+use crate::client::{Client, PROTOCOLS, Protocol};
+use crate::fake::{start, start_with};
+
+#[tokio::test]
+async fn long_lists_arrive_whole_and_know_their_length() {
+    let server = start().await;
+    for protocol in PROTOCOLS {
+        let mut client = Client::admin(&server, protocol).await;
+        let sliced = client.get("/api/v1/pods?limit=3000").await;
+        assert_eq!(
+            sliced.header("content-length"),
+            sliced.body.len().to_string()
+        );
+        assert_eq!(sliced.json()["items"].as_array().map(Vec::len), Some(3000));
+        let streamed = client.get("/api/v1/pods?limit=3000&continue=stream").await;
+        assert_eq!(streamed.header("content-length"), "");
+        assert_eq!(streamed.body, sliced.body);
+    }
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_those_who_take_it() {
+    let server = start().await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    let gzip = [("accept-encoding", "gzip")];
+    let plain = client.get("/api/v1/pods?limit=200").await;
+    for path in [
+        "/api/v1/pods?limit=200",
+        "/api/v1/pods?limit=200&continue=stream",
+    ] {
+        let packed = client.send(Method::GET, path, &gzip, "").await;
+        assert_eq!(packed.header("content-encoding"), "gzip");
+        assert_eq!(packed.header("vary"), "Accept-Encoding");
+        let mut unpacked = Vec::new();
+        flate2::read::GzDecoder::new(&packed.body[..])
+            .read_to_end(&mut unpacked)
+            .expect("gzip");
+        assert_eq!(unpacked, plain.body);
+    }
+    let small = client
+        .send(Method::GET, "/api/v1/pods?limit=100", &gzip, "")
+        .await;
+    assert_eq!(small.header("content-encoding"), "");
+}
+
+#[tokio::test]
+async fn watches_bring_events_as_they_come_and_are_counted() {
+    let server = start().await;
+    for (round, protocol) in PROTOCOLS.into_iter().enumerate() {
+        let mut client = Client::admin(&server, protocol).await;
+        let path = "/api/v1/watch/namespaces/ns/pods/a?timeout=1ms";
+        let mut answer = client.open(Method::GET, path, &[], "").await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let mut text = String::new();
+        while text.matches('\n').count() < 3 {
+            let frame = answer.frame().await.expect("a frame").expect("no error");
+            let data = frame.into_data().expect("data");
+            text.push_str(std::str::from_utf8(&data).expect("text"));
+        }
+        let first: serde_json::Value =
+            serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
+        assert_eq!(first["verb"], "watch");
+        assert_eq!(first["name"], serde_json::Value::Null);
+        assert_eq!(first["query"], "fieldSelector=metadata.name=a&timeout=1ms");
+        let mut other = Client::admin(&server, Protocol::Http2).await;
+        let metrics = other.get("/metrics").await;
+        let running = r#"apiserver_longrunning_requests{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="WATCH",version="v1"} 1"#;
+        assert!(metrics.text().contains(running), "{}", metrics.text());
+        let events = format!(
+            "apiserver_watch_events_total{{group=\"\",resource=\"pods\",version=\"v1\"}} {}\n",
+            3 * (round + 1)
+        );
+        assert!(metrics.text().contains(&events), "{}", metrics.text());
+        drop(answer);
+        drop(client);
+        // The connection task notices in its own time that the client left.
+        while other.get("/metrics").await.text().contains(running) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_source_gives_up_ends_like_any_other() {
+    let server = start().await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    let reply = client.get("/api/v1/pods?watch=1&limit=broken").await;
+    assert_eq!(
+        (reply.status, reply.text().matches('\n').count()),
+        (StatusCode::OK, 3)
+    );
+}
+
+#[tokio::test]
+async fn an_answer_nobody_fetches_is_given_up() {
+    let server =
+        start_with(|config| config.limits.answer_stall_max = Duration::from_millis(50)).await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    // The client's window is far smaller than the answer, and nobody reads.
+    let answer = client
+        .open(Method::GET, "/api/v1/pods?limit=20000", &[], "")
+        .await;
+    let mut other = Client::admin(&server, Protocol::Http2).await;
+    while !other
+        .get("/metrics")
+        .await
+        .text()
+        .contains("polyplane_abandoned_answers_total 1\n")
+    {
+        tokio::task::yield_now().await;
+    }
+    assert!(answer.into_body().collect().await.is_err());
+}

@@ -1,0 +1,195 @@
+//! TLS as this server speaks it.
+//!
+//! Clients are asked for a certificate without naming CAs, and only possession of its key is
+//! checked: whose CA counts is known when the request names its plane.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+
+use crate::pki::{Identity, Pki, PkiError, leaf_renewal_age};
+
+/// The protocol name of HTTP/2 in the handshake.
+pub(crate) const ALPN_H2: &[u8] = b"h2";
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// Why there is no TLS configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The serving certificate was not issued.
+    #[error("no serving certificate")]
+    Certificate(#[source] PkiError),
+    /// The library refuses key or configuration.
+    #[error("the TLS configuration is refused")]
+    Config(#[source] rustls::Error),
+}
+
+/// The configuration for listeners that serve `names` under the server's own CA.
+///
+/// # Errors
+/// If no certificate can be issued for the names.
+pub fn server_config(pki: Arc<Pki>, names: Vec<String>) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let certificates = RenewingCertificate::new(pki, names, Arc::clone(&provider))?;
+    let verifier = PossessionOnly {
+        algorithms: provider.signature_verification_algorithms,
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Config)?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(Arc::new(certificates));
+    config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()];
+    config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}
+
+/// The serving certificate; replaced by the first handshake after it has grown old.
+struct RenewingCertificate {
+    pki: Arc<Pki>,
+    names: Vec<String>,
+    provider: Arc<CryptoProvider>,
+    current: ArcSwap<Issued>,
+}
+
+struct Issued {
+    key: Arc<CertifiedKey>,
+    at: Instant,
+}
+
+impl RenewingCertificate {
+    fn new(
+        pki: Arc<Pki>,
+        names: Vec<String>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, TlsError> {
+        let first = issue(&pki, &names, &provider)?;
+        Ok(Self {
+            pki,
+            names,
+            provider,
+            current: ArcSwap::from_pointee(first),
+        })
+    }
+
+    fn at_age(&self, age_max: Duration) -> Arc<CertifiedKey> {
+        let current = self.current.load();
+        if current.at.elapsed() < age_max {
+            return Arc::clone(&current.key);
+        }
+        // Two handshakes may both renew; either result serves.
+        match issue(&self.pki, &self.names, &self.provider) {
+            Ok(fresh) => {
+                let key = Arc::clone(&fresh.key);
+                self.current.store(Arc::new(fresh));
+                key
+            }
+            Err(error) => {
+                tracing::error!(%error, "the serving certificate was not renewed");
+                Arc::clone(&current.key)
+            }
+        }
+    }
+}
+
+fn issue(pki: &Pki, names: &[String], provider: &CryptoProvider) -> Result<Issued, TlsError> {
+    let Identity { chain, key, .. } = pki.issue_serving(names).map_err(TlsError::Certificate)?;
+    let key = CertifiedKey::from_der(chain, key, provider).map_err(TlsError::Config)?;
+    Ok(Issued {
+        key: Arc::new(key),
+        at: Instant::now(),
+    })
+}
+
+impl fmt::Debug for RenewingCertificate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("RenewingCertificate")
+    }
+}
+
+impl ResolvesServerCert for RenewingCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.at_age(leaf_renewal_age()))
+    }
+}
+
+/// Accepts any client certificate whose key the client holds; the chain is judged per plane.
+#[derive(Debug)]
+struct PossessionOnly {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for PossessionOnly {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_certificate_is_replaced_by_a_handshake() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pki = Arc::new(Pki::load_or_create(folder.path()).expect("created"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let certificates =
+            RenewingCertificate::new(pki, vec!["localhost".to_owned()], provider).expect("issued");
+        let young = certificates.at_age(Duration::from_secs(3600));
+        let again = certificates.at_age(Duration::from_secs(3600));
+        assert!(Arc::ptr_eq(&young, &again));
+        let renewed = certificates.at_age(Duration::ZERO);
+        assert_ne!(young.cert, renewed.cert);
+    }
+}

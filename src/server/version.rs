@@ -1,0 +1,65 @@
+//! What `/version` says.
+
+use serde::Serialize;
+
+/// The version of the API this server speaks, as clients compare it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Version {
+    /// Major number as text.
+    pub major: &'static str,
+    /// Minor number as text.
+    pub minor: &'static str,
+    /// Major number of the behaviour that is emulated.
+    pub emulation_major: &'static str,
+    /// Minor number of the behaviour that is emulated.
+    pub emulation_minor: &'static str,
+    /// Major number of the oldest behaviour that can be emulated.
+    pub min_compatibility_major: &'static str,
+    /// Minor number of the oldest behaviour that can be emulated.
+    pub min_compatibility_minor: &'static str,
+    /// Full version, a semantic version with a leading `v`.
+    pub git_version: &'static str,
+    /// Commit this was built from.
+    pub git_commit: &'static str,
+    /// Whether the tree was clean.
+    pub git_tree_state: &'static str,
+    /// When it was built.
+    pub build_date: &'static str,
+    /// The language's version; clients expect the field.
+    pub go_version: &'static str,
+    /// The compiler.
+    pub compiler: &'static str,
+    /// Operating system and architecture as Go names them.
+    pub platform: &'static str,
+}
+
+/// The version of this build.
+pub const VERSION: Version = Version {
+    major: "1",
+    minor: "37",
+    emulation_major: "1",
+    emulation_minor: "37",
+    min_compatibility_major: "1",
+    min_compatibility_minor: "36",
+    git_version: "v1.37.0+polyplane",
+    git_commit: match option_env!("POLYPLANE_COMMIT") {
+        Some(commit) => commit,
+        None => "0000000000000000000000000000000000000000",
+    },
+    git_tree_state: match option_env!("POLYPLANE_COMMIT") {
+        Some(_) => "clean",
+        None => "dirty",
+    },
+    build_date: match option_env!("POLYPLANE_BUILD_DATE") {
+        Some(date) => date,
+        None => "1970-01-01T00:00:00Z",
+    },
+    go_version: "go1.26",
+    compiler: "rustc",
+    platform: if cfg!(target_arch = "aarch64") {
+        "linux/arm64"
+    } else {
+        "linux/amd64"
+    },
+};

@@ -1,0 +1,86 @@
+//! `Warning` headers: at most one per text, shortened when there is too much of it.
+
+use http::HeaderValue;
+
+/// Characters of all texts together before texts are shortened, and again before they are left out.
+const TOTAL_CHARS_MAX: usize = 4096;
+/// Characters of a shortened text.
+const TEXT_CHARS_MAX: usize = 256;
+
+/// The headers for `texts`, in order.
+pub(crate) fn headers(texts: &[String]) -> Vec<HeaderValue> {
+    let mut distinct: Vec<&str> = Vec::with_capacity(texts.len());
+    for text in texts {
+        if !text.is_empty() && !distinct.contains(&text.as_str()) {
+            distinct.push(text);
+        }
+    }
+    let total: usize = distinct.iter().map(|text| text.chars().count()).sum();
+    if total <= TOTAL_CHARS_MAX {
+        return distinct.into_iter().filter_map(header).collect();
+    }
+    let mut written = 0;
+    let mut headers = Vec::new();
+    for text in distinct {
+        if written >= TOTAL_CHARS_MAX {
+            break;
+        }
+        let end = text
+            .char_indices()
+            .nth(TEXT_CHARS_MAX)
+            .map_or(text.len(), |(at, _)| at);
+        let short = &text[..end];
+        if let Some(value) = header(short) {
+            written += short.chars().count();
+            headers.push(value);
+        }
+    }
+    headers
+}
+
+/// A text that cannot stand in a header is left out.
+fn header(text: &str) -> Option<HeaderValue> {
+    if text.chars().any(char::is_control) {
+        return None;
+    }
+    let mut line = String::with_capacity(text.len() + 10);
+    line.push_str("299 - \"");
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            line.push('\\');
+        }
+        line.push(character);
+    }
+    line.push('"');
+    HeaderValue::from_bytes(line.as_bytes()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted_and_said_once() {
+        let texts =
+            ["unknown field \"spec.x\"", "", "a\\b", "a\\b", "two\nlines"].map(str::to_owned);
+        let lines: Vec<_> = headers(&texts);
+        assert_eq!(
+            lines,
+            [r#"299 - "unknown field \"spec.x\"""#, r#"299 - "a\\b""#]
+        );
+    }
+
+    #[test]
+    fn too_much_text_is_shortened_and_then_left_out() {
+        let texts: Vec<String> = (0..30)
+            .map(|number| format!("{number:03}{}", "ä".repeat(400)))
+            .collect();
+        let lines = headers(&texts);
+        assert_eq!(lines.len(), 16);
+        for line in &lines {
+            let text = String::from_utf8(line.as_bytes().to_vec()).expect("UTF-8 stays UTF-8");
+            assert_eq!(text.chars().count(), 256 + "299 - \"\"".len());
+        }
+        assert_eq!(headers(&texts[..10]).len(), 10);
+    }
+}

@@ -1,0 +1,143 @@
+//! What can go wrong, one enum per thing a caller asks for; variants by what the caller can do.
+
+use std::path::PathBuf;
+
+use crate::store::Revision;
+
+/// Why a transaction was not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// Final: these compares, by index into [`crate::Txn::compares`], did not hold. Nothing was
+    /// done and nothing will be.
+    #[error("compares {failed:?} did not hold")]
+    Refused {
+        /// Indexes of all compares that did not hold, ascending, at least one.
+        failed: Vec<usize>,
+    },
+    /// Final: nothing was done and nothing will be.
+    #[error("the transaction was rejected")]
+    Rejected(#[source] Rejection),
+    /// The transaction may have been done, may still be done, or may never be. Only a later write
+    /// that compares can settle which.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+/// Why a store would not take a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The disk or the quota is full.
+    #[error("no space: {0}")]
+    NoSpace(String),
+    /// A key, a value or the whole transaction is larger than [`crate::Limits`] allow.
+    #[error("too large: {0}")]
+    TooLarge(String),
+    /// More operations or compares than [`crate::Limits`] allow.
+    #[error("too many operations: {0}")]
+    TooManyOps(String),
+    /// A key stands in two operations, or an empty key in one: no transaction may say that.
+    #[error("malformed transaction: {0}")]
+    Malformed(String),
+    /// An operation names a lease that the store does not have.
+    #[error("no such lease: {0}")]
+    NoLease(String),
+    /// What the transaction would have to read is damaged.
+    #[error("damaged: {0}")]
+    Corrupt(String),
+    /// The store takes no writes for now; [`crate::Store::health`] says why.
+    #[error("read only: {0}")]
+    ReadOnly(String),
+    /// The store is closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why a read has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The revision asked for is older than what the store keeps.
+    #[error("revisions below {floor} are compacted")]
+    Compacted {
+        /// The oldest revision that still has an answer.
+        floor: Revision,
+    },
+    /// The revision asked for has not been committed yet.
+    #[error("the newest revision is {head}")]
+    Future {
+        /// The newest revision.
+        head: Revision,
+    },
+    /// The store cannot answer now; asking again later is safe.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// What was asked for is damaged on disk.
+    #[error("damaged: {0}")]
+    Corrupt(String),
+    /// The store is closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why a lease could not be granted, kept or revoked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    /// The lease expired, was revoked or never was. What hung on it is gone or about to go.
+    #[error("no such lease")]
+    NotFound,
+    /// The store cannot answer now.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The store is closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why a store could not be opened. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has the folder open.
+    #[error("{} is in use by {}; stop it or choose another folder", path.display(), holder(*pid))]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// The process that holds it, where it could be read.
+        pid: Option<u32>,
+    },
+    /// A newer program wrote the folder.
+    #[error(
+        "the store has format {found}, this program reads up to {supported}; use the newer program"
+    )]
+    Newer {
+        /// The format on disk.
+        found: u32,
+        /// The newest format this program reads.
+        supported: u32,
+    },
+    /// What is on disk is not what was written. Nothing was changed.
+    #[error("the store is damaged and was left as it is: {reason}; restore it from a backup")]
+    Damaged {
+        /// What was found.
+        reason: String,
+    },
+    /// The folder cannot be read, written or created.
+    #[error("cannot open {}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// There is no room even to open.
+    #[error("no space to open {}; free some and start again", path.display())]
+    NoSpace {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("process {pid}"),
+        None => "another process".to_owned(),
+    }
+}

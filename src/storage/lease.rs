@@ -1,0 +1,166 @@
+//! Leases of the embedded engines: rows in memory, run by the process's clock.
+//!
+//! Knows which keys hang on which lease and when it ends. Deleting the keys is the engine's
+//! transaction, so that it has its place in the commit order.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::store::LeaseId;
+
+/// A clock that never goes back. Only differences mean anything.
+pub trait Clock: Send + Sync + 'static {
+    /// The time since some fixed moment.
+    fn now(&self) -> Duration;
+}
+
+/// The machine's clock since boot, which runs on while the machine is suspended.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(
+            now.tv_sec.unsigned_abs(),
+            u32::try_from(now.tv_nsec).unwrap_or(0),
+        )
+    }
+}
+
+/// A clock that moves only when it is told to.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// Moves the clock on.
+    pub fn advance(&self, by: Duration) {
+        let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.0.fetch_add(millis, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+struct Lease {
+    ttl: Duration,
+    deadline: Duration,
+    keys: BTreeSet<Bytes>,
+}
+
+/// All leases of an engine. The engine tells it about every put and delete.
+pub(crate) struct LeaseTable {
+    next: i64,
+    leases: BTreeMap<LeaseId, Lease>,
+    by_key: HashMap<Bytes, LeaseId>,
+}
+
+impl LeaseTable {
+    /// An empty table that gives out ids from `first` on.
+    pub(crate) fn new(first: i64) -> Self {
+        Self {
+            next: first.max(1),
+            leases: BTreeMap::new(),
+            by_key: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn grant(&mut self, ttl: Duration, now: Duration) -> LeaseId {
+        let id = LeaseId(self.next);
+        self.next += 1;
+        let lease = Lease {
+            ttl,
+            deadline: now + ttl,
+            keys: BTreeSet::new(),
+        };
+        self.leases.insert(id, lease);
+        id
+    }
+
+    /// Renews a lease that has not ended. One past its deadline has ended, deleted or not.
+    pub(crate) fn keep_alive(&mut self, id: LeaseId, now: Duration) -> bool {
+        match self.leases.get_mut(&id) {
+            Some(lease) if lease.deadline > now => {
+                lease.deadline = now + lease.ttl;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn has(&self, id: LeaseId) -> bool {
+        self.leases.contains_key(&id)
+    }
+
+    /// The key hangs on `lease` from now on, or on none.
+    pub(crate) fn attach(&mut self, key: &Bytes, lease: Option<LeaseId>) {
+        if self.by_key.is_empty() && lease.is_none() {
+            return;
+        }
+        if let Some(old) = self.by_key.remove(key)
+            && let Some(row) = self.leases.get_mut(&old)
+        {
+            row.keys.remove(key);
+        }
+        if let Some(id) = lease
+            && let Some(row) = self.leases.get_mut(&id)
+        {
+            row.keys.insert(key.clone());
+            self.by_key.insert(key.clone(), id);
+        }
+    }
+
+    /// Takes all keys off their leases, to be attached anew.
+    pub(crate) fn detach_all(&mut self) {
+        self.by_key.clear();
+        for lease in self.leases.values_mut() {
+            lease.keys.clear();
+        }
+    }
+
+    /// When the next lease ends, if there is one.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.leases.values().map(|lease| lease.deadline).min()
+    }
+
+    /// Leases that have ended and still stand in the table.
+    pub(crate) fn expired(&self, now: Duration) -> Vec<LeaseId> {
+        let ended = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.deadline <= now);
+        ended.map(|(id, _)| *id).collect()
+    }
+
+    /// The keys that hang on a lease; `None` if there is no such lease.
+    pub(crate) fn keys(&self, id: LeaseId) -> Option<Vec<Bytes>> {
+        self.leases
+            .get(&id)
+            .map(|lease| lease.keys.iter().cloned().collect())
+    }
+
+    /// Strikes a lease whose keys are gone.
+    pub(crate) fn remove(&mut self, id: LeaseId) {
+        let Some(lease) = self.leases.remove(&id) else {
+            return;
+        };
+        for key in lease.keys {
+            self.by_key.remove(&key);
+        }
+    }
+}
+
+/// A first lease id that no earlier opening of the same store can have given out, short of a clock
+/// set back by years.
+pub(crate) fn first_lease_id() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let micros = now.map_or(1, |since| since.as_micros());
+    i64::try_from(micros).unwrap_or(1)
+}

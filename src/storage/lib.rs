@@ -1,0 +1,36 @@
+//! The store under every control plane: ordered keys, transactions with compares, one commit
+//! order, a change feed, and leases.
+//!
+//! * [`Store`] is the trait; everything above it holds an `Arc<dyn Store>`.
+//! * [`MemoryStore`] keeps everything in the process; for tests and `--store memory`.
+//! * [`SledStore`] is the embedded default: one folder, one process, power-safe.
+//! * [`FaultyStore`] wraps any of them and misbehaves on request.
+//! * `conformance` is the one suite every engine passes (feature `testing`).
+//!
+//! Invariant: this crate knows bytes, keys and revisions. It knows no kinds, no planes, no HTTP.
+//! Only `sled.rs` and its submodules name sled.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+mod error;
+mod faults;
+mod lease;
+mod memory;
+mod sled;
+mod store;
+mod txn;
+mod watch;
+
+pub use self::sled::{DiskHook, SledOptions, SledStore};
+pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
+pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};
+pub use lease::{Clock, ManualClock, SystemClock};
+pub use memory::{MemoryOptions, MemoryStore};
+pub use store::{
+    Committed, Compare, Fields, Health, History, KeyValue, LeaseId, Limits, Op, RangeReply,
+    RangeRequest, Revision, Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn, prefix_end,
+};
+pub use watch::{StoreWatch, WatchBatch, WatchEnd, WatchSender, store_watch};
+
+#[cfg(test)]
+mod tests;

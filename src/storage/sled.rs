@@ -1,0 +1,442 @@
+//! The embedded engine: one folder, one process, every acknowledged write on disk.
+//!
+//! * `layout`: how versions lie in sled's tree. `scan`: reading them.
+//! * `folder`: lock, format, and what proves that nothing was lost. `space`: room on the disk.
+//! * `engine`: the opened tree, and what makes its writes durable. `writer` with `group`: the one
+//!   thread that writes, group commit, trimming, leases, recovery. `readers`: threads for reads.
+//!
+//! # Guarantees
+//! * A transaction is acknowledged after `fdatasync` of the file that holds it (see `engine`).
+//! * History, previous values and revisions survive kill −9 and power loss with the state itself:
+//!   they are the same records. What a newer version replaced is kept for
+//!   [`SledOptions::history_window`], as long as it fits [`SledOptions::history_bytes_max`].
+//! * A folder whose records are not all there, or not what was written, is refused
+//!   ([`OpenError::Damaged`]) and left as it was found, up to [`SledOptions::copy_bytes_max`].
+//! * With a full disk writes are rejected, reads go on, and writes go again once there is room.
+//!   After an I/O error the tree is opened again and every caller is told what became of its
+//!   transaction, as unknown only if that cannot be found out.
+//! * Leases live in memory; a key that hung on one when the store was opened is removed then.
+
+mod engine;
+mod folder;
+mod group;
+mod layout;
+mod readers;
+mod scan;
+mod shared;
+mod space;
+mod writer;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Semaphore, oneshot};
+
+use self::engine::{Engine, EngineOptions};
+use self::folder::Folder;
+use self::readers::Readers;
+use self::shared::Shared;
+use self::space::Space;
+use self::writer::{Command, Job, Work, Writer};
+use crate::error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
+use crate::lease::{Clock, LeaseTable, SystemClock, first_lease_id};
+use crate::store::{
+    Committed, Health, History, KeyValue, LeaseId, Limits, RangeReply, RangeRequest, Revision,
+    Store, StoreStatus, Txn,
+};
+use crate::txn::{EMBEDDED_LIMITS, check, txn_bytes};
+use crate::watch::{StoreWatch, batches};
+
+/// KiB of transactions that wait at most; more wait for room, without a place in the order.
+const QUEUE_KIB_MAX: usize = 64 * 1024;
+
+/// How often a read has a broken tree opened again before it gives up.
+const READ_MENDS_MAX: usize = 3;
+
+/// Stands between the store and the disk in tests of what the store does about it.
+pub trait DiskHook: Send + Sync + 'static {
+    /// Called after a group up to `head` was synced, before anything of it is acknowledged. An
+    /// error is taken as one of the sync.
+    ///
+    /// # Errors
+    /// To have the sync fail.
+    fn after_sync(&self, head: Revision) -> std::io::Result<()> {
+        let _ = head;
+        Ok(())
+    }
+
+    /// The bytes to be taken as free, given those that are.
+    fn available(&self, bytes: u64) -> u64 {
+        bytes
+    }
+}
+
+/// How a [`SledStore`] behaves.
+#[derive(Clone)]
+pub struct SledOptions {
+    /// Memory for pages of the tree.
+    pub cache_bytes: u64,
+    /// Replaced versions are kept for at least so long, unless there are too many.
+    pub history_window: Duration,
+    /// Bytes of replaced versions beyond which the oldest go.
+    pub history_bytes_max: usize,
+    /// A file of this size is kept to be given up when the disk is full.
+    pub ballast_bytes: u64,
+    /// Writes are rejected when so little, and what they need themselves, is free.
+    pub reserve_bytes: u64,
+    /// Up to this size the files are copied before they are opened, so that a damaged store is
+    /// left as it was found.
+    pub copy_bytes_max: u64,
+    /// Threads for reads.
+    pub reader_threads: usize,
+    /// What leases and the history window run by.
+    pub clock: Arc<dyn Clock>,
+    /// For tests.
+    pub disk_hook: Option<Arc<dyn DiskHook>>,
+}
+
+impl Default for SledOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 128 * 1024 * 1024,
+            history_window: Duration::from_secs(300),
+            history_bytes_max: 64 * 1024 * 1024,
+            ballast_bytes: 4 * 1024 * 1024,
+            reserve_bytes: 4 * 1024 * 1024,
+            copy_bytes_max: 64 * 1024 * 1024,
+            reader_threads: 2,
+            clock: Arc::new(SystemClock),
+            disk_hook: None,
+        }
+    }
+}
+
+impl SledOptions {
+    fn engine(&self) -> EngineOptions {
+        EngineOptions {
+            cache_bytes: self.cache_bytes,
+            copy_bytes_max: self.copy_bytes_max,
+        }
+    }
+
+    /// For opening again: the disk is in trouble and the files were whole a moment ago.
+    fn engine_again(&self) -> EngineOptions {
+        EngineOptions {
+            copy_bytes_max: 0,
+            ..self.engine()
+        }
+    }
+}
+
+/// The embedded store. Dropping it without [`Store::close`] finishes what was queued, too, but
+/// does not wait for it.
+pub struct SledStore {
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    commands: Sender<Command>,
+    queue_room: Arc<Semaphore>,
+    readers: Readers,
+    opened_at: Revision,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl SledStore {
+    /// Opens the store in a folder, which is made if it is not there. Blocks: it reads and checks
+    /// everything, about a second per million versions.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; each says what to do.
+    pub fn open(path: &Path, options: SledOptions) -> Result<Self, OpenError> {
+        let folder = Folder::open(path)?;
+        let space = Space::new(path, &options);
+        let (engine, head, census) = Engine::open(&folder, options.engine())?;
+        let now = options.clock.now();
+        let mut leases = LeaseTable::new(first_lease_id());
+        if !census.leased.is_empty() {
+            // Their leases ended with the process that granted them: one that has ended already
+            // takes their place, and the writer's first act is to end it.
+            let dead = leases.grant(Duration::ZERO, now);
+            for (key, _) in &census.leased {
+                leases.attach(key, Some(dead));
+            }
+        }
+        let shared = Arc::new(Shared {
+            folder,
+            engine: RwLock::new(Some(engine)),
+            openings: AtomicU64::new(0),
+            published: AtomicU64::new(head.revision),
+            floor: AtomicU64::new(head.floor),
+            health: Mutex::new(Health::Ok),
+            leases: Mutex::new(leases),
+            closed: AtomicBool::new(false),
+        });
+        let (commands, received) = channel();
+        let garbage: VecDeque<_> = census.garbage.into_iter().map(|old| (now, old)).collect();
+        let io = folder::io_at(path);
+        let mut writer = Writer {
+            shared: Arc::clone(&shared),
+            garbage_bytes: garbage.iter().map(|(_, old)| old.bytes_held()).sum(),
+            garbage,
+            commands: received,
+            head,
+            known: HashMap::new(),
+            wanted_floor: 0,
+            hub: crate::watch::Hub::default(),
+            zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,
+            space,
+            groups: 0,
+            tried: None,
+            options: options.clone(),
+        };
+        writer.end_leases();
+        let opened_at = shared.head();
+        let readers = Readers::start(options.reader_threads).map_err(&io)?;
+        let thread = std::thread::Builder::new().name("store-write".to_owned());
+        let writer = thread.spawn(move || writer.run()).map_err(&io)?;
+        let queue_room = Arc::new(Semaphore::new(QUEUE_KIB_MAX));
+        let writer = Mutex::new(Some(writer));
+        let clock = options.clock;
+        Ok(Self {
+            shared,
+            clock,
+            commands,
+            queue_room,
+            readers,
+            opened_at,
+            writer,
+        })
+    }
+
+    async fn submit(&self, work: Work, bytes: usize) -> Result<Committed, CommitError> {
+        let closed = || CommitError::Rejected(Rejection::Closed);
+        let kib = u32::try_from(1 + bytes / 1024).expect("transactions are below 4 TiB");
+        let room = Arc::clone(&self.queue_room).acquire_many_owned(kib);
+        let permit = Some(room.await.map_err(|_| closed())?);
+        let (reply, answer) = oneshot::channel();
+        let job = Job {
+            work,
+            reply: Some(reply),
+            permit,
+        };
+        self.commands
+            .send(Command::Commit(job))
+            .map_err(|_| closed())?;
+        match answer.await {
+            Ok(result) => result,
+            // A writer that closed has answered all that it began.
+            Err(_) if self.shared.is_closed() => Err(closed()),
+            Err(_) => Err(CommitError::Unknown(
+                "the store's writer is gone".to_owned(),
+            )),
+        }
+    }
+
+    /// Runs a read. sled moves pages while it reads, too, so a full disk may break its tree under a
+    /// read; the writer then opens it again, and the read is done once more.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl Fn() -> Result<T, ReadError> + Clone + Send + 'static,
+    ) -> Result<T, ReadError> {
+        for _ in 0..READ_MENDS_MAX {
+            let opening = self.shared.openings.load(Ordering::SeqCst);
+            let result = self.readers.run(read.clone()).await;
+            let Err(ReadError::Unavailable(why)) = result else {
+                return result;
+            };
+            self.ask(|reply| Command::Broken {
+                opening,
+                why,
+                reply,
+            })
+            .await?;
+        }
+        self.readers.run(read).await
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<T, ReadError>>) -> Command,
+    ) -> Result<T, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands
+            .send(command(reply))
+            .map_err(|_| ReadError::Closed)?;
+        answer.await.map_err(|_| ReadError::Closed)?
+    }
+}
+
+#[async_trait]
+impl Store for SledStore {
+    async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
+        check(&txn, &EMBEDDED_LIMITS).map_err(CommitError::Rejected)?;
+        let bytes = txn_bytes(&txn);
+        self.submit(Work::Txn(txn), bytes).await
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeReply, ReadError> {
+        let shared = Arc::clone(&self.shared);
+        let read = move || shared.read(request.at, |db, at| scan::page(db, &request, at));
+        self.read(read).await
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        let shared = Arc::clone(&self.shared);
+        let key = Bytes::copy_from_slice(key);
+        let read = move || {
+            shared.read(None, |db, at| {
+                let Some(version) = scan::newest(db, &key, at)? else {
+                    return Ok((Revision(at), None));
+                };
+                let value = version.value()?;
+                Ok((Revision(at), value.map(|value| version.key_value(value))))
+            })
+        };
+        self.read(read).await
+    }
+
+    async fn history(
+        &self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<History, ReadError> {
+        let shared = Arc::clone(&self.shared);
+        let read = move || {
+            let through = shared.head();
+            shared.read(Some(after), |db, after| {
+                scan::history(db, (&start, &end), after, through.0.max(after))
+            })
+        };
+        self.read(read).await
+    }
+
+    async fn watch(
+        &self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<StoreWatch, ReadError> {
+        let (first, last) = (start.clone(), end.clone());
+        let registered = self.ask(|reply| Command::Watch {
+            start: first,
+            end: last,
+            after,
+            reply,
+        });
+        let (watch, sender, through) = registered.await?;
+        if after < through {
+            let shared = Arc::clone(&self.shared);
+            let read = move || {
+                shared.read(Some(after), |db, after| {
+                    scan::history(db, (&start, &end), after, through.0)
+                })
+            };
+            let missed = self.read(read).await?;
+            sender.put_in_front(batches(missed.events));
+        } else if after < self.shared.floor() {
+            return Err(ReadError::Compacted {
+                floor: self.shared.floor(),
+            });
+        }
+        Ok(watch)
+    }
+
+    async fn revision(&self) -> Result<Revision, ReadError> {
+        if self.shared.is_closed() {
+            return Err(ReadError::Closed);
+        }
+        Ok(self.shared.head())
+    }
+
+    async fn compact(&self, below: Revision) -> Result<(), ReadError> {
+        self.ask(|reply| Command::Compact { below, reply }).await
+    }
+
+    async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {
+        if self.shared.is_closed() {
+            return Err(LeaseError::Closed);
+        }
+        let lease = self.shared.leases.lock().grant(ttl, self.clock.now());
+        self.commands
+            .send(Command::Wake)
+            .map_err(|_| LeaseError::Closed)?;
+        Ok(lease)
+    }
+
+    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        if self.shared.is_closed() {
+            return Err(LeaseError::Closed);
+        }
+        let kept = self
+            .shared
+            .leases
+            .lock()
+            .keep_alive(lease, self.clock.now());
+        if kept {
+            Ok(())
+        } else {
+            Err(LeaseError::NotFound)
+        }
+    }
+
+    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        if self.shared.is_closed() {
+            return Err(LeaseError::Closed);
+        }
+        if !self.shared.leases.lock().has(lease) {
+            return Err(LeaseError::NotFound);
+        }
+        match self.submit(Work::EndLease(lease), 0).await {
+            Ok(_) => Ok(()),
+            Err(CommitError::Rejected(Rejection::Closed)) => Err(LeaseError::Closed),
+            Err(error) => Err(LeaseError::Unavailable(error.to_string())),
+        }
+    }
+
+    fn opened_at(&self) -> Option<Revision> {
+        Some(self.opened_at)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            transactions_max: 8,
+            ..EMBEDDED_LIMITS
+        }
+    }
+
+    fn status(&self) -> StoreStatus {
+        StoreStatus {
+            health: self.shared.health.lock().clone(),
+            used_bytes: self.shared.folder.used_bytes(),
+            floor: self.shared.floor(),
+        }
+    }
+
+    fn health(&self) -> Health {
+        self.shared.health.lock().clone()
+    }
+
+    async fn close(&self) {
+        let (reply, closed) = oneshot::channel();
+        if self.commands.send(Command::Close(reply)).is_ok() {
+            // An error says that the writer closed for another.
+            let _ = closed.await;
+        }
+        let writer = self.writer.lock().take();
+        if let Some(writer) = writer {
+            // It answered as the last thing it did.
+            let _ = writer.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

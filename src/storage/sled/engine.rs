@@ -1,0 +1,310 @@
+//! One opened tree: opened and verified as a whole, written by batches that are durable on return.
+//!
+//! What sled 0.34.7 does on Linux, from its source: `flush` returns when the log up to the flushed
+//! point was written with `pwrite` and pushed out with `sync_file_range`. That orders no metadata
+//! (a grown file keeps its old length after power loss) and empties no disk cache. Two things make
+//! up for it here:
+//!
+//! * After each `flush`, `fdatasync` on our own handle of the same file `db`. It covers the whole
+//!   inode, whoever wrote it, and comes before any acknowledgement.
+//! * sled re-uses a segment once what was in it lies elsewhere and is "stable", by its own weak
+//!   notion of it. So that the copy is durable before the original is overwritten, `db` carries
+//!   the inode flag S (`chattr +S`) where the file system has it: each `pwrite` of sled is then
+//!   durable when it returns, and the order of writes is the order on disk.
+//!
+//! Values above about 128 KiB per page would go to files in `blobs/` that sled never syncs; the
+//! chunks of `layout` keep every page below that. `conf` and the folder are synced after opening;
+//! snapshots are synced by sled, and a lost rename of one is re-made from the log.
+//!
+//! After its first I/O error a tree refuses everything, so the owner of this type opens it again.
+//! sled also panics where it should fail; both come out as [`EngineError`].
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+
+use super::folder::{Folder, io_at};
+use super::layout::{self, HEAD_KEY, Head};
+use super::scan::{self, ScanError, Version, Walk};
+use crate::error::OpenError;
+
+/// Bytes rewritten at a time after a failed sync.
+const REWRITE_BYTES: usize = 1024 * 1024;
+
+/// Why a batch is not known to be durable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EngineError {
+    /// sled failed or panicked; whether it wrote is open.
+    #[error("sled: {0}")]
+    Engine(String),
+    /// The system refused to make the file durable.
+    #[error("fdatasync: {0}")]
+    Sync(io::Error),
+}
+
+/// A version that may be dropped once the floor has passed `at`.
+#[derive(Debug, Clone)]
+pub(super) struct Garbage {
+    /// The revision that replaced it; for a tombstone its own.
+    pub(super) at: u64,
+    pub(super) stem: Box<[u8]>,
+    pub(super) revision: u64,
+    pub(super) index: u16,
+    pub(super) chunks: u16,
+    pub(super) checksum: u64,
+    pub(super) bytes: u32,
+}
+
+impl Garbage {
+    pub(super) fn new(version: &Version, at: u64) -> Self {
+        Self {
+            at,
+            stem: version.stem.clone().into(),
+            revision: version.revision,
+            index: version.index,
+            chunks: version.header.chunks,
+            checksum: version.header.checksum,
+            bytes: u32::try_from(version.bytes()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// What the walk over a whole tree found.
+#[derive(Default)]
+pub(super) struct Census {
+    /// In order of `at`.
+    pub(super) garbage: Vec<Garbage>,
+    /// Live keys that hang on a lease.
+    pub(super) leased: Vec<(bytes::Bytes, i64)>,
+}
+
+/// How to open the tree.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EngineOptions {
+    pub(super) cache_bytes: u64,
+    pub(super) copy_bytes_max: u64,
+}
+
+/// An opened tree.
+pub(super) struct Engine {
+    pub(super) db: sled::Db,
+    file: File,
+}
+
+impl Engine {
+    /// Opens the tree of a folder and checks every record of it.
+    pub(super) fn open(
+        folder: &Folder,
+        options: EngineOptions,
+    ) -> Result<(Self, Head, Census), OpenError> {
+        folder.restore_copy()?;
+        folder.drop_unfinished()?;
+        let acked = folder.acked()?;
+        folder.copy(options.copy_bytes_max)?;
+        let opened = Self::open_whole(folder, options, acked);
+        match &opened {
+            Ok(_) => folder.drop_copy()?,
+            Err(OpenError::Damaged { .. }) => folder.restore_copy()?,
+            // Not damaged as far as known: the next opening puts the copy back.
+            Err(_) => {}
+        }
+        opened
+    }
+
+    fn open_whole(
+        folder: &Folder,
+        options: EngineOptions,
+        acked: u64,
+    ) -> Result<(Self, Head, Census), OpenError> {
+        let engine = Self::open_tree(folder, options)?;
+        let checked = catch_unwind(AssertUnwindSafe(|| census(&engine.db)));
+        let (head, census) = match checked {
+            Ok(Ok(found)) => found,
+            Ok(Err(ScanError::Engine(sled::Error::Io(error)))) => {
+                return Err(io_at(&folder.path)(error));
+            }
+            Ok(Err(error)) => {
+                return Err(OpenError::Damaged {
+                    reason: error.to_string(),
+                });
+            }
+            Err(panic) => {
+                return Err(OpenError::Damaged {
+                    reason: panic_text(&*panic),
+                });
+            }
+        };
+        if head.revision < acked {
+            let reason = format!(
+                "revision {acked} was acknowledged and the newest one found is {}",
+                head.revision
+            );
+            return Err(OpenError::Damaged { reason });
+        }
+        Ok((engine, head, census))
+    }
+
+    fn open_tree(folder: &Folder, options: EngineOptions) -> Result<Self, OpenError> {
+        let config = sled::Config::new()
+            .path(&folder.path)
+            .cache_capacity(options.cache_bytes)
+            .flush_every_ms(None)
+            .mode(sled::Mode::HighThroughput)
+            .use_compression(false)
+            .print_profile_on_drop(false);
+        let db = match catch_unwind(AssertUnwindSafe(|| config.open())) {
+            Ok(Ok(db)) => db,
+            Ok(Err(sled::Error::Io(error))) => return Err(io_at(&folder.db_path())(error)),
+            Ok(Err(error)) => {
+                return Err(OpenError::Damaged {
+                    reason: error.to_string(),
+                });
+            }
+            Err(panic) => {
+                return Err(OpenError::Damaged {
+                    reason: panic_text(&*panic),
+                });
+            }
+        };
+        let path = folder.db_path();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(io_at(&path))?;
+        write_through(&file);
+        file.sync_all().map_err(io_at(&path))?;
+        let conf = folder.path.join("conf");
+        File::open(&conf)
+            .and_then(|conf| conf.sync_all())
+            .map_err(io_at(&conf))?;
+        folder.sync()?;
+        Ok(Self { db, file })
+    }
+
+    /// Writes a batch and makes it durable.
+    pub(super) fn write(&self, batch: sled::Batch) -> Result<(), EngineError> {
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            self.db.apply_batch(batch)?;
+            self.db.flush()
+        }));
+        match written {
+            Ok(Ok(_)) => self.sync(),
+            Ok(Err(error)) => Err(EngineError::Engine(error.to_string())),
+            Err(panic) => Err(EngineError::Engine(panic_text(&*panic))),
+        }
+    }
+
+    /// Makes durable what sled has written.
+    pub(super) fn sync(&self) -> Result<(), EngineError> {
+        self.file.sync_data().map_err(EngineError::Sync)
+    }
+}
+
+/// Writes the whole file over itself, so that what a failed sync left in memory only, marked as
+/// clean by the kernel, is written and synced again. The tree must not be open.
+pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(folder.db_path())?;
+    let mut block = vec![0; REWRITE_BYTES];
+    let mut at = 0;
+    loop {
+        let read = file.read_at(&mut block, at)?;
+        if read == 0 {
+            return file.sync_all();
+        }
+        file.write_all_at(&block[..read], at)?;
+        at += u64::try_from(read).expect("a block is small");
+    }
+}
+
+/// Drops a tree; one that has failed may panic at that.
+pub(super) fn discard(engine: Option<Engine>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(engine))) {
+        tracing::warn!(
+            text = panic_text(&*panic),
+            "the old tree was not dropped cleanly"
+        );
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("sled panicked: {}", text.unwrap_or("without a text"))
+}
+
+fn write_through(file: &File) {
+    let set = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::SYNC));
+    if let Err(error) = set {
+        tracing::debug!(%error, "the file system has no write-through flag");
+    }
+}
+
+/// Reads the whole tree: checks each version and the sum of all, finds what is superseded.
+fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
+    let Some(head) = db.get(HEAD_KEY)? else {
+        if db.is_empty() {
+            return Ok((Head::default(), Census::default()));
+        }
+        return Err(layout::Damage("there are records but no head record".to_owned()).into());
+    };
+    let head = Head::parse(&head)?;
+    let mut counted = Head {
+        versions: 0,
+        sum: 0,
+        ..head
+    };
+    let mut found = Census::default();
+    let mut before: Option<Version> = None;
+    scan::versions(db, layout::bound(b""), layout::end_bound(b""), |version| {
+        version.verify()?;
+        if version.revision > head.revision {
+            return Err(layout::Damage("a version is newer than the head".to_owned()).into());
+        }
+        counted.add(version.header.checksum);
+        if let Some(before) = before.as_ref() {
+            note_older(before, &version, &mut found);
+        }
+        if version.header.is_tombstone() {
+            found.garbage.push(Garbage::new(&version, version.revision));
+        }
+        before = Some(version);
+        Ok(Walk::On)
+    })?;
+    if let Some(last) = &before {
+        note_newest(last, &mut found);
+    }
+    if counted != head {
+        let text = format!(
+            "{} versions were found and {} written, or one is not what was written",
+            counted.versions, head.versions
+        );
+        return Err(layout::Damage(text).into());
+    }
+    found.garbage.sort_by_key(|garbage| garbage.at);
+    Ok((head, found))
+}
+
+fn note_older(before: &Version, version: &Version, found: &mut Census) {
+    if before.stem != version.stem {
+        note_newest(before, found);
+    } else if !before.header.is_tombstone() {
+        found.garbage.push(Garbage::new(before, version.revision));
+    }
+}
+
+fn note_newest(version: &Version, found: &mut Census) {
+    if version.header.is_tombstone() {
+        return;
+    }
+    if let Some(lease) = version.header.lease() {
+        found.leased.push((version.key(), lease));
+    }
+}

@@ -1,0 +1,352 @@
+//! A group in the making: the batch, the counters, the events and answers that wait for it.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use super::engine::Garbage;
+use super::layout::{self, HEAD_KEY, Head, NewVersion};
+use super::scan::{self, ScanError, Version};
+use super::writer::{Job, Work, Writer};
+use crate::error::{CommitError, Rejection};
+use crate::store::{Committed, LeaseId, Op, Revision, StoreEvent, Txn};
+use crate::txn::{Stamp, holds};
+
+/// The newest version of a key that is there.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    stamp: Stamp,
+    index: u16,
+    chunks: u16,
+    checksum: u64,
+    bytes: u32,
+}
+
+impl Live {
+    fn of(version: &Version) -> Self {
+        Self {
+            stamp: Stamp {
+                created: Revision(version.header.created),
+                modified: Revision(version.revision),
+            },
+            index: version.index,
+            chunks: version.header.chunks,
+            checksum: version.header.checksum,
+            bytes: u32::try_from(version.bytes()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn garbage(&self, stem: &[u8], at: u64) -> Garbage {
+        Garbage {
+            at,
+            stem: stem.into(),
+            revision: self.stamp.modified.0,
+            index: self.index,
+            chunks: self.chunks,
+            checksum: self.checksum,
+            bytes: self.bytes,
+        }
+    }
+}
+
+impl Garbage {
+    /// What it counts for in the window.
+    pub(super) fn bytes_held(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX) + self.stem.len()
+    }
+}
+
+/// See the module.
+pub(super) struct Group {
+    batch: sled::Batch,
+    /// The counters once this is durable.
+    pub(super) head: Head,
+    before: Head,
+    /// Bytes of the batch, about.
+    pub(super) bytes: usize,
+    pub(super) operations: usize,
+    /// What the group supersedes.
+    pub(super) garbage: Vec<Garbage>,
+    /// Per revision what watchers are told.
+    pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
+    /// Values put by this group that a watcher will want as previous ones.
+    values: HashMap<Bytes, Bytes>,
+    pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
+    pub(super) ended: Vec<LeaseId>,
+    pub(super) answers: Vec<(Job, Result<Committed, CommitError>)>,
+}
+
+impl Group {
+    pub(super) fn new(head: Head) -> Self {
+        Self {
+            batch: sled::Batch::default(),
+            head,
+            before: head,
+            bytes: 0,
+            operations: 0,
+            garbage: Vec::new(),
+            events: Vec::new(),
+            values: HashMap::new(),
+            attached: Vec::new(),
+            ended: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing to write.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.head == self.before && self.ended.is_empty()
+    }
+
+    /// The batch, with the head record.
+    pub(super) fn take_batch(&mut self) -> sled::Batch {
+        self.batch.insert(HEAD_KEY, self.head.to_bytes().to_vec());
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Drops a superseded version.
+    pub(super) fn drop_version(&mut self, old: &Garbage) {
+        for chunk in 0..old.chunks {
+            let key = layout::record_key(&old.stem, old.revision, old.index, chunk);
+            self.batch.remove(key);
+        }
+        self.head.subtract(old.checksum);
+        self.head.floor = self.head.floor.max(old.at);
+    }
+
+    /// Tells every caller its own result.
+    pub(super) fn answer(self) {
+        for (job, result) in self.answers {
+            send(job, result);
+        }
+    }
+
+    /// Tells every caller that nothing was done.
+    pub(super) fn reject(self, rejection: &Rejection) {
+        reject(self.answers.into_iter().map(|(job, _)| job), rejection);
+    }
+
+    /// Tells every caller that it is not known what was done.
+    pub(super) fn unknown(self, text: &str) {
+        for (job, _) in self.answers {
+            send(job, Err(CommitError::Unknown(text.to_owned())));
+        }
+    }
+}
+
+/// Tells the callers of jobs that nothing was done.
+pub(super) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection) {
+    for job in jobs {
+        send(job, Err(CommitError::Rejected(rejection.clone())));
+    }
+}
+
+fn send(job: Job, result: Result<Committed, CommitError>) {
+    let Some(reply) = job.reply else { return };
+    // Room in the queue before the answer: whoever waits for one may fill the other.
+    drop(job.permit);
+    let _ = reply.send(result);
+}
+
+/// What a transaction adds to its group, once all of it is known to be readable.
+#[derive(Default)]
+struct Prepared {
+    records: Vec<(Vec<u8>, Vec<u8>)>,
+    known: Vec<(Bytes, Option<Live>)>,
+    garbage: Vec<Garbage>,
+    checksums: Vec<u64>,
+    events: Vec<StoreEvent>,
+    values: Vec<(Bytes, Option<Bytes>)>,
+    attached: Vec<(Bytes, Option<LeaseId>)>,
+}
+
+impl Writer {
+    /// Tests a transaction against the group so far and adds it.
+    pub(super) fn prepare(
+        &mut self,
+        db: &sled::Db,
+        group: &mut Group,
+        work: &Work,
+    ) -> Result<Committed, CommitError> {
+        match work {
+            Work::Txn(txn) => {
+                self.test(db, txn)?;
+                self.check_leases(group, txn)?;
+                self.add(db, group, &txn.ops)?;
+            }
+            Work::EndLease(lease) => {
+                let keys = self.shared.leases.lock().keys(*lease).unwrap_or_default();
+                let ops: Vec<Op> = keys.into_iter().map(|key| Op::Delete { key }).collect();
+                self.add(db, group, &ops)?;
+                group.ended.push(*lease);
+            }
+        }
+        Ok(Committed {
+            revision: Revision(group.head.revision),
+        })
+    }
+
+    fn test(&mut self, db: &sled::Db, txn: &Txn) -> Result<(), CommitError> {
+        let mut failed = Vec::new();
+        for (index, compare) in txn.compares.iter().enumerate() {
+            let found = self.newest(db, compare.key())?.map(|live| live.stamp);
+            if !holds(compare, found) {
+                failed.push(index);
+            }
+        }
+        if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(CommitError::Refused { failed })
+        }
+    }
+
+    fn check_leases(&self, group: &Group, txn: &Txn) -> Result<(), CommitError> {
+        for op in &txn.ops {
+            let Op::Put {
+                lease: Some(lease), ..
+            } = op
+            else {
+                continue;
+            };
+            if group.ended.contains(lease) || !self.shared.leases.lock().has(*lease) {
+                return Err(CommitError::Rejected(Rejection::NoLease(
+                    lease.0.to_string(),
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, db: &sled::Db, group: &mut Group, ops: &[Op]) -> Result<(), CommitError> {
+        let revision = group.head.revision + 1;
+        let mut prepared = Prepared::default();
+        for (index, op) in ops.iter().enumerate() {
+            let index = u16::try_from(index).map_err(|_| {
+                let text = "more than 65535 keys hang on one lease".to_owned();
+                CommitError::Rejected(Rejection::TooManyOps(text))
+            })?;
+            self.add_op(db, group, &mut prepared, (revision, index, op))?;
+        }
+        if prepared.records.is_empty() {
+            return Ok(());
+        }
+        group.head.revision = revision;
+        group.operations += prepared.checksums.len();
+        for checksum in prepared.checksums {
+            group.head.add(checksum);
+        }
+        for (key, value) in prepared.records {
+            group.bytes += key.len() + value.len();
+            group.batch.insert(key, value);
+        }
+        group.garbage.extend(prepared.garbage);
+        group.events.push((Revision(revision), prepared.events));
+        for (key, value) in prepared.values {
+            match value {
+                Some(value) => group.values.insert(key, value),
+                None => group.values.remove(&key),
+            };
+        }
+        group.attached.extend(prepared.attached);
+        self.known.extend(prepared.known);
+        Ok(())
+    }
+
+    fn add_op(
+        &mut self,
+        db: &sled::Db,
+        group: &Group,
+        out: &mut Prepared,
+        (revision, index, op): (u64, u16, &Op),
+    ) -> Result<(), CommitError> {
+        let old = self.newest(db, op.key())?;
+        let (key, value, lease) = match op {
+            Op::Put { key, value, lease } => (key, Some(value), *lease),
+            Op::Delete { key } if old.is_some() => (key, None, None),
+            Op::Delete { .. } => return Ok(()),
+        };
+        let created = old.as_ref().map_or(revision, |live| live.stamp.created.0);
+        let stem = layout::stem(key);
+        let version = NewVersion {
+            stem: &stem,
+            revision,
+            index,
+            created,
+            lease: lease.map(|lease| lease.0),
+            value: value.map(|value| &value[..]),
+        };
+        let encoded = layout::encode(&version, &mut self.zstd);
+        let bytes: usize = encoded
+            .records
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        let live = Live {
+            stamp: Stamp {
+                created: Revision(created),
+                modified: Revision(revision),
+            },
+            index,
+            chunks: encoded.header.chunks,
+            checksum: encoded.header.checksum,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        };
+        if self.hub.wants(key) {
+            let previous = match (&old, group.values.get(key)) {
+                (None, _) => None,
+                (Some(_), Some(value)) => Some(value.clone()),
+                (Some(live), None) => read_value(db, key, live.stamp.modified.0)?,
+            };
+            let (key, value) = (key.clone(), value.cloned());
+            out.values.push((key.clone(), value.clone()));
+            out.events.push(StoreEvent {
+                revision: Revision(revision),
+                key,
+                value,
+                previous,
+            });
+        }
+        if let Some(old) = &old {
+            out.garbage.push(old.garbage(&stem, revision));
+        }
+        if value.is_none() {
+            out.garbage.push(live.garbage(&stem, revision));
+        }
+        out.checksums.push(encoded.header.checksum);
+        out.records.extend(encoded.records);
+        out.attached.push((key.clone(), lease));
+        out.known.push((key.clone(), value.map(|_| live)));
+        Ok(())
+    }
+
+    /// The newest version of a key, the group's own included; `None` if it is absent.
+    fn newest(&mut self, db: &sled::Db, key: &Bytes) -> Result<Option<Live>, CommitError> {
+        if let Some(known) = self.known.get(key) {
+            return Ok(known.clone());
+        }
+        let found = guarded(|| scan::newest(db, key, u64::MAX))?;
+        let live = found.filter(|version| !version.header.is_tombstone());
+        let live = live.as_ref().map(Live::of);
+        self.known.insert(key.clone(), live.clone());
+        Ok(live)
+    }
+}
+
+fn read_value(db: &sled::Db, key: &[u8], at: u64) -> Result<Option<Bytes>, CommitError> {
+    guarded(|| match scan::newest(db, key, at)? {
+        Some(version) => Ok(version.value()?),
+        None => Ok(None),
+    })
+}
+
+/// A read that the writer needs; without it the transaction is not done.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ScanError>) -> Result<T, CommitError> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    let text = match result {
+        Ok(Ok(found)) => return Ok(found),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => super::engine::panic_text(&*panic),
+    };
+    Err(CommitError::Rejected(Rejection::Corrupt(text)))
+}

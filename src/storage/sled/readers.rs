@@ -1,0 +1,71 @@
+//! The reader threads: reads may touch the disk, and no thread of the async runtime may wait for
+//! that.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::error::ReadError;
+
+/// Reads waiting at most; more wait for room, without a thread.
+const QUEUE_MAX: usize = 256;
+
+type Read = Box<dyn FnOnce() + Send>;
+
+/// A few threads with one bounded queue.
+pub(super) struct Readers {
+    queue: Sender<Read>,
+    room: Arc<Semaphore>,
+}
+
+impl Readers {
+    /// Starts the threads. They end when this is dropped.
+    pub(super) fn start(threads: usize) -> std::io::Result<Self> {
+        let (queue, reads) = channel::<Read>();
+        let reads = Arc::new(std::sync::Mutex::new(reads));
+        for number in 0..threads.max(1) {
+            let reads = Arc::clone(&reads);
+            let thread = std::thread::Builder::new().name(format!("store-read-{number}"));
+            // Ends with the queue, and holds nothing that anybody waits for.
+            thread.spawn(move || serve(&reads))?;
+        }
+        Ok(Self {
+            queue,
+            room: Arc::new(Semaphore::new(QUEUE_MAX)),
+        })
+    }
+
+    /// Runs a read on one of the threads.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let room = Arc::clone(&self.room)
+            .acquire_owned()
+            .await
+            .map_err(|_| ReadError::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(move || {
+            // Nobody waits any more for a read whose caller has gone.
+            if !reply.is_closed() {
+                let result = read();
+                drop(room);
+                let _ = reply.send(result);
+            }
+        });
+        self.queue.send(job).map_err(|_| ReadError::Closed)?;
+        answer.await.map_err(|_| ReadError::Closed)?
+    }
+}
+
+fn serve(reads: &std::sync::Mutex<Receiver<Read>>) {
+    loop {
+        // A poisoned queue is whole: nothing is half done while it is locked.
+        let next = reads.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match next {
+            Ok(read) => read(),
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Room on the disk: refusing early, and a ballast for when that was not early enough.
+//!
+//! sled turns against itself on its first I/O error, so a full disk is noticed before a batch is
+//! written, not by it. Other programs may still take the room in between; then the ballast is
+//! given back, so that the store can be opened again on a full disk.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+
+use super::DiskHook;
+
+/// sled takes space by segments of this size.
+const SEGMENT_BYTES: u64 = 512 * 1024;
+
+/// Watches over the space of one folder.
+pub(super) struct Space {
+    folder: PathBuf,
+    ballast_path: PathBuf,
+    ballast_bytes: u64,
+    reserve_bytes: u64,
+    ballast: bool,
+    hook: Option<Arc<dyn DiskHook>>,
+}
+
+impl Space {
+    /// Takes the ballast if there is room for it.
+    pub(super) fn new(folder: &Path, options: &super::SledOptions) -> Self {
+        let (ballast_bytes, reserve_bytes) = (options.ballast_bytes, options.reserve_bytes);
+        let hook = options.disk_hook.clone();
+        let ballast_path = folder.join("ballast");
+        let held = std::fs::metadata(&ballast_path).map_or(0, |metadata| metadata.len());
+        let ballast = held >= ballast_bytes;
+        let folder = folder.to_owned();
+        let mut space = Self {
+            folder,
+            ballast_path,
+            ballast_bytes,
+            reserve_bytes,
+            ballast,
+            hook,
+        };
+        space.take_ballast();
+        space
+    }
+
+    /// Whether a batch of so many bytes has room, whatever sled makes of it; else why not.
+    pub(super) fn check(&mut self, batch_bytes: usize) -> Result<(), String> {
+        if !self.ballast {
+            self.take_ballast();
+        }
+        let batch = u64::try_from(batch_bytes).unwrap_or(u64::MAX / 4);
+        let missing = if self.ballast { 0 } else { self.ballast_bytes };
+        let needed = batch.saturating_mul(2) + 2 * SEGMENT_BYTES + self.reserve_bytes + missing;
+        let available = match self.available() {
+            Ok(available) => available,
+            Err(error) => return Err(format!("the free space cannot be read: {error}")),
+        };
+        if available < needed {
+            return Err(format!("{available} bytes are free, {needed} are needed"));
+        }
+        Ok(())
+    }
+
+    /// Gives the ballast back to the file system.
+    pub(super) fn release_ballast(&mut self) {
+        if std::fs::remove_file(&self.ballast_path).is_ok() {
+            tracing::warn!("released the store's ballast");
+        }
+        self.ballast = false;
+    }
+
+    fn take_ballast(&mut self) {
+        if self.ballast || self.ballast_bytes == 0 {
+            return;
+        }
+        let wanted = self.ballast_bytes * 2 + self.reserve_bytes;
+        if self.available().is_ok_and(|available| available < wanted) {
+            return;
+        }
+        match preallocate(&self.ballast_path, self.ballast_bytes) {
+            Ok(()) => self.ballast = true,
+            Err(error) => {
+                tracing::warn!(%error, "no ballast for the store");
+                let _ = std::fs::remove_file(&self.ballast_path);
+            }
+        }
+    }
+
+    fn available(&self) -> io::Result<u64> {
+        let stat = statvfs(&self.folder)?;
+        let available = stat.f_bavail.saturating_mul(stat.f_frsize);
+        Ok(self
+            .hook
+            .as_ref()
+            .map_or(available, |hook| hook.available(available)))
+    }
+}
+
+fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
+    let file: File = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .open(path)?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+    Ok(())
+}

@@ -1,0 +1,583 @@
+//! The writer: one thread that turns queued transactions into batches.
+//!
+//! Whatever was queued while the last batch was made durable becomes the next one; there is no
+//! timer. Each transaction keeps its own revision and is tested against the state that the ones
+//! before it in the same group leave. Nothing of a group is answered, published or told to
+//! watchers before the group is durable, refusals included: they may rest on what is not.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::engine::{Engine, EngineError, Garbage};
+use super::group::{Group, Live};
+use super::layout::Head;
+use super::shared::Shared;
+use super::space::Space;
+use super::{SledOptions, engine, group};
+use crate::error::{CommitError, OpenError, ReadError, Rejection};
+use crate::store::{Committed, Health, LeaseId, Revision, Txn};
+use crate::txn::txn_bytes;
+use crate::watch::{Hub, StoreWatch, WatchSender, store_watch};
+
+/// Bytes of one group beyond which the rest of the queue waits for the next.
+const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Transactions of one group.
+const GROUP_TXNS_MAX: usize = 1024;
+/// Keys whose newest version the writer remembers.
+const KNOWN_KEYS_MAX: usize = 16_384;
+/// Versions dropped beside a group, over four for each of its operations.
+const TRIM_EXTRA: usize = 64;
+/// Versions dropped in one go when nothing else is to be done.
+const TRIM_IDLE: usize = 2_000;
+/// How often a store that cannot write tries again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How soon something that is past due and could not be done is tried again.
+const OVERDUE: Duration = Duration::from_millis(20);
+/// Groups between two syncs of the acknowledged bound.
+const ACKED_SYNC_GROUPS: u64 = 256;
+/// Attempts to open again while sled's own threads still hold the file.
+const REOPEN_ATTEMPTS: usize = 50;
+
+/// What a transaction's caller waits for.
+pub(super) type CommitReply = oneshot::Sender<Result<Committed, CommitError>>;
+
+/// What a job does.
+pub(super) enum Work {
+    Txn(Txn),
+    EndLease(LeaseId),
+}
+
+/// One transaction in the queue.
+pub(super) struct Job {
+    pub(super) work: Work,
+    pub(super) reply: Option<CommitReply>,
+    /// Its share of the queue's bound, given back when it is answered.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A watch with its feeding side and the revision from which on it is fed.
+pub(super) type Registered = (StoreWatch, WatchSender, Revision);
+
+/// What the writer is asked for.
+pub(super) enum Command {
+    Commit(Job),
+    Compact {
+        below: Revision,
+        reply: oneshot::Sender<Result<(), ReadError>>,
+    },
+    Watch {
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+        reply: oneshot::Sender<Result<Registered, ReadError>>,
+    },
+    /// A read found the tree broken.
+    Broken {
+        opening: u64,
+        why: String,
+        reply: oneshot::Sender<Result<(), ReadError>>,
+    },
+    /// A lease was granted: look at the deadlines again.
+    Wake,
+    Close(oneshot::Sender<()>),
+}
+
+/// The writer's state.
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: SledOptions,
+    pub(super) commands: Receiver<Command>,
+    /// What is durable.
+    pub(super) head: Head,
+    /// The newest version of recently used keys; `None` is known to be absent.
+    pub(super) known: HashMap<Bytes, Option<Live>>,
+    /// What may be dropped, oldest first, with the time it became so.
+    pub(super) garbage: VecDeque<(Duration, Garbage)>,
+    pub(super) garbage_bytes: usize,
+    /// History below this was given up by a compaction.
+    pub(super) wanted_floor: u64,
+    pub(super) hub: Hub,
+    pub(super) zstd: zstd::bulk::Compressor<'static>,
+    pub(super) space: Space,
+    pub(super) groups: u64,
+    /// When a store that cannot write failed or tried last.
+    pub(super) tried: Option<Instant>,
+}
+
+impl Writer {
+    /// Runs until closed or until nobody can ask any more.
+    pub(super) fn run(mut self) {
+        loop {
+            self.tick();
+            let first = match self.wait() {
+                Ok(command) => command,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return self.close(),
+            };
+            let mut jobs = Vec::new();
+            let mut bytes = 0;
+            let mut next = Some(first);
+            while let Some(command) = next {
+                match command {
+                    Command::Commit(job) => {
+                        if let Work::Txn(txn) = &job.work {
+                            bytes += txn_bytes(txn);
+                        } else {
+                            // Must see the keys that transactions before it put on the lease.
+                            self.run_group(std::mem::take(&mut jobs));
+                        }
+                        jobs.push(job);
+                    }
+                    Command::Close(reply) => {
+                        self.run_group(jobs);
+                        self.close();
+                        let _ = reply.send(());
+                        return;
+                    }
+                    other => {
+                        self.run_group(std::mem::take(&mut jobs));
+                        self.answer(other);
+                    }
+                }
+                let full = bytes >= GROUP_BYTES_MAX || jobs.len() >= GROUP_TXNS_MAX;
+                next = if full {
+                    None
+                } else {
+                    self.commands.try_recv().ok()
+                };
+            }
+            self.run_group(jobs);
+        }
+    }
+
+    fn wait(&self) -> Result<Command, RecvTimeoutError> {
+        match self.idle_for() {
+            Some(wait) => self.commands.recv_timeout(wait),
+            None => self
+                .commands
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// How long nothing needs doing by itself; `None` for ever.
+    fn idle_for(&self) -> Option<Duration> {
+        if *self.shared.health.lock() != Health::Ok {
+            return Some(RETRY);
+        }
+        let now = self.options.clock.now();
+        let lease = self.shared.leases.lock().next_deadline();
+        let oldest = self
+            .garbage
+            .front()
+            .map(|(since, _)| *since + self.options.history_window);
+        // A little late is soon enough for dropping: then more goes in one batch.
+        let oldest = oldest.map(|due| due + RETRY);
+        let due = lease.into_iter().chain(oldest).min()?;
+        // What is past due was just tried and did not go.
+        Some(
+            due.checked_sub(now)
+                .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1))),
+        )
+    }
+
+    /// What is due by itself: leases that ended, old versions, a store that failed.
+    fn tick(&mut self) {
+        if *self.shared.health.lock() != Health::Ok {
+            self.try_recover();
+        }
+        self.end_leases();
+        let due = self
+            .options
+            .clock
+            .now()
+            .saturating_sub(self.options.history_window);
+        if self
+            .garbage
+            .front()
+            .is_some_and(|(since, _)| *since + RETRY <= due)
+        {
+            self.trim_now();
+        }
+    }
+
+    /// Deletes what hangs on leases that have ended.
+    pub(super) fn end_leases(&mut self) {
+        let ended = self.shared.leases.lock().expired(self.options.clock.now());
+        for lease in ended {
+            self.run_group(vec![Job {
+                work: Work::EndLease(lease),
+                reply: None,
+                permit: None,
+            }]);
+        }
+    }
+
+    fn answer(&mut self, command: Command) {
+        match command {
+            Command::Compact { below, reply } => {
+                let _ = reply.send(self.compact(below));
+            }
+            Command::Watch {
+                start,
+                end,
+                after,
+                reply,
+            } => {
+                let _ = reply.send(self.register(start, end, after));
+            }
+            Command::Broken {
+                opening,
+                why,
+                reply,
+            } => {
+                self.mend(opening, why);
+                let _ = reply.send(Ok(()));
+            }
+            Command::Wake | Command::Commit(_) | Command::Close(_) => {}
+        }
+    }
+
+    fn register(
+        &mut self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<Registered, ReadError> {
+        let head = self.shared.head();
+        if after > head {
+            return Err(ReadError::Future { head });
+        }
+        let (sender, watch) = store_watch(after);
+        self.hub.register(start, end, sender.clone());
+        Ok((watch, sender, head))
+    }
+
+    fn compact(&mut self, below: Revision) -> Result<(), ReadError> {
+        if below.0 > self.head.revision {
+            return Err(ReadError::Future {
+                head: Revision(self.head.revision),
+            });
+        }
+        self.wanted_floor = self.wanted_floor.max(below.0);
+        while self.head.floor < self.wanted_floor || self.next_is_due() {
+            if !self.trim_now() {
+                let text = "the store takes no writes now".to_owned();
+                return Err(ReadError::Unavailable(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops old versions in a batch of their own. False if that failed.
+    fn trim_now(&mut self) -> bool {
+        let mut group = Group::new(self.head);
+        if self.shared.engine.read().is_none() {
+            return false;
+        }
+        if let Err(text) = self.space.check(TRIM_IDLE * 64) {
+            self.shared.set_health(Health::ReadOnly {
+                reason: format!("no space: {text}"),
+            });
+            return false;
+        }
+        self.trim(&mut group, TRIM_IDLE);
+        self.write(group)
+    }
+
+    fn next_is_due(&self) -> bool {
+        let Some((since, oldest)) = self.garbage.front() else {
+            return false;
+        };
+        let age = self.options.clock.now().saturating_sub(*since);
+        oldest.at <= self.wanted_floor
+            || oldest.at <= self.head.floor
+            || age > self.options.history_window
+            || self.garbage_bytes > self.options.history_bytes_max
+    }
+
+    /// Adds the dropping of old versions to a group and raises the floor over them.
+    fn trim(&mut self, group: &mut Group, most: usize) {
+        for _ in 0..most {
+            if !self.next_is_due() {
+                break;
+            }
+            let Some((_, oldest)) = self.garbage.pop_front() else {
+                break;
+            };
+            self.garbage_bytes -= oldest.bytes_held();
+            group.drop_version(&oldest);
+        }
+        let wanted = self.wanted_floor.max(self.head.floor);
+        group.head.floor = group.head.floor.max(wanted);
+        // Before anything of it can be seen to be gone.
+        self.shared
+            .floor
+            .fetch_max(group.head.floor, Ordering::SeqCst);
+    }
+
+    /// Tests, writes, publishes and answers a group of transactions.
+    fn run_group(&mut self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        if self.shared.engine.read().is_none() {
+            self.try_recover();
+        }
+        if self.known.len() > KNOWN_KEYS_MAX {
+            self.known.clear();
+        }
+        let mut group = Group::new(self.head);
+        let shared = Arc::clone(&self.shared);
+        let tree = shared.engine.read();
+        let Some(db) = tree.as_ref().map(|engine| &engine.db) else {
+            drop(tree);
+            let why = self.reason();
+            return group::reject(jobs, &Rejection::ReadOnly(why));
+        };
+        for job in jobs {
+            let result = self.prepare(db, &mut group, &job.work);
+            group.answers.push((job, result));
+        }
+        drop(tree);
+        if group.is_unchanged() {
+            return group.answer();
+        }
+        if let Err(text) = self.space.check(group.bytes) {
+            self.known.clear();
+            self.shared.set_health(Health::ReadOnly {
+                reason: format!("no space: {text}"),
+            });
+            return group.reject(&Rejection::NoSpace(text));
+        }
+        let most = TRIM_EXTRA + 4 * group.operations;
+        self.trim(&mut group, most);
+        self.write(group);
+    }
+
+    /// Makes a group durable, publishes it and answers; on failure finds out what happened to it.
+    fn write(&mut self, mut group: Group) -> bool {
+        let batch = group.take_batch();
+        let result = match self.shared.engine.read().as_ref() {
+            Some(engine) => engine.write(batch),
+            None => Err(EngineError::Engine("not open".to_owned())),
+        };
+        let result = result.and_then(|()| match &self.options.disk_hook {
+            Some(hook) => hook
+                .after_sync(Revision(group.head.revision))
+                .map_err(EngineError::Sync),
+            None => Ok(()),
+        });
+        match result {
+            Ok(()) => {
+                self.publish(group);
+                true
+            }
+            Err(error) => self.settle(group, &error),
+        }
+    }
+
+    fn publish(&mut self, mut group: Group) {
+        self.head = group.head;
+        if let Err(error) = self.shared.folder.set_acked(self.head.revision) {
+            tracing::warn!(%error, "the acknowledged bound was not noted");
+        }
+        self.groups += 1;
+        if self.groups.is_multiple_of(ACKED_SYNC_GROUPS) {
+            let _ = self.shared.folder.sync_acked();
+        }
+        let now = self.options.clock.now();
+        for garbage in group.garbage.drain(..) {
+            self.garbage_bytes += garbage.bytes_held();
+            self.garbage.push_back((now, garbage));
+        }
+        let mut leases = self.shared.leases.lock();
+        for (key, lease) in group.attached.drain(..) {
+            leases.attach(&key, lease);
+        }
+        for lease in group.ended.drain(..) {
+            leases.remove(lease);
+        }
+        drop(leases);
+        self.shared
+            .published
+            .store(self.head.revision, Ordering::SeqCst);
+        for (revision, events) in group.events.drain(..) {
+            self.hub.publish(revision, &events);
+        }
+        self.shared.set_health(Health::Ok);
+        group.answer();
+    }
+
+    /// After a failed write: opens the tree again and tells each caller what became of its
+    /// transaction, as far as that can be known. True if the group is durable after all.
+    fn settle(&mut self, group: Group, error: &EngineError) -> bool {
+        tracing::error!(%error, "a batch failed; opening the store again");
+        self.tried = Some(Instant::now());
+        let full = self.space.check(group.bytes).err();
+        if full.is_some() {
+            self.space.release_ballast();
+        }
+        let before = self.head.revision;
+        let opened = self.reopen(matches!(error, EngineError::Sync(_)));
+        match opened {
+            Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
+                // Opening synced the file, so the batch that was found in it is durable. The
+                // counters of the tree are those of the group; what reopening found stands.
+                let mut group = group;
+                group.head = self.head;
+                group.garbage.clear();
+                self.publish(group);
+                true
+            }
+            Ok(()) if self.head.revision == before => {
+                let rejection = match full {
+                    Some(text) => Rejection::NoSpace(text),
+                    None => Rejection::ReadOnly(error.to_string()),
+                };
+                let reason = rejection.to_string();
+                self.shared.set_health(Health::ReadOnly { reason });
+                group.reject(&rejection);
+                false
+            }
+            Ok(()) => {
+                group.unknown(&error.to_string());
+                false
+            }
+            Err(open_error) => {
+                let reason = format!("{error}; opening again: {open_error}");
+                self.shared.set_health(Health::Failed {
+                    reason: reason.clone(),
+                });
+                group.unknown(&reason);
+                false
+            }
+        }
+    }
+
+    /// Opens a tree again that broke while nothing was written.
+    fn mend(&mut self, opening: u64, why: String) {
+        if self.shared.openings.load(Ordering::SeqCst) != opening {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        if self.space.check(0).is_err() {
+            self.space.release_ballast();
+        }
+        let health = match self.reopen(false) {
+            Ok(()) => Health::ReadOnly { reason: why },
+            Err(error) => Health::Failed {
+                reason: format!("{why}; opening again: {error}"),
+            },
+        };
+        self.shared.set_health(health);
+    }
+
+    /// While the store does not take writes: opens it if it is not open, and looks for space.
+    fn try_recover(&mut self) {
+        if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        let closed = self.shared.engine.read().is_none();
+        let opened = if closed { self.reopen(true) } else { Ok(()) };
+        if let Err(error) = opened {
+            let reason = format!("opening again: {error}");
+            return self.shared.set_health(Health::Failed { reason });
+        }
+        match self.space.check(0) {
+            // Only a write that came through shows that writes go: the head record, as it is.
+            Ok(()) => _ = self.write(Group::new(self.head)),
+            Err(text) => {
+                let reason = format!("no space: {text}");
+                self.shared.set_health(Health::ReadOnly { reason });
+            }
+        }
+    }
+
+    /// Closes and opens the tree, and takes over what it finds. With `sync_failed`, nothing that
+    /// the system has in memory is taken to be on disk.
+    fn reopen(&mut self, sync_failed: bool) -> Result<(), OpenError> {
+        let mut slot = self.shared.engine.write();
+        engine::discard(slot.take());
+        self.known.clear();
+        if sync_failed {
+            engine::rewrite(&self.shared.folder)
+                .map_err(super::folder::io_at(&self.shared.folder.db_path()))?;
+        }
+        let mut attempt = 0;
+        let (engine, head, census) = loop {
+            attempt += 1;
+            match Engine::open(&self.shared.folder, self.options.engine_again()) {
+                // sled's threads let go of the file when they are done, and tell nobody.
+                Err(OpenError::Io { .. }) if attempt < REOPEN_ATTEMPTS => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                opened => break opened?,
+            }
+        };
+        let now = self.options.clock.now();
+        self.garbage = census
+            .garbage
+            .into_iter()
+            .map(|garbage| (now, garbage))
+            .collect();
+        self.garbage_bytes = self
+            .garbage
+            .iter()
+            .map(|(_, garbage)| garbage.bytes_held())
+            .sum();
+        let mut leases = self.shared.leases.lock();
+        leases.detach_all();
+        for (key, lease) in census.leased {
+            leases.attach(&key, Some(LeaseId(lease)));
+        }
+        drop(leases);
+        if head.revision > self.head.revision {
+            self.hub.cut("the store was opened again");
+        }
+        self.head = head;
+        self.shared.floor.fetch_max(head.floor, Ordering::SeqCst);
+        self.shared
+            .published
+            .fetch_max(head.revision, Ordering::SeqCst);
+        *slot = Some(engine);
+        self.shared.openings.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn reason(&self) -> String {
+        match &*self.shared.health.lock() {
+            Health::Ok => "the store is being opened again".to_owned(),
+            Health::ReadOnly { reason } | Health::Failed { reason } => reason.clone(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        self.hub.close();
+        let engine = self.shared.engine.write().take();
+        if let Some(engine) = &engine
+            && let Err(error) = engine.sync()
+        {
+            tracing::warn!(%error, "the last sync failed");
+        }
+        engine::discard(engine);
+        let _ = self.shared.folder.sync_acked();
+        self.shared.folder.unlock();
+        while let Ok(command) = self.commands.try_recv() {
+            // Whatever else is dropped tells its caller by that; see `SledStore`.
+            if let Command::Commit(job) = command {
+                group::reject([job], &Rejection::Closed);
+            }
+        }
+        let reason = "the store is closed".to_owned();
+        *self.shared.health.lock() = Health::Failed { reason };
+    }
+}

@@ -1,0 +1,371 @@
+//! The `Store` trait and the values that cross it.
+//!
+//! Invariant: a revision is the only clock here. Nothing in this file knows how an engine keeps
+//! its records; chunks, segments and checksums never show.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::error::{CommitError, LeaseError, ReadError};
+use crate::watch::StoreWatch;
+
+/// Operations a committer may put into one transaction. Engines take a few more, so that fence
+/// and lease records always find room beside a full batch.
+pub const TXN_OPS_MAX: usize = 120;
+
+/// The store's commit counter. 0 is before the first commit. A transaction that changes something
+/// takes the next one; one that changes nothing takes none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A store lease. Keys put under it are deleted when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub i64);
+
+/// A condition on one key. All compares of a transaction must hold or it is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compare {
+    /// There is no such key.
+    Absent {
+        /// The key.
+        key: Bytes,
+    },
+    /// There is such a key.
+    Present {
+        /// The key.
+        key: Bytes,
+    },
+    /// The key is there and was last modified at exactly this revision.
+    Unchanged {
+        /// The key.
+        key: Bytes,
+        /// The revision of its last put.
+        revision: Revision,
+    },
+    /// The key is there and was created at exactly this revision.
+    CreatedAt {
+        /// The key.
+        key: Bytes,
+        /// The revision of its first put since it was last absent.
+        revision: Revision,
+    },
+    /// The key is absent or was created at another revision.
+    NotCreatedAt {
+        /// The key.
+        key: Bytes,
+        /// The revision it must not have been created at.
+        revision: Revision,
+    },
+}
+
+impl Compare {
+    /// The key this compare looks at.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Absent { key }
+            | Self::Present { key }
+            | Self::Unchanged { key, .. }
+            | Self::CreatedAt { key, .. }
+            | Self::NotCreatedAt { key, .. } => key,
+        }
+    }
+}
+
+/// One change of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Sets the key.
+    Put {
+        /// The key, not empty.
+        key: Bytes,
+        /// The value, may be empty.
+        value: Bytes,
+        /// The lease the key hangs on from now on; `None` takes it off any lease.
+        lease: Option<LeaseId>,
+    },
+    /// Removes the key. Of an absent key: does nothing and makes no event.
+    Delete {
+        /// The key, not empty.
+        key: Bytes,
+    },
+}
+
+impl Op {
+    /// The key this operation changes.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
+}
+
+/// A transaction: all compares are tested at one point, then all operations are done at it, in
+/// order, under one revision. No key may stand in two operations.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// What must hold.
+    pub compares: Vec<Compare>,
+    /// What is then done.
+    pub ops: Vec<Op>,
+}
+
+/// The acknowledgement of a transaction: it is durable and every later read sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The transaction's revision; if it changed nothing, the newest revision at its place.
+    pub revision: Revision,
+}
+
+/// A key with what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The key.
+    pub key: Bytes,
+    /// The value; empty if only keys were asked for.
+    pub value: Bytes,
+    /// The revision of the first put since the key was last absent.
+    pub created: Revision,
+    /// The revision of the last put.
+    pub modified: Revision,
+    /// The lease the key hangs on. A store that opened with an older lease's keys still there has
+    /// removed them.
+    pub lease: Option<LeaseId>,
+}
+
+/// What a range read returns of each key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fields {
+    /// Everything.
+    #[default]
+    All,
+    /// Everything but the value.
+    KeysOnly,
+}
+
+/// One page of keys in byte order.
+///
+/// To read a large range as one consistent cut, take the first page with `at: None`, and each
+/// further one with [`RangeRequest::next_page`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RangeRequest {
+    /// First key.
+    pub start: Bytes,
+    /// First key beyond the range; empty means no bound.
+    pub end: Bytes,
+    /// Read as of this revision; `None` is now.
+    pub at: Option<Revision>,
+    /// Only keys last modified after this revision.
+    pub modified_after: Option<Revision>,
+    /// What to return of each key.
+    pub fields: Fields,
+    /// At most so many keys; 0 leaves it to the engine. An engine may return fewer than asked for
+    /// and say that there are more, to bound a page in bytes.
+    pub limit: usize,
+}
+
+impl RangeRequest {
+    /// All keys in `[start, end)`, as of now.
+    #[must_use]
+    pub fn between(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
+        Self {
+            start: start.into(),
+            end: end.into(),
+            ..Self::default()
+        }
+    }
+
+    /// All keys that begin with `prefix`, as of now.
+    #[must_use]
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        let start = prefix.into();
+        let end = prefix_end(&start);
+        Self::between(start, end)
+    }
+
+    /// The request for the page after `reply`, of the same cut; `None` after the last page.
+    #[must_use]
+    pub fn next_page(&self, reply: &RangeReply) -> Option<Self> {
+        let last = reply.items.last().filter(|_| reply.more)?;
+        let mut start = Vec::with_capacity(last.key.len() + 1);
+        start.extend_from_slice(&last.key);
+        start.push(0);
+        Some(Self {
+            start: start.into(),
+            at: Some(reply.revision),
+            ..self.clone()
+        })
+    }
+}
+
+/// The first key beyond all keys that begin with `prefix`; empty, meaning no bound, if there is
+/// none.
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Bytes {
+    let kept = prefix
+        .iter()
+        .rposition(|byte| *byte != 0xFF)
+        .map_or(0, |last| last + 1);
+    let mut end = prefix[..kept].to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end.into()
+}
+
+/// The answer to a [`RangeRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeReply {
+    /// The revision the page was read at.
+    pub revision: Revision,
+    /// Keys in byte order.
+    pub items: Vec<KeyValue>,
+    /// There are more keys behind the last one. A page with more is never empty.
+    pub more: bool,
+}
+
+/// One change, as the feed and the history tell it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreEvent {
+    /// The transaction it belongs to. Events of one revision come in the order of its operations.
+    pub revision: Revision,
+    /// The key.
+    pub key: Bytes,
+    /// What it holds now; `None` says that it was deleted.
+    pub value: Option<Bytes>,
+    /// What it held before; `None` says that it was absent.
+    pub previous: Option<Bytes>,
+}
+
+/// All changes of a range after a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// The newest revision that the events cover.
+    pub revision: Revision,
+    /// In revision order, then in the order of operations.
+    pub events: Vec<StoreEvent>,
+}
+
+/// What an engine takes in one transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Operations per transaction.
+    pub ops_max: usize,
+    /// Compares per transaction.
+    pub compares_max: usize,
+    /// Bytes of keys and values per transaction.
+    pub txn_bytes_max: usize,
+    /// Bytes of one value.
+    pub value_bytes_max: usize,
+    /// Bytes of one key.
+    pub key_bytes_max: usize,
+    /// Transactions worth having in flight at once; more only wait.
+    pub transactions_max: usize,
+}
+
+/// Whether the store takes writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// Reads and writes go.
+    Ok,
+    /// Reads go on, writes are rejected until the cause is gone.
+    ReadOnly {
+        /// The cause, for people.
+        reason: String,
+    },
+    /// Nothing goes.
+    Failed {
+        /// The cause, for people.
+        reason: String,
+    },
+}
+
+/// How the store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// Whether it takes writes.
+    pub health: Health,
+    /// Bytes it holds on disk, or in memory if it has no disk.
+    pub used_bytes: u64,
+    /// The oldest revision that `history` and `range` can still answer for.
+    pub floor: Revision,
+}
+
+/// An ordered store of bytes with one commit order.
+///
+/// # Cancel safety
+/// Dropping the future of a read is harmless. Dropping the future of `commit` says nothing about
+/// its transaction: it may be done, as if the answer had been [`CommitError::Unknown`].
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Does the transaction, durably, or says why not.
+    async fn commit(&self, txn: Txn) -> Result<Committed, CommitError>;
+
+    /// One page of keys. With `at: None` it is linearizable.
+    async fn range(&self, request: RangeRequest) -> Result<RangeReply, ReadError>;
+
+    /// One key, linearizable, with the revision it was read at.
+    async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError>;
+
+    /// The events of `[start, end)` after a revision, up to now. An empty `end` is no bound.
+    async fn history(
+        &self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<History, ReadError>;
+
+    /// The events of `[start, end)` after a revision, without end. An `after` beyond the newest
+    /// revision is [`ReadError::Future`].
+    async fn watch(
+        &self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<StoreWatch, ReadError>;
+
+    /// The newest revision, linearizable.
+    async fn revision(&self) -> Result<Revision, ReadError>;
+
+    /// Gives up the history below a revision. Never brings history back; beyond the newest
+    /// revision it is [`ReadError::Future`].
+    async fn compact(&self, below: Revision) -> Result<(), ReadError>;
+
+    /// A new lease that ends `ttl` after its last renewal, by the store's clock.
+    async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError>;
+
+    /// Renews a lease for its `ttl` from now.
+    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError>;
+
+    /// Ends a lease now; when this returns its keys are gone.
+    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError>;
+
+    /// For a store that only one process can have open: the newest revision when it was opened.
+    /// Every incarnation up to it is dead. `None` for a store that others share.
+    fn opened_at(&self) -> Option<Revision>;
+
+    /// What it takes in one transaction.
+    fn limits(&self) -> Limits;
+
+    /// How it is, from memory.
+    fn status(&self) -> StoreStatus;
+
+    /// Whether it takes writes, from memory.
+    fn health(&self) -> Health {
+        self.status().health
+    }
+
+    /// Ends watches, finishes what was accepted, and lets go of the folder. Later calls fail as
+    /// closed.
+    async fn close(&self);
+}

@@ -1,0 +1,108 @@
+//! The rules of a transaction that hold for every embedded engine: its limits, and what a compare
+//! means.
+
+use std::collections::HashSet;
+
+use crate::error::Rejection;
+use crate::store::{Compare, Limits, Op, Revision, TXN_OPS_MAX, Txn};
+
+/// The limits of the embedded engines. Those of etcd: 128 operations and 128 compares, 1.5 MiB per
+/// value, with room for keys and fence records beside the largest value.
+pub(crate) const EMBEDDED_LIMITS: Limits = Limits {
+    ops_max: TXN_OPS_MAX + 8,
+    compares_max: TXN_OPS_MAX + 8,
+    txn_bytes_max: 2 * 1024 * 1024,
+    value_bytes_max: 1536 * 1024,
+    key_bytes_max: 8 * 1024,
+    transactions_max: 1,
+};
+
+/// When a key that is there was created and last modified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) created: Revision,
+    pub(crate) modified: Revision,
+}
+
+/// Whether a compare holds for a key that is absent (`None`) or has this stamp.
+pub(crate) fn holds(compare: &Compare, found: Option<Stamp>) -> bool {
+    match (compare, found) {
+        (Compare::Absent { .. }, found) => found.is_none(),
+        (Compare::Present { .. }, found) => found.is_some(),
+        (Compare::Unchanged { revision, .. }, Some(stamp)) => stamp.modified == *revision,
+        (Compare::CreatedAt { revision, .. }, Some(stamp)) => stamp.created == *revision,
+        (Compare::NotCreatedAt { revision, .. }, Some(stamp)) => stamp.created != *revision,
+        (Compare::NotCreatedAt { .. }, None) => true,
+        (Compare::Unchanged { .. } | Compare::CreatedAt { .. }, None) => false,
+    }
+}
+
+/// Refuses what no state of the store could make acceptable.
+pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
+    if txn.ops.len() > limits.ops_max {
+        let text = format!("{} operations, at most {}", txn.ops.len(), limits.ops_max);
+        return Err(Rejection::TooManyOps(text));
+    }
+    if txn.compares.len() > limits.compares_max {
+        let text = format!(
+            "{} compares, at most {}",
+            txn.compares.len(),
+            limits.compares_max
+        );
+        return Err(Rejection::TooManyOps(text));
+    }
+    let mut seen = HashSet::with_capacity(txn.ops.len());
+    for op in &txn.ops {
+        check_key(op.key(), limits)?;
+        if !seen.insert(op.key()) {
+            return Err(Rejection::Malformed(
+                "a key stands in two operations".to_owned(),
+            ));
+        }
+        let Op::Put { value, .. } = op else { continue };
+        if value.len() > limits.value_bytes_max {
+            let text = format!(
+                "a value of {} bytes, at most {}",
+                value.len(),
+                limits.value_bytes_max
+            );
+            return Err(Rejection::TooLarge(text));
+        }
+    }
+    for compare in &txn.compares {
+        check_key(compare.key(), limits)?;
+    }
+    let bytes = txn_bytes(txn);
+    if bytes > limits.txn_bytes_max {
+        let text = format!(
+            "a transaction of {bytes} bytes, at most {}",
+            limits.txn_bytes_max
+        );
+        return Err(Rejection::TooLarge(text));
+    }
+    Ok(())
+}
+
+/// The bytes a transaction counts for.
+pub(crate) fn txn_bytes(txn: &Txn) -> usize {
+    let ops = txn.ops.iter().map(|op| match op {
+        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Delete { key } => key.len(),
+    });
+    ops.sum()
+}
+
+fn check_key(key: &[u8], limits: &Limits) -> Result<(), Rejection> {
+    if key.is_empty() {
+        return Err(Rejection::Malformed("an empty key".to_owned()));
+    }
+    if key.len() > limits.key_bytes_max {
+        let text = format!(
+            "a key of {} bytes, at most {}",
+            key.len(),
+            limits.key_bytes_max
+        );
+        return Err(Rejection::TooLarge(text));
+    }
+    Ok(())
+}

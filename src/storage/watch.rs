@@ -1,0 +1,294 @@
+//! The change feed: one bounded buffer per watcher, filled by an engine, read by `StoreWatch`.
+//!
+//! A watcher that does not keep up is cut off, never buffered without bound. Knows nothing of how
+//! an engine stores its history; what a watcher missed before it came is put in front of its
+//! buffer by the engine.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::store::{Revision, StoreEvent};
+
+/// Events a watcher may have waiting before it is cut off.
+const WATCH_EVENTS_MAX: usize = 65_536;
+/// Bytes of keys and values a watcher may have waiting before it is cut off.
+const WATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What a watcher gets: the events of one revision, or, with no events, the news that nothing else
+/// happened in its range up to this revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchBatch {
+    /// Everything in the range up to this revision has been told.
+    pub revision: Revision,
+    /// In the order of operations; all of one revision.
+    pub events: Vec<StoreEvent>,
+}
+
+/// Why a watch ended. It can be taken up again after the last batch's revision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WatchEnd {
+    /// The watcher did not keep up.
+    #[error("the watcher was too slow")]
+    Slow,
+    /// The connection to the store was lost.
+    #[error("the watch was cut: {0}")]
+    Lost(String),
+    /// The store no longer has the history the watch would need.
+    #[error("revisions below {floor} are compacted")]
+    Compacted {
+        /// The oldest revision that still has an answer.
+        floor: Revision,
+    },
+    /// The store is closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+struct Feed {
+    batches: VecDeque<WatchBatch>,
+    events: usize,
+    bytes: usize,
+    progress: Revision,
+    end: Option<WatchEnd>,
+}
+
+struct Shared {
+    feed: Mutex<Feed>,
+    wake: Notify,
+}
+
+/// A running watch. Dropping it ends it.
+pub struct StoreWatch {
+    shared: Arc<Shared>,
+    told: Revision,
+}
+
+/// The engine's side of a watch.
+#[derive(Clone)]
+pub struct WatchSender {
+    shared: Weak<Shared>,
+}
+
+/// A watch whose range has been told up to `after`, and the side that feeds it. For engines.
+#[must_use]
+pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
+    let feed = Feed {
+        batches: VecDeque::new(),
+        events: 0,
+        bytes: 0,
+        progress: after,
+        end: None,
+    };
+    let shared = Arc::new(Shared {
+        feed: Mutex::new(feed),
+        wake: Notify::new(),
+    });
+    (
+        WatchSender {
+            shared: Arc::downgrade(&shared),
+        },
+        StoreWatch {
+            shared,
+            told: after,
+        },
+    )
+}
+
+impl StoreWatch {
+    /// The next batch. Revisions never fall; a batch without events only moves the progress.
+    ///
+    /// # Errors
+    /// Once the watch has ended and everything told before has been read; then always.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses nothing.
+    pub async fn next(&mut self) -> Result<WatchBatch, WatchEnd> {
+        loop {
+            // Made before looking, so that a wake between the look and the wait is kept.
+            let shared = Arc::clone(&self.shared);
+            let wake = shared.wake.notified();
+            if let Some(next) = self.try_next() {
+                return next;
+            }
+            wake.await;
+        }
+    }
+
+    /// Another feeding side of this watch, for decorators that want to end it.
+    #[must_use]
+    pub fn sender(&self) -> WatchSender {
+        WatchSender {
+            shared: Arc::downgrade(&self.shared),
+        }
+    }
+
+    /// What is there now, without waiting.
+    pub fn try_next(&mut self) -> Option<Result<WatchBatch, WatchEnd>> {
+        let mut feed = self.shared.feed.lock();
+        if let Some(batch) = feed.batches.pop_front() {
+            feed.events = feed.events.saturating_sub(batch.events.len());
+            feed.bytes = feed.bytes.saturating_sub(batch_bytes(&batch));
+            self.told = batch.revision;
+            return Some(Ok(batch));
+        }
+        if let Some(end) = &feed.end {
+            return Some(Err(end.clone()));
+        }
+        if feed.progress > self.told {
+            self.told = feed.progress;
+            return Some(Ok(WatchBatch {
+                revision: self.told,
+                events: Vec::new(),
+            }));
+        }
+        None
+    }
+}
+
+impl WatchSender {
+    /// Tells a batch. False if the watch has ended and need not be told anything again.
+    #[must_use]
+    pub fn send(&self, batch: WatchBatch) -> bool {
+        let Some(shared) = self.shared.upgrade() else {
+            return false;
+        };
+        let mut feed = shared.feed.lock();
+        if feed.end.is_some() {
+            return false;
+        }
+        feed.progress = feed.progress.max(batch.revision);
+        if !batch.events.is_empty() {
+            feed.events += batch.events.len();
+            feed.bytes += batch_bytes(&batch);
+            if feed.events > WATCH_EVENTS_MAX || feed.bytes > WATCH_BYTES_MAX {
+                feed.end = Some(WatchEnd::Slow);
+            } else {
+                feed.batches.push_back(batch);
+            }
+        }
+        let open = feed.end.is_none();
+        drop(feed);
+        shared.wake.notify_one();
+        open
+    }
+
+    /// Puts what happened before the watch was registered in front of what came since. Not
+    /// bounded: the history itself is.
+    pub fn put_in_front(&self, batches: Vec<WatchBatch>) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        let mut feed = shared.feed.lock();
+        for batch in batches.into_iter().rev() {
+            feed.progress = feed.progress.max(batch.revision);
+            feed.batches.push_front(batch);
+        }
+        drop(feed);
+        shared.wake.notify_one();
+    }
+
+    /// Ends the watch after what has been told.
+    pub fn end(&self, end: WatchEnd) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        shared.feed.lock().end.get_or_insert(end);
+        shared.wake.notify_one();
+    }
+
+    /// Whether nobody reads the watch any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.shared.strong_count() == 0
+    }
+}
+
+fn batch_bytes(batch: &WatchBatch) -> usize {
+    let sizes = batch.events.iter().map(|event| {
+        event.key.len()
+            + event.value.as_ref().map_or(0, Bytes::len)
+            + event.previous.as_ref().map_or(0, Bytes::len)
+    });
+    sizes.sum()
+}
+
+/// The events of a history, one batch per revision.
+pub(crate) fn batches(events: Vec<StoreEvent>) -> Vec<WatchBatch> {
+    let mut batches: Vec<WatchBatch> = Vec::new();
+    for event in events {
+        match batches.last_mut() {
+            Some(batch) if batch.revision == event.revision => batch.events.push(event),
+            _ => batches.push(WatchBatch {
+                revision: event.revision,
+                events: vec![event],
+            }),
+        }
+    }
+    batches
+}
+
+/// Whether a key lies in `[start, end)`, an empty `end` being no bound.
+pub(crate) fn in_range(key: &[u8], start: &[u8], end: &[u8]) -> bool {
+    key >= start && (end.is_empty() || key < end)
+}
+
+struct Watcher {
+    start: Bytes,
+    end: Bytes,
+    sender: WatchSender,
+}
+
+/// The watchers of an embedded engine.
+#[derive(Default)]
+pub(crate) struct Hub {
+    watchers: Vec<Watcher>,
+    closed: bool,
+}
+
+impl Hub {
+    /// Adds a watcher that is told everything from the next `publish` on.
+    pub(crate) fn register(&mut self, start: Bytes, end: Bytes, sender: WatchSender) {
+        if self.closed {
+            sender.end(WatchEnd::Closed);
+            return;
+        }
+        self.watchers.push(Watcher { start, end, sender });
+    }
+
+    /// Tells every watcher what one revision did.
+    pub(crate) fn publish(&mut self, revision: Revision, events: &[StoreEvent]) {
+        self.watchers.retain(|watcher| {
+            let hits = events
+                .iter()
+                .filter(|event| in_range(&event.key, &watcher.start, &watcher.end));
+            let events = hits.cloned().collect();
+            watcher.sender.send(WatchBatch { revision, events })
+        });
+    }
+
+    /// Whether anybody watches a key.
+    pub(crate) fn wants(&self, key: &[u8]) -> bool {
+        self.watchers
+            .iter()
+            .any(|watcher| in_range(key, &watcher.start, &watcher.end))
+    }
+
+    /// Ends all watches of now: what happened could not be told.
+    pub(crate) fn cut(&mut self, why: &str) {
+        for watcher in self.watchers.drain(..) {
+            watcher.sender.end(WatchEnd::Lost(why.to_owned()));
+        }
+    }
+
+    /// Ends all watches, now and later.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        for watcher in self.watchers.drain(..) {
+            watcher.sender.end(WatchEnd::Closed);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A small disk fills up under load and has space again.
+//!
+//! Needs a file system of its own, so it mounts a tmpfs. Who may not mount is told so in one line;
+//! with `CI` set the test fails instead of being passed over.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use http::Method;
+use polyplane_tests::client::{Client, version};
+use polyplane_tests::process::{Up, refused};
+use polyplane_tests::programs::create_plane;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DISK: &str = "size=40m";
+const WRITERS: usize = 8;
+/// Writes after which the disk must have been full.
+const WRITES_MAX: usize = 4000;
+
+/// A mounted tmpfs; unmounted when dropped.
+struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    fn mount(path: &Path) -> Result<Self> {
+        fs::create_dir(path)?;
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", DISK, "tmpfs"])
+            .arg(path)
+            .output()?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(Self {
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: the server may have died with the test and still be on its way out.
+        drop(Command::new("umount").arg("-l").arg(&self.path).status());
+    }
+}
+
+fn config_map(name: &str) -> Value {
+    // Text that does not compress, so that the disk really fills.
+    let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
+        (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let mut text = String::with_capacity(32 << 10);
+    while text.len() < 32 << 10 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        text.push_str(&format!("{:016x}", state ^ (state >> 29)));
+    }
+    json!({"metadata": {"name": name}, "data": {"noise": text}})
+}
+
+/// Creates objects until one is refused; what was acknowledged and the refusal.
+async fn fill(
+    client: Arc<Client>,
+    writer: usize,
+) -> Result<(BTreeMap<String, u64>, Option<Value>)> {
+    let mut acknowledged = BTreeMap::new();
+    for step in 0..WRITES_MAX / WRITERS {
+        let name = format!("w{writer}-{step}");
+        let reply = client.post(CONFIG_MAPS, &config_map(&name)).await?;
+        if reply.status == 201 {
+            acknowledged.insert(name, version(&reply.body));
+            continue;
+        }
+        ensure!(
+            reply.status == 507 || reply.status == 503 || reply.status == 500,
+            "{} {}",
+            reply.status,
+            reply.body
+        );
+        ensure!(
+            reply.body["kind"] == "Status" && reply.body["status"] == "Failure",
+            "{}",
+            reply.body
+        );
+        return Ok((acknowledged, Some(reply.body)));
+    }
+    Ok((acknowledged, None))
+}
+
+/// Everything acknowledged is there with its version.
+async fn holds(client: &Client, acknowledged: &BTreeMap<String, u64>) -> Result<()> {
+    let list = client.get(CONFIG_MAPS).await?.expect(200)?;
+    let mut there = BTreeMap::new();
+    for item in list["items"].as_array().context("no items")? {
+        let name = item["metadata"]["name"].as_str().unwrap_or_default();
+        there.insert(name.to_owned(), version(item));
+    }
+    for (name, version) in acknowledged {
+        ensure!(
+            there.get(name) == Some(version),
+            "{name} at {version}: there is {:?}",
+            there.get(name)
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let disk = match Disk::mount(&folder.path().join("disk")) {
+        Ok(disk) => disk,
+        Err(error) => {
+            let line = format!(
+                "disk_full: not tested, a tmpfs cannot be mounted (run as root): {error:#}"
+            );
+            ensure!(std::env::var_os("CI").is_none(), "{line}");
+            // Past the capture of the test driver, so that it is seen.
+            writeln!(std::io::stderr(), "{line}")?;
+            return Ok(());
+        }
+    };
+    let data = disk.path.join("data");
+    let server = Up::start(&data, &[]).await?;
+    let root = Client::open(&server.root()?).await?;
+    let endpoint = create_plane(&server.root()?, "a").await?;
+    let client = Arc::new(Client::open(&endpoint).await?);
+    let mut watch = client
+        .watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=0"))
+        .await?;
+    let following = tokio::spawn(async move {
+        loop {
+            let (kind, object) = watch.change().await?;
+            ensure!(kind != "ERROR", "the watch fails: {object}");
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            if name.starts_with("after-") {
+                return Ok(version(&object));
+            }
+        }
+    });
+    // A file to be removed later, as somebody would to make room.
+    let other = disk.path.join("other");
+    fs::write(&other, vec![0x5a; 20 << 20])?;
+
+    let mut filling = JoinSet::new();
+    for writer in 0..WRITERS {
+        filling.spawn(fill(Arc::clone(&client), writer));
+    }
+    let mut acknowledged = BTreeMap::new();
+    let mut refusals = Vec::new();
+    for filled in filling.join_all().await {
+        let (more, refusal) = filled?;
+        acknowledged.extend(more);
+        refusals.extend(refusal);
+    }
+    ensure!(
+        !refusals.is_empty(),
+        "the disk did not fill with {} objects",
+        acknowledged.len()
+    );
+    for refusal in &refusals {
+        let message = refusal["message"].as_str().unwrap_or_default();
+        ensure!(
+            message.contains("space")
+                || message.contains("full")
+                || message.contains("bytes are free"),
+            "not clear: {refusal}"
+        );
+    }
+    // Reads go on, of what is there and of what is not; watches stay open.
+    holds(&client, &acknowledged).await?;
+    let some = acknowledged
+        .keys()
+        .next()
+        .context("something was written")?;
+    client
+        .get(&format!("{CONFIG_MAPS}/{some}"))
+        .await?
+        .expect(200)?;
+    client
+        .get(&format!("{CONFIG_MAPS}/nothing"))
+        .await?
+        .refuses(404, "not found")?;
+    let ready = root.get("/readyz?verbose").await?;
+    ensure!(
+        ready.status == 500 && ready.body.to_string().contains("[-]etcd failed"),
+        "{} {}",
+        ready.status,
+        ready.body
+    );
+    ensure!(
+        root.get("/livez").await?.status == 200,
+        "a full disk is no reason to be restarted"
+    );
+    for method in [Method::PUT, Method::PATCH] {
+        let body = json!({"metadata": {"name": some}, "data": {"noise": "x".repeat(64)}});
+        let kind = if method == Method::PUT {
+            "application/json"
+        } else {
+            "application/merge-patch+json"
+        };
+        let reply = client
+            .typed(
+                method.clone(),
+                &format!("{CONFIG_MAPS}/{some}"),
+                kind,
+                body.to_string(),
+            )
+            .await?;
+        ensure!(
+            reply.status == 200 || reply.status.is_server_error(),
+            "{method}: {} {}",
+            reply.status,
+            reply.body
+        );
+        if reply.status == 200 {
+            acknowledged.insert(some.clone(), version(&reply.body));
+            break;
+        }
+    }
+    let acknowledged = acknowledged;
+    // There is room again: writes go on without anybody's help.
+    fs::remove_file(&other)?;
+    let mut tries = 0;
+    let made = loop {
+        let reply = client
+            .post(CONFIG_MAPS, &config_map(&format!("after-{tries}")))
+            .await?;
+        if reply.status == 201 {
+            break reply.body;
+        }
+        tries += 1;
+        ensure!(
+            tries < 1000,
+            "still refused: {} {}",
+            reply.status,
+            reply.body
+        );
+    };
+    ensure!(
+        acknowledged.values().all(|old| *old < version(&made)),
+        "versions go on"
+    );
+    root.get("/readyz").await?.expect(200)?;
+    holds(&client, &acknowledged).await?;
+    ensure!(
+        following.await?? == version(&made),
+        "the watch went through all of it"
+    );
+    // Killed on a disk that is full again, it says what to do instead of starting half; nothing is lost.
+    server.kill().await?;
+    let mut full = fs::File::create(&other)?;
+    let error = loop {
+        if let Err(error) = full.write_all(&[0x5a; 4096]) {
+            break error;
+        }
+    };
+    ensure!(error.kind() == std::io::ErrorKind::StorageFull, "{error}");
+    let output = refused(&data, &[]).await?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.trim_end().lines().last().unwrap_or_default();
+    ensure!(
+        !output.status.success()
+            && last.starts_with("error: ")
+            && last.to_lowercase().contains("no space"),
+        "{text}"
+    );
+    drop(full);
+    fs::remove_file(&other)?;
+    let server = Up::start(&data, &[]).await?;
+    let client = Client::open(&server.plane("a")?).await?;
+    holds(&client, &acknowledged).await?;
+    server.kill().await?;
+    let server = Up::start(&data, &[]).await?;
+    let client = Client::open(&server.plane("a")?).await?;
+    holds(&client, &acknowledged).await?;
+    println!(
+        "{} objects acknowledged, {} writers refused, {tries} tries until it recovered",
+        acknowledged.len(),
+        refusals.len()
+    );
+    ensure!(!server.log()?.contains("panicked"));
+    ensure!(server.stop().await?.success());
+    Ok(())
+}

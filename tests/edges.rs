@@ -1,0 +1,428 @@
+//! What happens at the edges of `polyplane up`: folders, ports, flags, stores and signals.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use polyplane_tests::client::Client;
+use polyplane_tests::kubeconfig::{Caller, Protocol};
+use polyplane_tests::process::{Up, refused};
+use polyplane_tests::programs::{create_plane, delete_plane, polyplane};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Checks that a refusal is one line on standard error that contains all the words, that nothing
+/// is on standard output, and that the exit code says so.
+fn one_line(output: &Output, words: &[&str]) -> Result<()> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success(), "it says: {text}");
+    ensure!(
+        output.stdout.is_empty(),
+        "on standard output: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    ensure!(
+        text.trim_end().lines().count() == 1,
+        "more than one line: {text}"
+    );
+    for word in words {
+        ensure!(text.contains(word), "{word:?} is missing: {text}");
+    }
+    ensure!(!text.contains("panicked"), "{text}");
+    Ok(())
+}
+
+/// A server's folder that has been used: a plane `a` with an object, closed cleanly.
+async fn used(data: &Path) -> Result<()> {
+    let server = Up::start(data, &[]).await?;
+    let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
+    plane
+        .post(CONFIG_MAPS, &json!({"metadata": {"name": "kept"}}))
+        .await?
+        .expect(201)?;
+    ensure!(server.stop().await?.success());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_server_in_the_same_folder_is_refused_and_the_first_goes_on() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let first = Up::start(&data, &[]).await?;
+    let pid = first.pid()?.to_string();
+    let kubeconfig = fs::read_to_string(&first.kubeconfig)?;
+    one_line(&refused(&data, &[]).await?, &["error: ", &pid, "in use"])?;
+    ensure!(
+        fs::read_to_string(&first.kubeconfig)? == kubeconfig,
+        "the first one's kubeconfig is untouched"
+    );
+    ensure!(
+        fs::read_to_string(data.join("pid"))?.trim() == pid,
+        "and its pid"
+    );
+    Client::open(&first.root()?)
+        .await?
+        .get("/readyz")
+        .await?
+        .expect(200)?;
+    ensure!(first.stop().await?.success());
+    // Through a link it is still the same folder.
+    let first = Up::start(&data, &[]).await?;
+    let link = folder.path().join("link");
+    symlink(&data, &link)?;
+    one_line(&refused(&link, &[]).await?, &["in use"])?;
+    first.kill().await?;
+    // A server that was killed leaves nothing in the way.
+    let again = Up::start(&data, &[]).await?;
+    ensure!(again.stop().await?.success());
+    ensure!(!data.join("pid").exists(), "a stopped server leaves no pid");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_busy_port_is_named_with_what_to_do() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = taken.local_addr()?.to_string();
+    let data = folder.path().join("data");
+    one_line(
+        &refused(&data, &["--listen", &address]).await?,
+        &[&address, "in use", "--listen"],
+    )?;
+    drop(taken);
+    let server = Up::start(&data, &["--listen", &address]).await?;
+    ensure!(server.greeting.contains(&address), "{}", server.greeting);
+    ensure!(server.root()?.port.to_string() == address.rsplit_once(':').context("a port")?.1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn wrong_flags_are_named() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&["--listen", "localhost"], &["localhost", "127.0.0.1:6443"]),
+        (&["--listen", "127.0.0.1:99999"], &["127.0.0.1:99999"]),
+        (
+            &["--advertise", "nowhere"],
+            &["advertise", "nowhere", "port"],
+        ),
+        (&["--host-name", "not a name"], &["not a name"]),
+        (&["--store", "floppy"], &["floppy", "sled", "memory"]),
+        (&["--sleep-after", "soon"], &["soon", "--sleep-after"]),
+        (&["--no-such-flag"], &["--no-such-flag"]),
+    ];
+    for (options, words) in cases {
+        let output = refused(&data, options).await?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            !output.status.success() && output.stdout.is_empty(),
+            "{options:?}: {text}"
+        );
+        for word in words {
+            ensure!(
+                text.contains(word),
+                "{options:?}: {word:?} is missing: {text}"
+            );
+        }
+        ensure!(text.starts_with("error: "), "{options:?}: {text}");
+    }
+    ensure!(
+        !data.exists(),
+        "nothing was made for a command line that is wrong"
+    );
+    for arguments in [
+        &[][..],
+        &["upp"],
+        &["plane", "delete"],
+        &["plane", "create"],
+    ] {
+        let output = std::process::Command::new(polyplane()?)
+            .args(arguments)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(2) && text.contains("Usage: "),
+            "{arguments:?}: {text}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_used_is_named() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("file");
+    fs::write(&file, "not a folder")?;
+    one_line(&refused(&file, &[]).await?, &["file", "--dir"])?;
+    one_line(
+        &refused(&file.join("below"), &[]).await?,
+        &["below", "--dir"],
+    )?;
+    ensure!(fs::read_to_string(&file)? == "not a folder");
+    // A folder of the system in which nobody can make anything, not even root.
+    one_line(
+        &refused(Path::new("/proc/polyplane"), &[]).await?,
+        &["/proc/polyplane", "--dir"],
+    )?;
+    // A folder where a file should be.
+    let data = folder.path().join("data");
+    used(&data).await?;
+    fs::remove_file(data.join("pki/ca.key"))?;
+    fs::create_dir(data.join("pki/ca.key"))?;
+    one_line(&refused(&data, &[]).await?, &["ca.key"])?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn keys_and_kubeconfigs_are_private_files() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &[]).await?;
+    create_plane(&server.root()?, "a").await?;
+    let mode =
+        |path: &Path| fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o777);
+    for name in ["", "pki", "store"] {
+        ensure!(
+            mode(&data.join(name))? == 0o700,
+            "the folder {name:?}: {:o}",
+            mode(&data.join(name))?
+        );
+    }
+    for name in ["kubeconfig", "pki/ca.key", "pki/admin.token"] {
+        ensure!(
+            mode(&data.join(name))? == 0o600,
+            "{name}: {:o}",
+            mode(&data.join(name))?
+        );
+    }
+    ensure!(server.stop().await?.success());
+    // Somebody opened a key to others: the server says so or closes it again.
+    fs::set_permissions(data.join("pki/ca.key"), fs::Permissions::from_mode(0o644))?;
+    fs::set_permissions(data.join("kubeconfig"), fs::Permissions::from_mode(0o644))?;
+    match Up::start(&data, &[]).await {
+        Ok(server) => {
+            ensure!(
+                mode(&data.join("pki/ca.key"))? == 0o600,
+                "the key is private again"
+            );
+            ensure!(
+                mode(&server.kubeconfig)? == 0o600,
+                "the kubeconfig is private again"
+            );
+        }
+        Err(error) => ensure!(error.to_string().contains("ca.key"), "{error:#}"),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_refused_and_left_as_it_is() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    used(&data).await?;
+    let db = data.join("store/db");
+    let good = fs::read(&db)?;
+    let half = good.len() / 2;
+    let zeroed: Vec<u8> = good[..half]
+        .iter()
+        .copied()
+        .chain(std::iter::repeat_n(0, good.len() - half))
+        .collect();
+    let mut flipped = good.clone();
+    for at in (half..good.len()).step_by(97) {
+        flipped[at] ^= 0x5a;
+    }
+    for (what, bytes) in [
+        ("cut", good[..half].to_vec()),
+        ("zeroed", zeroed),
+        ("flipped", flipped),
+    ] {
+        fs::write(&db, &bytes)?;
+        let output = refused(&data, &[]).await?;
+        one_line(&output, &["damaged", "backup"]).with_context(|| what.to_owned())?;
+        ensure!(fs::read(&db)? == bytes, "{what}: the file was changed");
+    }
+    fs::write(&db, &good)?;
+    let format = fs::read_to_string(data.join("store/format"))?;
+    fs::write(data.join("store/format"), "polyplane-store sled 99\n")?;
+    one_line(&refused(&data, &[]).await?, &["format 99", "newer"])?;
+    fs::write(data.join("store/format"), "something else")?;
+    one_line(&refused(&data, &[]).await?, &["damaged", "format"])?;
+    fs::write(data.join("store/format"), format)?;
+    // Given back what it had, it goes on with everything.
+    let server = Up::start(&data, &[]).await?;
+    let plane = Client::open(&server.plane("a")?).await?;
+    plane
+        .get(&format!("{CONFIG_MAPS}/kept"))
+        .await?
+        .expect(200)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn damaged_keys_are_refused_by_name() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    used(&data).await?;
+    for name in ["ca.crt", "ca.key", "admin.token"] {
+        let path = data.join("pki").join(name);
+        let good = fs::read(&path)?;
+        fs::write(&path, "")?;
+        one_line(&refused(&data, &[]).await?, &[name])?;
+        fs::write(&path, &good)?;
+    }
+    let server = Up::start(&data, &[]).await?;
+    ensure!(server.stop().await?.success());
+    Ok(())
+}
+
+#[tokio::test]
+async fn sigterm_finishes_what_is_under_way_and_ends_watches() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &[]).await?;
+    let endpoint = create_plane(&server.root()?, "a").await?;
+    let watcher = Client::open(&endpoint).await?;
+    let mut watch = watcher
+        .watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=0"))
+        .await?;
+    watch.expect().await?;
+    // A request whose body is half sent when the signal comes.
+    let mut slow =
+        polyplane_tests::connection::connect(&endpoint, Caller::Admin, Protocol::Http1).await?;
+    let body =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}}).to_string();
+    let (first, second) = body.split_at(body.len() / 2);
+    let head = format!(
+        "POST /clusters/a{CONFIG_MAPS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    slow.write_all(head.as_bytes()).await?;
+    // The server asks for the body once it has taken the request on.
+    let mut asked = [0; 25];
+    tokio::io::AsyncReadExt::read_exact(&mut slow, &mut asked).await?;
+    ensure!(
+        asked.starts_with(b"HTTP/1.1 100 Continue"),
+        "{}",
+        String::from_utf8_lossy(&asked)
+    );
+    slow.write_all(first.as_bytes()).await?;
+    server.terminate()?;
+    // It takes no new connection from now on.
+    while Client::open(&endpoint).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    slow.write_all(second.as_bytes()).await?;
+    let mut answer = Vec::new();
+    tokio::io::AsyncReadExt::read_to_end(&mut slow, &mut answer)
+        .await
+        .or_else(|error| {
+            // A peer that closes without the farewell of TLS has still answered.
+            (error.kind() == std::io::ErrorKind::UnexpectedEof)
+                .then_some(0)
+                .ok_or(error)
+        })?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    ensure!(answer.starts_with("HTTP/1.1 201 Created"), "{answer}");
+    let told = watch.until_end().await?;
+    ensure!(
+        told.iter().all(|event| event["type"] != "ERROR"),
+        "the watch ends without an error: {told:?}"
+    );
+    ensure!(server.ended().await?.success(), "it ends with 0");
+    let server = Up::start(&data, &[]).await?;
+    let plane = Client::open(&server.plane("a")?).await?;
+    plane
+        .get(&format!("{CONFIG_MAPS}/late"))
+        .await?
+        .expect(200)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_current_context_survives_planes_and_restarts() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &[]).await?;
+    let root = server.root()?;
+    create_plane(&root, "a").await?;
+    let plugin = |arguments: &[&str]| -> Result<Output> {
+        let mut command = std::process::Command::new(polyplane()?);
+        command
+            .arg("plane")
+            .args(arguments)
+            .env("KUBECONFIG", data.join("kubeconfig"));
+        Ok(command.output()?)
+    };
+    let used = plugin(&["use", "a"])?;
+    ensure!(
+        used.status.success(),
+        "{}",
+        String::from_utf8_lossy(&used.stderr)
+    );
+    let current = || -> Result<String> {
+        let config: Value = serde_saphyr::from_str(&fs::read_to_string(data.join("kubeconfig"))?)?;
+        Ok(config["current-context"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    };
+    ensure!(current()? == "a");
+    // Another plane is written into the file by the server; the choice stays.
+    create_plane(&root, "b").await?;
+    let has_context = |name: &str| server.kubeconfig.exists() && context_of(&data, name);
+    while !has_context("b") {
+        tokio::task::yield_now().await;
+    }
+    ensure!(current()? == "a");
+    server.kill().await?;
+    let server = Up::start(&data, &[]).await?;
+    ensure!(current()? == "a" && context_of(&data, "b"));
+    // A plane that is gone cannot stay the current one.
+    delete_plane(&server.root()?, "a").await?;
+    while context_of(&data, "a") {
+        tokio::task::yield_now().await;
+    }
+    ensure!(current()? == "root", "back to the root: {}", current()?);
+    Ok(())
+}
+
+fn context_of(data: &Path, name: &str) -> bool {
+    polyplane_tests::kubeconfig::Endpoint::from_kubeconfig(&data.join("kubeconfig"), Some(name))
+        .is_ok()
+}
+
+#[tokio::test]
+async fn what_is_in_memory_is_said_to_be_and_leaves_no_store() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &["--store", "memory"]).await?;
+    let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
+    let put = plane
+        .send(
+            Method::POST,
+            CONFIG_MAPS,
+            &json!({"metadata": {"name": "m"}}),
+        )
+        .await?;
+    put.expect(201)?;
+    ensure!(!data.join("store").exists(), "nothing on disk");
+    server.stop().await?;
+    let server = Up::start(&data, &["--store", "memory"]).await?;
+    ensure!(
+        Client::open(&server.plane("a")?)
+            .await?
+            .get(CONFIG_MAPS)
+            .await?
+            .status
+            == 404
+    );
+    Ok(())
+}

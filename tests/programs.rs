@@ -1,0 +1,254 @@
+//! Finds and starts the programs the tests run against.
+//!
+//! Owns child processes and their folders. What is started here is stopped when its value is
+//! dropped.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::connection::{Ask, Connection};
+use crate::golden::folder;
+use crate::kubeconfig::{Caller, Endpoint, Protocol};
+
+/// Where `ControlPlane` objects live in the root plane.
+const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
+/// The longest a server may take to become ready.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A running server and its folder.
+pub struct Server {
+    child: Child,
+    /// Holds the state; removed with the server.
+    folder: tempfile::TempDir,
+    /// The kubeconfig of the root plane, or of the reference.
+    pub kubeconfig: PathBuf,
+}
+
+impl Server {
+    /// Starts `polyplane up` in a new folder and waits until it is ready.
+    ///
+    /// # Errors
+    /// When the program is not there or does not become ready.
+    pub async fn start() -> Result<Self> {
+        let program = polyplane()?;
+        let folder = tempfile::tempdir()?;
+        let log = std::fs::File::create(folder.path().join("up.log"))?;
+        let child = Command::new(&program)
+            .arg("up")
+            .arg("--dir")
+            .arg(folder.path())
+            .args(["--listen", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let kubeconfig = folder.path().join("kubeconfig");
+        let mut server = Self {
+            child,
+            folder,
+            kubeconfig,
+        };
+        server.wait_until_ready().await?;
+        Ok(server)
+    }
+
+    /// Starts the reference: etcd, kube-apiserver and the controllers a scenario may rely on.
+    ///
+    /// # Errors
+    /// When a program is missing or the reference does not become ready.
+    pub async fn start_reference() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut child = Command::new(self::folder().join("reference-up"))
+            .arg("--dir")
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start tests/reference-up")?;
+        let output = child.stdout.take().context("the reference has no output")?;
+        let line = BufReader::new(output).lines().next();
+        let line = line.context("the reference did not start")??;
+        let kubeconfig = line
+            .trim()
+            .strip_prefix("KUBECONFIG=")
+            .context("no KUBECONFIG=")?;
+        let kubeconfig = PathBuf::from(kubeconfig);
+        let mut server = Self {
+            child,
+            folder,
+            kubeconfig,
+        };
+        server.wait_until_ready().await?;
+        Ok(server)
+    }
+
+    /// The folder with the server's state.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    async fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        while !ready(&self.kubeconfig).await {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended with {status}: {}", self.log());
+            }
+            if Instant::now() >= deadline {
+                bail!("not ready in {} s: {}", START_LIMIT.as_secs(), self.log());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("up.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGTERM first: the reference ends its own children only then. `kill` is a program of every
+        // POSIX system; signals have no safe call in std.
+        let pid = self.child.id().to_string();
+        let asked = Command::new("kill").arg(&pid).status();
+        let ended = asked.is_ok() && self.child.wait().is_ok();
+        if !ended {
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}
+
+/// The program under test: `POLYPLANE_BIN`, else the one cargo built beside this program.
+///
+/// # Errors
+/// When there is none; the error says how to build it.
+pub fn polyplane() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("POLYPLANE_BIN").filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        if path.is_file() {
+            return Ok(path);
+        }
+        bail!("POLYPLANE_BIN names {}, which is not there", path.display());
+    }
+    let own = std::env::current_exe()?;
+    let folders = own.ancestors().skip(1).take(3);
+    let profiles = folders.flat_map(|folder| {
+        let target = folder.parent().map(|target| target.join("release"));
+        [Some(folder.to_owned()), target].into_iter().flatten()
+    });
+    profiles
+        .map(|folder| folder.join("polyplane"))
+        .find(|path| path.is_file())
+        .context("no polyplane program: build it with `cargo build -p polyplane`")
+}
+
+async fn ready(kubeconfig: &Path) -> bool {
+    let Ok(endpoint) = Endpoint::from_kubeconfig(kubeconfig, None) else {
+        return false;
+    };
+    let Ok(connection) = Connection::open(&endpoint, Caller::Admin, Protocol::Http2).await else {
+        return false;
+    };
+    let ask = ask(Method::GET, "/readyz", &Value::Null);
+    connection
+        .send(ask)
+        .await
+        .is_ok_and(|answer| answer.status == 200)
+}
+
+/// A request with a JSON body, or with none for null.
+pub fn ask(method: Method, path: &str, body: &Value) -> Ask {
+    let (headers, body) = match body {
+        Value::Null => (Vec::new(), Bytes::new()),
+        body => (
+            vec![("content-type".to_owned(), "application/json".to_owned())],
+            Bytes::from(body.to_string()),
+        ),
+    };
+    Ask {
+        method,
+        path: path.to_owned(),
+        headers,
+        body,
+    }
+}
+
+/// Creates a control plane, waits until it is Ready and returns its endpoint.
+///
+/// # Errors
+/// When the root plane refuses, or the plane does not become Ready.
+pub async fn create_plane(root: &Endpoint, name: &str) -> Result<Endpoint> {
+    let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
+    let body = json!({
+        "apiVersion": "polyplane.dev/v1alpha1", "kind": "ControlPlane", "metadata": {"name": name},
+    });
+    let made = connection
+        .send(ask(Method::POST, CONTROL_PLANES, &body))
+        .await?;
+    if made.status != 201 {
+        bail!("no plane {name}: {}", String::from_utf8_lossy(&made.body));
+    }
+    let path = format!("{CONTROL_PLANES}/{name}");
+    let deadline = Instant::now() + START_LIMIT;
+    let mut seen = made.body;
+    while !is_ready(&seen) {
+        if Instant::now() >= deadline {
+            bail!(
+                "the plane {name} is not Ready: {}",
+                String::from_utf8_lossy(&seen)
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        seen = connection
+            .send(ask(Method::GET, &path, &Value::Null))
+            .await?
+            .body;
+    }
+    let base = root.base_path.trim_end_matches("/clusters/root").to_owned();
+    Ok(root.at_base_path(&format!("{base}/clusters/{name}")))
+}
+
+/// Asks the root plane to delete a control plane.
+///
+/// # Errors
+/// When the root plane cannot be reached.
+pub async fn delete_plane(root: &Endpoint, name: &str) -> Result<()> {
+    let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
+    let path = format!("{CONTROL_PLANES}/{name}");
+    connection
+        .send(ask(Method::DELETE, &path, &Value::Null))
+        .await?;
+    Ok(())
+}
+
+/// Whether a ControlPlane's JSON has the condition Ready with status True.
+pub fn is_ready(control_plane: &[u8]) -> bool {
+    let value: Value = serde_json::from_slice(control_plane).unwrap_or_default();
+    let conditions = value["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_plane_is_ready_by_its_condition_alone() {
+        let ready = br#"{"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#;
+        let deleting = br#"{"status":{"conditions":[{"type":"Deleting","status":"True"}]}}"#;
+        assert!(is_ready(ready));
+        assert!(!is_ready(deleting) && !is_ready(b"") && !is_ready(b"{}"));
+    }
+}

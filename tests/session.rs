@@ -1,0 +1,136 @@
+//! The beginning of a user's session with kubectl: a server, a plane, two kubeconfigs.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::kubectl::Kubectl;
+use crate::process::Up;
+
+/// A server with the plane `team-a`, and kubectl for both.
+pub struct Session {
+    /// Part of the session.
+    pub server: Up,
+    /// Part of the session.
+    pub folder: tempfile::TempDir,
+    /// Part of the session.
+    pub root: Kubectl,
+    /// Part of the session.
+    pub team: Kubectl,
+}
+
+/// The folder of the example manifests.
+///
+/// # Panics
+/// Never: the tests are a folder of the tree.
+pub fn manifests() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests
+        .parent()
+        .expect("the tests are a folder of the tree")
+        .join("examples/manifests")
+}
+
+/// The beginning of every session, as the issue writes it.
+///
+/// # Errors
+/// When a step of it fails.
+pub async fn begin() -> Result<Session> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &[]).await?;
+    let root = Kubectl::find(&server.kubeconfig, folder.path(), &data.join("bin"))?;
+    let plane = r#"{"apiVersion":"polyplane.dev/v1alpha1","kind":"ControlPlane","metadata":{"name":"team-a"}}"#;
+    let said = root.ok_with(&["apply", "-f", "-"], plane)?;
+    ensure!(
+        said == "controlplane.polyplane.dev/team-a created\n",
+        "{said}"
+    );
+    root.ok(&[
+        "wait",
+        "controlplane/team-a",
+        "--for=condition=Ready",
+        "--timeout=20s",
+    ])?;
+    let config = root.ok(&["plane", "kubeconfig", "team-a"])?;
+    let path = folder.path().join("team-a.kubeconfig");
+    fs::write(&path, config)?;
+    let team = root.with_kubeconfig(&path);
+    Ok(Session {
+        server,
+        folder,
+        root,
+        team,
+    })
+}
+
+/// As [`begin`], with the example manifests applied.
+///
+/// # Errors
+/// When a step of it fails.
+pub async fn with_manifests() -> Result<Session> {
+    let session = begin().await?;
+    session
+        .team
+        .ok(&["apply", "-f", &manifests().to_string_lossy()])?;
+    Ok(session)
+}
+
+/// Checks that a text contains all the words.
+///
+/// # Errors
+/// When one is missing.
+pub fn contains(text: &str, words: &[&str]) -> Result<()> {
+    for word in words {
+        ensure!(text.contains(word), "{word:?} is missing in:\n{text}");
+    }
+    Ok(())
+}
+
+/// Reads JSON.
+///
+/// # Errors
+/// When it is none.
+pub fn json_of(text: &str) -> Result<Value> {
+    serde_json::from_str(text).with_context(|| format!("no JSON: {text}"))
+}
+
+/// kubectl in the background, whose lines are read as they come.
+pub struct Following {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Following {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(kubectl: &Kubectl, arguments: &[&str]) -> Result<Self> {
+        let mut child = kubectl.command(arguments).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("no output")?;
+        Ok(Self {
+            child,
+            lines: BufReader::new(output).lines(),
+        })
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// When it has ended; kubectl's own time-out ends a wait that is in vain.
+    pub fn line(&mut self) -> Result<String> {
+        Ok(self.lines.next().context("kubectl ended")??)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
