@@ -1,14 +1,17 @@
 //! What the integration tests and the load generator share: reading a kubeconfig, talking HTTPS to
-//! the endpoint it names, finding and starting the programs under test, and the comparison harness
-//! (scenario, run, symbols, normalize, compare).
+//! the endpoint it names, finding and starting the programs under test, rendering the chart and
+//! reading what its Deployment asks for, and the comparison harness (scenario, run, symbols,
+//! normalize, compare).
 //!
 //! Invariant: nothing here knows the server's crates. An endpoint is an address and a credential,
 //! so the same code talks to a plane and to the reference.
 
+pub mod chart;
 pub mod client;
 pub mod compare;
 pub mod connection;
 pub mod cut;
+pub mod deployment;
 pub mod golden;
 pub mod kubeconfig;
 pub mod kubectl;
