@@ -173,7 +173,7 @@ impl Committer {
                     part.plane.clone().land(part, committed.revision);
                 }
             }
-            Err(CommitError::Refused { failed }) => refuse(parts, &askers, &failed),
+            Err(CommitError::Refused { failed, .. }) => refuse(parts, &askers, &failed),
             Err(CommitError::Rejected(rejection)) => {
                 for part in parts {
                     part.plane.clone().reject(part, &rejection);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{Committed, Compare, LeaseId, Op, RangeRequest, Revision, Store, Txn};
+use crate::{CommitError, Committed, Compare, LeaseId, Op, RangeRequest, Revision, Store, Txn};
 
 pub use model::model;
 
@@ -40,6 +40,8 @@ cases! {
         revisions_count_transactions_that_change_something,
         each_compare_holds_when_it_says,
         refusal_names_all_failed_compares_and_does_nothing,
+        refusal_tells_what_the_compared_keys_hold,
+        refusal_tells_of_commits_made_at_the_same_time,
         created_survives_puts_and_ends_with_delete,
         keys_are_bytes_in_byte_order,
         ranges_come_in_pages_of_one_cut,
@@ -109,6 +111,14 @@ fn txn(compares: Vec<Compare>, ops: Vec<Op>) -> Txn {
 async fn done(store: &Arc<dyn Store>, ops: Vec<Op>) -> Revision {
     let Committed { revision } = store.commit(txn(Vec::new(), ops)).await.expect("committed");
     revision
+}
+
+/// The failed compares of a commit that must have been refused.
+fn refused(result: Result<Committed, CommitError>) -> Vec<usize> {
+    match result {
+        Err(CommitError::Refused { failed, .. }) => failed,
+        other => panic!("not refused: {other:?}"),
+    }
 }
 
 /// All keys and values of a store, as texts, read in one go.

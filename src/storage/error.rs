@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::store::Revision;
+use crate::store::{KeyValue, Revision};
 
 /// Why a transaction was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +13,11 @@ pub enum CommitError {
     Refused {
         /// Indexes of all compares that did not hold, ascending, at least one.
         failed: Vec<usize>,
+        /// The newest revision when the compares were tested.
+        at: Revision,
+        /// What each compared key held at that revision, by index into [`crate::Txn::compares`];
+        /// `None` for an absent one. So the caller learns who was faster without a read.
+        found: Vec<Option<KeyValue>>,
     },
     /// Final: nothing was done and nothing will be.
     #[error("the transaction was rejected")]

@@ -40,7 +40,8 @@ pub enum CommitFault {
     HangNotApplied,
 }
 
-/// What happens to a read: a get, a range, a history, a revision or the start of a watch.
+/// What happens to a read: a get, a range, a history, a revision, the start of a watch or a request
+/// for progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadFault {
     /// It is done after this time.
@@ -195,6 +196,22 @@ impl FaultyStore {
         }
     }
 
+    /// Refuses with what the keys hold now. They are read one after the other, so the revision is
+    /// that of the last read.
+    async fn refuse(&self, txn: &Txn, failed: Vec<usize>) -> Result<Committed, CommitError> {
+        let unread =
+            |error| CommitError::Unknown(format!("refused by plan, but a read failed: {error}"));
+        let mut at = self.inner.revision().await.map_err(unread)?;
+        let mut found = Vec::with_capacity(txn.compares.len());
+        for compare in &txn.compares {
+            let read = self.inner.get(compare.key()).await;
+            let (read_at, key_value) = read.map_err(unread)?;
+            at = read_at;
+            found.push(key_value);
+        }
+        Err(CommitError::Refused { failed, at, found })
+    }
+
     async fn before_read(&self) -> Result<(), ReadError> {
         match self.plan.read_fault() {
             None => Ok(()),
@@ -226,7 +243,7 @@ impl Store for FaultyStore {
                 tokio::time::sleep(by).await;
                 result
             }
-            Some(CommitFault::Refuse(failed)) => Err(CommitError::Refused { failed }),
+            Some(CommitFault::Refuse(failed)) => self.refuse(&txn, failed).await,
             Some(CommitFault::Reject(rejection)) => Err(CommitError::Rejected(rejection)),
             Some(CommitFault::UnknownApplied) => {
                 let _ = self.inner.commit(txn).await;
@@ -277,6 +294,11 @@ impl Store for FaultyStore {
         watches.retain(|watch| !watch.is_gone());
         watches.push(watch.sender());
         Ok(watch)
+    }
+
+    async fn request_progress(&self) -> Result<(), ReadError> {
+        self.before_read().await?;
+        self.inner.request_progress().await
     }
 
     async fn revision(&self) -> Result<Revision, ReadError> {

@@ -186,6 +186,17 @@ impl State {
             .filter(|version| version.value.is_some())
     }
 
+    fn find(&self, key: &[u8]) -> Option<KeyValue> {
+        let version = self.newest(key)?;
+        Some(KeyValue {
+            key: Bytes::copy_from_slice(key),
+            value: version.value.clone().unwrap_or_default(),
+            created: version.created,
+            modified: version.modified,
+            lease: version.lease,
+        })
+    }
+
     fn stamp(&self, key: &[u8]) -> Option<Stamp> {
         let version = self.newest(key)?;
         Some(Stamp {
@@ -201,7 +212,12 @@ impl State {
             .map(|(index, _)| index)
             .collect();
         if !failed.is_empty() {
-            return Err(CommitError::Refused { failed });
+            let found = txn.compares.iter().map(|compare| self.find(compare.key()));
+            return Err(CommitError::Refused {
+                failed,
+                at: self.head,
+                found: found.collect(),
+            });
         }
         for op in &txn.ops {
             if let Op::Put {
@@ -421,14 +437,7 @@ impl Store for MemoryStore {
 
     async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError> {
         let state = self.open_state()?;
-        let found = state.newest(key).map(|version| KeyValue {
-            key: Bytes::copy_from_slice(key),
-            value: version.value.clone().unwrap_or_default(),
-            created: version.created,
-            modified: version.modified,
-            lease: version.lease,
-        });
-        Ok((state.head, found))
+        Ok((state.head, state.find(key)))
     }
 
     async fn history(

@@ -334,6 +334,13 @@ pub trait Store: Send + Sync + 'static {
         after: Revision,
     ) -> Result<StoreWatch, ReadError>;
 
+    /// Has every open watch tell its progress soon: a batch, with or without events, whose
+    /// revision is not older than the newest one at the call. Does nothing where watches do so by
+    /// themselves.
+    async fn request_progress(&self) -> Result<(), ReadError> {
+        Ok(())
+    }
+
     /// The newest revision, linearizable.
     async fn revision(&self) -> Result<Revision, ReadError>;
 

@@ -111,7 +111,15 @@ async fn faults_do_what_they_say() {
     ));
     assert_eq!(value(&store).await, Some("1".into()), "not yet");
     let refused = store.commit(put("4")).await;
-    assert_eq!(refused, Err(CommitError::Refused { failed: vec![3] }));
+    let at = Revision(1);
+    assert_eq!(
+        refused,
+        Err(CommitError::Refused {
+            failed: vec![3],
+            at,
+            found: vec![],
+        })
+    );
     store.commit(put("5")).await.expect("no fault is left");
     assert_eq!(
         store.apply_late().await,

@@ -197,6 +197,7 @@ pub(super) async fn watch_tells_progress_without_events(store: Arc<dyn Store>) {
         .await
         .expect("a watch");
     let last = done(&store, vec![put("b", "1")]).await;
+    store.request_progress().await.expect("asked");
     assert_eq!(
         told(&mut watch, last).await,
         [],

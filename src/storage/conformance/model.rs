@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::{
-    CommitError, Committed, Compare, Op, RangeRequest, ReadError, Revision, Store, StoreEvent, Txn,
+    CommitError, Committed, Compare, KeyValue, Op, RangeRequest, ReadError, Revision, Store,
+    StoreEvent, Txn,
 };
 
 /// Keys that escape, order and nest badly.
@@ -85,6 +86,17 @@ impl Model {
         found
     }
 
+    fn key_value(&self, key: &Bytes) -> Option<KeyValue> {
+        let (value, created, modified) = self.find(key, self.head)?;
+        Some(KeyValue {
+            key: key.clone(),
+            value,
+            created: Revision(created),
+            modified: Revision(modified),
+            lease: None,
+        })
+    }
+
     fn compare(&self, (kind, key, choice): (u8, usize, u8)) -> (Compare, bool) {
         let found = self.find(KEYS[key], self.head);
         let key = Bytes::from_static(KEYS[key]);
@@ -147,10 +159,13 @@ impl Model {
         }
         let holding = compares.iter().enumerate().filter(|(_, (_, holds))| !holds);
         let failed: Vec<usize> = holding.map(|(index, _)| index).collect();
+        let compared: Vec<Bytes> = compares.iter().map(|(c, _)| c.key().clone()).collect();
         txn.compares = compares.into_iter().map(|(compare, _)| compare).collect();
         let result = store.commit(txn).await;
         if !failed.is_empty() {
-            assert_eq!(result, Err(CommitError::Refused { failed }));
+            let found = compared.iter().map(|key| self.key_value(key)).collect();
+            let at = Revision(self.head);
+            assert_eq!(result, Err(CommitError::Refused { failed, at, found }));
             return;
         }
         self.head += u64::from(!events.is_empty());

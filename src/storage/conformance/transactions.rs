@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{all, delete, done, key, put, txn};
+use super::{all, delete, done, key, put, put_leased, refused, txn};
 use crate::{
-    CommitError, Committed, Compare, Fields, RangeRequest, ReadError, Rejection, Revision, Store,
-    prefix_end,
+    CommitError, Committed, Compare, Fields, KeyValue, RangeRequest, ReadError, Rejection,
+    Revision, Store, prefix_end,
 };
 
 pub(super) async fn revisions_count_transactions_that_change_something(store: Arc<dyn Store>) {
@@ -112,10 +113,7 @@ pub(super) async fn each_compare_holds_when_it_says(store: Arc<dyn Store>) {
         let result = store.commit(txn(vec![compare.clone()], vec![])).await;
         match expected {
             true => assert_eq!(result, Ok(Committed { revision: modified }), "{compare:?}"),
-            false => {
-                let refused = CommitError::Refused { failed: vec![0] };
-                assert_eq!(result, Err(refused), "{compare:?}");
-            }
+            false => assert_eq!(refused(result), [0], "{compare:?}"),
         }
     }
 }
@@ -138,12 +136,101 @@ pub(super) async fn refusal_names_all_failed_compares_and_does_nothing(store: Ar
     let result = store
         .commit(txn(compares, vec![put("a", "2"), delete("b")]))
         .await;
-    assert_eq!(result, Err(CommitError::Refused { failed: vec![0, 2] }));
+    assert_eq!(refused(result), [0, 2]);
     assert_eq!(
         all(&store).await,
         [("a".into(), "1".into()), ("b".into(), "1".into())]
     );
     assert_eq!(store.revision().await.expect("read"), at);
+}
+
+pub(super) async fn refusal_tells_what_the_compared_keys_hold(store: Arc<dyn Store>) {
+    let lease = store
+        .lease_grant(Duration::from_secs(600))
+        .await
+        .expect("a lease");
+    let created = done(&store, vec![put("a", "1"), put("gone", "1")]).await;
+    let modified = done(&store, vec![put("a", "2"), delete("gone")]).await;
+    let leased = done(&store, vec![put_leased("b", lease)]).await;
+    let at = done(&store, vec![put("large", vec![b'x'; 100_000])]).await;
+    let compares = vec![
+        Compare::Present { key: key("a") },
+        Compare::Present { key: key("gone") },
+        Compare::Absent { key: key("b") },
+        Compare::Absent { key: key("never") },
+        Compare::Absent { key: key("large") },
+        Compare::Present { key: key("a") },
+    ];
+    let result = store.commit(txn(compares, vec![put("c", "1")])).await;
+    let Err(CommitError::Refused {
+        failed,
+        at: told,
+        found,
+    }) = result
+    else {
+        panic!("not refused: {result:?}");
+    };
+    assert_eq!(failed, [1, 2, 4]);
+    assert_eq!(told, at);
+    let a = KeyValue {
+        key: key("a"),
+        value: key("2"),
+        created,
+        modified,
+        lease: None,
+    };
+    let b = KeyValue {
+        key: key("b"),
+        value: key("leased"),
+        created: leased,
+        modified: leased,
+        lease: Some(lease),
+    };
+    let large = KeyValue {
+        key: key("large"),
+        value: vec![b'x'; 100_000].into(),
+        created: at,
+        modified: at,
+        lease: None,
+    };
+    let wanted = [Some(a.clone()), None, Some(b), None, Some(large), Some(a)];
+    assert_eq!(found, wanted);
+}
+
+pub(super) async fn refusal_tells_of_commits_made_at_the_same_time(store: Arc<dyn Store>) {
+    done(&store, vec![put("k", "")]).await;
+    let mut racers = Vec::new();
+    for racer in 0..32 {
+        let store = Arc::clone(&store);
+        racers.push(tokio::spawn(async move {
+            let compare = Compare::Absent { key: key("k") };
+            let lost = store.commit(txn(vec![compare], vec![])).await;
+            let won = done(&store, vec![put("k", format!("{racer}"))]).await;
+            (racer, lost, won)
+        }));
+    }
+    let mut puts = Vec::new();
+    let mut told = Vec::new();
+    for racer in racers {
+        let (racer, lost, won) = racer.await.expect("the racer ends");
+        puts.push((won, format!("{racer}")));
+        let Err(CommitError::Refused { at, mut found, .. }) = lost else {
+            panic!("not refused: {lost:?}");
+        };
+        told.push((at, found.remove(0).expect("k is always there")));
+    }
+    for (at, found) in told {
+        assert!(at >= found.modified);
+        let newer = |revision| revision > found.modified && revision <= at;
+        assert!(
+            !puts.iter().any(|(revision, _)| newer(*revision)),
+            "the newest at {at} is told"
+        );
+        let put = puts
+            .iter()
+            .find(|(revision, _)| *revision == found.modified);
+        assert_eq!(put.map_or("", |(_, value)| value), found.value);
+    }
 }
 
 pub(super) async fn created_survives_puts_and_ends_with_delete(store: Arc<dyn Store>) {
@@ -469,9 +556,7 @@ pub(super) async fn concurrent_compares_let_one_win(store: Arc<dyn Store>) {
         for racer in racers {
             match racer.await.expect("the racer ends") {
                 (racer, Ok(committed)) => winners.push((racer, committed.revision)),
-                (_, Err(error)) => {
-                    assert_eq!(error, CommitError::Refused { failed: vec![0] });
-                }
+                (_, refusal) => assert_eq!(refused(refusal), [0]),
             }
         }
         assert_eq!(winners.len(), 1, "one wins");

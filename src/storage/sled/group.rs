@@ -9,7 +9,7 @@ use super::layout::{self, HEAD_KEY, Head, NewVersion};
 use super::scan::{self, ScanError, Version};
 use super::writer::{Job, Work, Writer};
 use crate::error::{CommitError, Rejection};
-use crate::store::{Committed, LeaseId, Op, Revision, StoreEvent, Txn};
+use crate::store::{Committed, KeyValue, LeaseId, Op, Revision, StoreEvent, Txn};
 use crate::txn::{Stamp, holds};
 
 /// The newest version of a key that is there.
@@ -69,8 +69,9 @@ pub(super) struct Group {
     pub(super) garbage: Vec<Garbage>,
     /// Per revision what watchers are told.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
-    /// Values put by this group that a watcher will want as previous ones.
-    values: HashMap<Bytes, Bytes>,
+    /// Values put by this group, which the tree does not have yet, with their leases: for watchers
+    /// that want them as previous ones and for refusals.
+    values: HashMap<Bytes, (Bytes, Option<LeaseId>)>,
     pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
     pub(super) ended: Vec<LeaseId>,
     pub(super) answers: Vec<(Job, Result<Committed, CommitError>)>,
@@ -156,7 +157,7 @@ struct Prepared {
     garbage: Vec<Garbage>,
     checksums: Vec<u64>,
     events: Vec<StoreEvent>,
-    values: Vec<(Bytes, Option<Bytes>)>,
+    values: Vec<(Bytes, Option<(Bytes, Option<LeaseId>)>)>,
     attached: Vec<(Bytes, Option<LeaseId>)>,
 }
 
@@ -170,7 +171,7 @@ impl Writer {
     ) -> Result<Committed, CommitError> {
         match work {
             Work::Txn(txn) => {
-                self.test(db, txn)?;
+                self.test(db, group, txn)?;
                 self.check_leases(group, txn)?;
                 self.add(db, group, &txn.ops)?;
             }
@@ -186,7 +187,7 @@ impl Writer {
         })
     }
 
-    fn test(&mut self, db: &sled::Db, txn: &Txn) -> Result<(), CommitError> {
+    fn test(&mut self, db: &sled::Db, group: &Group, txn: &Txn) -> Result<(), CommitError> {
         let mut failed = Vec::new();
         for (index, compare) in txn.compares.iter().enumerate() {
             let found = self.newest(db, compare.key())?.map(|live| live.stamp);
@@ -195,10 +196,42 @@ impl Writer {
             }
         }
         if failed.is_empty() {
-            Ok(())
-        } else {
-            Err(CommitError::Refused { failed })
+            return Ok(());
         }
+        let mut found = Vec::with_capacity(txn.compares.len());
+        for compare in &txn.compares {
+            found.push(self.find(db, group, compare.key())?);
+        }
+        Err(CommitError::Refused {
+            failed,
+            at: Revision(group.head.revision),
+            found,
+        })
+    }
+
+    /// What a key holds, the group's own puts included.
+    fn find(
+        &mut self,
+        db: &sled::Db,
+        group: &Group,
+        key: &Bytes,
+    ) -> Result<Option<KeyValue>, CommitError> {
+        let Some(Live { stamp, .. }) = self.newest(db, key)? else {
+            return Ok(None);
+        };
+        if let Some((value, lease)) = group.values.get(key) {
+            return Ok(Some(KeyValue {
+                key: key.clone(),
+                value: value.clone(),
+                created: stamp.created,
+                modified: stamp.modified,
+                lease: *lease,
+            }));
+        }
+        guarded(|| match scan::newest(db, key, stamp.modified.0)? {
+            Some(version) => Ok(version.value()?.map(|value| version.key_value(value))),
+            None => Ok(None),
+        })
     }
 
     fn check_leases(&self, group: &Group, txn: &Txn) -> Result<(), CommitError> {
@@ -295,18 +328,18 @@ impl Writer {
         if self.hub.wants(key) {
             let previous = match (&old, group.values.get(key)) {
                 (None, _) => None,
-                (Some(_), Some(value)) => Some(value.clone()),
+                (Some(_), Some((value, _))) => Some(value.clone()),
                 (Some(live), None) => read_value(db, key, live.stamp.modified.0)?,
             };
-            let (key, value) = (key.clone(), value.cloned());
-            out.values.push((key.clone(), value.clone()));
             out.events.push(StoreEvent {
                 revision: Revision(revision),
-                key,
-                value,
+                key: key.clone(),
+                value: value.cloned(),
                 previous,
             });
         }
+        let put = value.map(|value| (value.clone(), lease));
+        out.values.push((key.clone(), put));
         if let Some(old) = &old {
             out.garbage.push(old.garbage(&stem, revision));
         }

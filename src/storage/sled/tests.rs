@@ -367,10 +367,9 @@ async fn full_disk_rejects_writes_answers_reads_and_recovers() {
             ops: vec![],
         })
         .await;
-    assert_eq!(
-        refused,
-        Err(CommitError::Refused { failed: vec![0] }),
-        "tests go on"
+    assert!(
+        matches!(&refused, Err(CommitError::Refused { failed, .. }) if *failed == [0]),
+        "tests go on: {refused:?}"
     );
     disk.full.store(false, Ordering::SeqCst);
     let next = store.commit(put("k", "3")).await.expect("committed");
