@@ -7,8 +7,17 @@
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
+mod birth;
 mod layers;
+mod options;
+mod peers;
 mod planes;
 
+pub use birth::{Birth, DirectoryKey};
 pub use layers::Layers;
-pub use planes::{Birth, DeleteError, Planes, PlanesOptions, StartError, WakeError};
+pub use options::{Place, ReplicaOptions};
+pub use peers::{
+    Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
+};
+pub use planes::{DeleteError, Planes, PlanesOptions, StartError, WakeError};
+pub use polyplane_ring::{Member, Pin};

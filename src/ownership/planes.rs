@@ -3,13 +3,16 @@
 //! A plane that nobody uses is a row of the root plane and nothing else: no task, no timer, no
 //! entry here. One sweep for all planes puts those to sleep that were left alone.
 
+use crate::birth::Birth;
 use crate::layers::Layers;
+use crate::options::Place;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
     Base, CommitGuard, Committer, Ended, Index, LayerHash, LayerLink, LogBounds, OpenError, Plane,
     PlaneParams, PlaneRecord, ShelfError, SoleHolder, Version, delete_range, uid_seed,
 };
+use polyplane_ring::{Member, Pin};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -25,23 +28,6 @@ const ROOT_KEY: &str = "root";
 const SECRET_KEY: &str = "secret";
 const SECRET_BYTES: usize = 32;
 const FENCE_PREFIX: &str = "fence/";
-
-/// What is known of a plane's birth: all that opening it needs beside the store.
-#[derive(Debug, Clone)]
-pub struct Birth {
-    /// Its id, never used again.
-    pub id: String,
-    /// What is added to the store's revisions.
-    pub base: u64,
-    /// The layer it was born with.
-    pub layer: LayerHash,
-    /// The version of its directory record's first put.
-    pub born: Version,
-    /// The time of that put, RFC 3339.
-    pub born_at: String,
-    /// What fills the layer.
-    pub params: BTreeMap<String, String>,
-}
 
 /// How planes are served.
 #[derive(Clone)]
@@ -85,6 +71,9 @@ pub enum WakeError {
     /// It is being deleted.
     #[error("the control plane is being deleted")]
     Deleted,
+    /// It is not to be served here: it is, or is to be, this member's. None if nobody is known.
+    #[error("the control plane is another replica's")]
+    Moved(Option<Box<Member>>),
 }
 
 /// Why a plane's range could not be removed.
@@ -201,7 +190,14 @@ impl Planes {
             born,
             born_at,
             params,
+            directory: None,
+            pin: Pin::Anywhere,
         }
+    }
+
+    /// Where a plane is. Asks nobody. The only replica of a store has all of them.
+    pub fn place(&self, _birth: &Birth) -> Place {
+        Place::Here
     }
 
     /// A plane that is awake.

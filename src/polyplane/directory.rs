@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::{Str, json};
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::control_plane::{self, GROUP, RESOURCE};
-use polyplane_ownership::{Birth, Planes, WakeError};
+use polyplane_ownership::{Birth, Pin, Planes, WakeError};
 use polyplane_plane::{Flags, Key, LayerHash, ObjectRef, Prefix, Start};
 use polyplane_registry::{KindTable, PlaneSettings, Tenant};
 use std::collections::{BTreeMap, HashMap};
@@ -111,6 +111,8 @@ impl World {
                 .ok_or(Missing::NotFound)?,
             born_at: text(&["metadata", "creationTimestamp"]).unwrap_or_default(),
             params: self.params.clone(),
+            directory: None,
+            pin: Pin::Anywhere,
         };
         let name = object.key().name().into();
         Ok(Arc::new(Located {

@@ -1,0 +1,70 @@
+//! What a replica is told about itself before it joins the ring, and where a plane is.
+
+use polyplane_fencing::LeaseTerms;
+use polyplane_ring::{Member, PeerAddress, ReplicaId, Weight, Zone};
+use std::time::Duration;
+
+/// What a replica says of itself, and how it lives.
+#[derive(Debug, Clone)]
+pub struct ReplicaOptions {
+    /// Its name, unique in the ring; a newcomer of the same name ends its predecessor's life.
+    pub id: ReplicaId,
+    /// Where peers reach it.
+    pub address: PeerAddress,
+    /// Its failure domain, where known.
+    pub zone: Option<Zone>,
+    /// Its share of the planes.
+    pub weight: Weight,
+    /// How long its member key outlives its last renewal. Renewed at a third of it.
+    pub member_ttl: Duration,
+    /// R and the margin. They must be those of the store's record, or the replica does not join.
+    pub terms: LeaseTerms,
+    /// The level of this binary: it joins only a store whose floor is not above it.
+    pub level: u32,
+    /// How long all members must have reached a level before the store's floor follows.
+    pub raise_floor_after: Duration,
+    /// History older than this is compacted by the root's owner.
+    pub history: Duration,
+}
+
+impl ReplicaOptions {
+    /// The level of this binary: one more whenever an older one could no longer read the store.
+    pub const LEVEL: u32 = 1;
+
+    /// A replica of this name and address, everything else as it is by default.
+    #[must_use]
+    pub fn new(id: ReplicaId, address: PeerAddress) -> Self {
+        Self {
+            id,
+            address,
+            zone: None,
+            weight: Weight::default(),
+            member_ttl: Duration::from_secs(3),
+            terms: LeaseTerms::default(),
+            level: Self::LEVEL,
+            raise_floor_after: Duration::from_secs(3600),
+            history: Duration::from_secs(300),
+        }
+    }
+
+    /// The one replica of a store that only this process has open. Nobody could take its place, so
+    /// its member key outlives any suspend of the machine.
+    #[must_use]
+    pub fn alone(id: ReplicaId, address: PeerAddress) -> Self {
+        Self {
+            member_ttl: Duration::from_secs(10 * 365 * 24 * 3600),
+            ..Self::new(id, address)
+        }
+    }
+}
+
+/// Where a plane is, as far as this replica knows without asking anybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Here, or this replica is to take it.
+    Here,
+    /// At this member, or it is to take it.
+    There(Member),
+    /// There is no member at all in the view.
+    Nobody,
+}

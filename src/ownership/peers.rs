@@ -1,0 +1,229 @@
+//! What replicas say to each other about planes: the messages, and the two traits they travel by.
+//!
+//! Owns the vocabulary; must not know sockets, certificates or encodings beyond serde. A message is
+//! small and goes as JSON; only [`PeerRequest::payload`] is large and goes as it is. Nothing said
+//! here is proof of anything: a peer's word is acted on only through the fence in the store.
+
+use crate::birth::Birth;
+use async_trait::async_trait;
+use bytes::Bytes;
+use polyplane_fencing::{Holder, Incarnation};
+use polyplane_ring::{InvalidName, Member, ReplicaId};
+use serde::{Deserialize, Serialize};
+
+/// The way to other replicas.
+#[async_trait]
+pub trait Peers: Send + Sync + 'static {
+    /// Sends a request to a member and waits for its reply. Every call has a deadline of its own
+    /// beside the transport's, so a call may be dropped at any time.
+    ///
+    /// # Errors
+    /// See [`PeerError`]. The request may have been handled nevertheless, unless it was refused.
+    async fn call(&self, to: &Member, request: PeerRequest) -> Result<PeerReply, PeerError>;
+}
+
+/// Who answers other replicas.
+#[async_trait]
+pub trait PeerHandler: Send + Sync + 'static {
+    /// Handles one request. `from` is who the peer's certificate says it is.
+    async fn handle(&self, from: &ReplicaId, request: PeerRequest) -> PeerReply;
+}
+
+/// One request to a peer.
+#[derive(Debug, Clone)]
+pub struct PeerRequest {
+    /// What is asked.
+    pub message: PeerMessage,
+    /// The exported plane of [`PeerMessage::State`]; empty for all others.
+    pub payload: Bytes,
+}
+
+impl PeerRequest {
+    /// Bytes of a payload at most; a plane that is larger is loaded from the store.
+    pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
+}
+
+impl From<PeerMessage> for PeerRequest {
+    fn from(message: PeerMessage) -> Self {
+        Self {
+            message,
+            payload: Bytes::new(),
+        }
+    }
+}
+
+/// What a replica asks of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "kind",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum PeerMessage {
+    /// Are you there?
+    Ping {
+        /// The number of the asker's view.
+        view: u64,
+    },
+    /// Let go of a plane that you hold and I am to own.
+    HandOver {
+        /// The plane.
+        birth: Birth,
+        /// Who takes it.
+        taker: Life,
+        /// The number of the view that says so. Whoever has the older one catches up first.
+        view: u64,
+    },
+    /// The state of a plane that is about to be released to you; the payload is its export. Used
+    /// only if the fence is then taken from Released with exactly this head.
+    State {
+        /// The plane's id.
+        plane: String,
+        /// The revision of its last commit.
+        head: u64,
+    },
+    /// A plane's fence is released for you, and the plane was in use: take it.
+    Take {
+        /// The plane.
+        birth: Birth,
+        /// The number of the view that designates you.
+        view: u64,
+    },
+    /// Delete a plane that you hold.
+    Delete {
+        /// The plane.
+        birth: Birth,
+    },
+    /// How much do you hold?
+    Load,
+}
+
+/// What a replica answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "kind",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum PeerReply {
+    /// To a ping.
+    Pong {
+        /// The number of the answerer's view.
+        view: u64,
+    },
+    /// It is done: the fence says Released or Deleted, the state was taken in, the plane is
+    /// being taken.
+    Done,
+    /// The plane stays: this replica is designated in its view.
+    Kept {
+        /// That view's number.
+        view: u64,
+    },
+    /// The fence is not this replica's: read it again.
+    NotHeld,
+    /// Not now: too much of this kind is under way. Ask again a little later.
+    Busy,
+    /// It was tried and did not succeed; asking again is safe.
+    Failed {
+        /// What went wrong, for people.
+        reason: String,
+    },
+    /// To [`PeerMessage::Load`].
+    Load {
+        /// Planes held.
+        owned: usize,
+        /// Planes in memory.
+        awake: usize,
+    },
+}
+
+/// Why a call has no reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// The connections were reset and a new one was refused: nobody listens there. Nothing was
+    /// handled.
+    #[error("the peer refuses connections")]
+    Refused,
+    /// No reply in time, or no connection in time.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// Anything else: a certificate, a broken message, an answer that means nothing.
+    #[error("the peer could not be asked: {0}")]
+    Failed(String),
+}
+
+/// One life of one replica, as messages and records name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Life {
+    /// The replica's name.
+    pub replica: String,
+    /// The revision that created its member key.
+    pub incarnation: u64,
+}
+
+impl From<&Holder> for Life {
+    fn from(holder: &Holder) -> Self {
+        Self {
+            replica: holder.replica.as_str().to_owned(),
+            incarnation: holder.incarnation.get(),
+        }
+    }
+}
+
+impl TryFrom<&Life> for Holder {
+    type Error = InvalidName;
+
+    fn try_from(life: &Life) -> Result<Self, InvalidName> {
+        Ok(Self {
+            replica: life.replica.parse()?,
+            incarnation: Incarnation::new(life.incarnation),
+        })
+    }
+}
+
+/// The peers of a replica that has none: one process, one replica.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoPeers;
+
+#[async_trait]
+impl Peers for NoPeers {
+    async fn call(&self, _to: &Member, _request: PeerRequest) -> Result<PeerReply, PeerError> {
+        Err(PeerError::Failed("this replica has no peers".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::birth::DirectoryKey;
+    use polyplane_plane::{LayerHash, Version};
+    use polyplane_ring::Pin;
+    use polyplane_storage::Revision;
+
+    #[test]
+    fn a_message_survives_its_encoding() {
+        let birth = Birth {
+            id: "team-a".to_owned(),
+            base: 3,
+            layer: LayerHash("h".to_owned()),
+            born: Version::from_raw(770),
+            born_at: "2026-01-01T00:00:00Z".to_owned(),
+            params: [("CA".to_owned(), "x".to_owned())].into(),
+            directory: Some(DirectoryKey {
+                key: Bytes::from_static(b"p/root/o/x/y"),
+                created: Revision(3),
+            }),
+            pin: Pin::Replica("polyplane-1".parse().expect("a replica id")),
+        };
+        let taker = Life {
+            replica: "polyplane-0".to_owned(),
+            incarnation: 7,
+        };
+        let view = 9;
+        let message = PeerMessage::HandOver { birth, taker, view };
+        let text = serde_json::to_string(&message).expect("plain data");
+        let back: PeerMessage = serde_json::from_str(&text).expect("its own encoding");
+        assert_eq!(back, message);
+    }
+}
