@@ -9,9 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use polyplane_storage::{CommitError, Compare, Limits, Op, Rejection, Revision, Store, Txn};
-use tokio::time::Instant;
+use polyplane_storage::{
+    CommitError, Compare, KeyValue, Limits, Op, Rejection, Revision, Store, Txn,
+};
 
+use crate::guard::{PartOutcome, Permit};
 use crate::intern::Interner;
 use crate::layer::RenderCache;
 use crate::plane::Plane;
@@ -164,18 +166,23 @@ impl Committer {
     }
 
     async fn commit(self: &Arc<Self>, batch: Batch) {
-        let sent = Instant::now();
         let Batch { txn, parts, askers } = batch;
+        let keys: Vec<Bytes> = txn.compares.iter().map(|c| c.key().clone()).collect();
         match self.store.commit(txn).await {
             Ok(committed) => {
                 for part in parts {
-                    part.plane.guard().proven(sent);
+                    let outcome = PartOutcome::Applied(committed.revision);
+                    part.plane.guard().done(outcome);
                     part.plane.clone().land(part, committed.revision);
                 }
             }
-            Err(CommitError::Refused { failed, .. }) => refuse(parts, &askers, &failed),
+            Err(CommitError::Refused { failed, at, found }) => {
+                let found: Vec<_> = keys.into_iter().zip(found).collect();
+                refuse(parts, &askers, &failed, at, &found);
+            }
             Err(CommitError::Rejected(rejection)) => {
                 for part in parts {
+                    part.plane.guard().done(PartOutcome::Rejected);
                     part.plane.clone().reject(part, &rejection);
                 }
             }
@@ -204,16 +211,28 @@ impl Drop for EndWithPanic {
 }
 
 /// Some compares did not hold: the planes they stand for are lost, the others go again.
-fn refuse(parts: Vec<Part>, askers: &[Vec<usize>], failed: &[usize]) {
+fn refuse(
+    parts: Vec<Part>,
+    askers: &[Vec<usize>],
+    failed: &[usize],
+    at: Revision,
+    found: &[(Bytes, Option<KeyValue>)],
+) {
     let lost: Vec<usize> = failed
         .iter()
         .filter_map(|compare| askers.get(*compare))
         .flatten()
         .copied()
         .collect();
-    for (at, part) in parts.into_iter().enumerate() {
+    for (number, part) in parts.into_iter().enumerate() {
         let plane = Arc::clone(&part.plane);
-        if lost.contains(&at) {
+        let asked = askers.iter().zip(found);
+        let own = asked.filter(|(askers, _)| askers.contains(&number));
+        plane.guard().done(PartOutcome::Refused {
+            at,
+            found: own.map(|(_, found)| found.clone()).collect(),
+        });
+        if lost.contains(&number) {
             plane.lose(part);
         } else if lost.is_empty() {
             let reason = Rejection::Malformed("a compare nobody asked for was refused".into());
@@ -224,7 +243,8 @@ fn refuse(parts: Vec<Part>, askers: &[Vec<usize>], failed: &[usize]) {
     }
 }
 
-/// Encodes the parts into one transaction. Planes that have lost their fence fall out.
+/// Encodes the parts into one transaction. Planes that have lost their fence, or have to wait for
+/// it, fall out.
 fn build(parts: Vec<Part>) -> Batch {
     let mut batch = Batch {
         txn: Txn::default(),
@@ -233,9 +253,16 @@ fn build(parts: Vec<Part>) -> Batch {
     };
     let mut index: usize = 0;
     for mut part in parts {
-        let Some(compares) = part.plane.guard().compares() else {
-            part.plane.clone().lose(part);
-            continue;
+        let compares = match part.plane.guard().permit() {
+            Permit::Granted(compares) => compares,
+            Permit::Wait => {
+                part.plane.clone().go_when_permitted(part);
+                continue;
+            }
+            Permit::Lost => {
+                part.plane.clone().lose(part);
+                continue;
+            }
         };
         let number = batch.parts.len();
         for compare in compares {

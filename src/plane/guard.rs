@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use polyplane_storage::{CommitError, Compare, Op, Revision, Store, Txn};
+use polyplane_storage::{CommitError, Compare, KeyValue, Op, Revision, Store, Txn};
 use tokio::time::Instant;
 
 /// Whether a plane may answer from memory right now.
@@ -41,13 +41,51 @@ pub enum BarrierError {
     Unavailable(String),
 }
 
+/// Whether a part of a transaction may be sent now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Permit {
+    /// It may, comparing this: the plane's fence and the replica's own member key.
+    Granted(Vec<Compare>),
+    /// Not yet: a wait runs or a hand-off is under way. See [`CommitGuard::until_permitted`].
+    Wait,
+    /// Never: the tenure has ended. Nothing was sent.
+    Lost,
+}
+
+/// What the store said about a part that was sent under a [`Permit`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartOutcome {
+    /// Done at this revision.
+    Applied(Revision),
+    /// A compare of the transaction failed, this plane's or another's: final, nothing was done.
+    Refused {
+        /// The store's revision then.
+        at: Revision,
+        /// What each key of the permit's compares held in that instant.
+        found: Vec<(Bytes, Option<KeyValue>)>,
+    },
+    /// The store would not consider it: final, nothing was done.
+    Rejected,
+    /// Nobody knows. A [`CommitGuard::barrier`] follows.
+    Unknown,
+}
+
 /// The holder's side of one plane's fence: what every transaction compares, and the right to
 /// answer. Implemented over the fence protocol, and by [`SoleHolder`] where nobody else can be.
+///
+/// A granted permit is followed by exactly one [`Self::done`]; if that said
+/// [`PartOutcome::Unknown`], by barriers until one stands, and then by one [`Self::settled`].
 #[async_trait]
 pub trait CommitGuard: Send + Sync + 'static {
-    /// What every transaction that touches the plane compares: its fence and the replica's own
-    /// member key. `None` once the tenure has ended.
-    fn compares(&self) -> Option<Vec<Compare>>;
+    /// Whether a part may be sent now, and what it must compare. A granted one counts as sent: the
+    /// time of its sending is taken here.
+    fn permit(&self) -> Permit;
+
+    /// Waits until a permit is granted or never will be.
+    async fn until_permitted(&self);
+
+    /// What became of the part under the last permit. Told before the plane publishes anything.
+    fn done(&self, outcome: PartOutcome);
 
     /// Whether the plane may answer right now. Reads the clock itself.
     fn answerable(&self) -> Answerable;
@@ -55,17 +93,22 @@ pub trait CommitGuard: Send + Sync + 'static {
     /// Waits until the plane may answer, or never will, or the deadline.
     async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable>;
 
-    /// Puts the fence again, comparing the fence's own revision, which no older transaction of the
-    /// plane survives; from then on [`Self::compares`] names the new one. Returns its revision.
+    /// After an unknown outcome: puts the fence again, comparing the fence's own revision, which no
+    /// older transaction of the plane survives. Returns its revision.
     async fn barrier(&self) -> Result<Revision, BarrierError>;
+
+    /// The history up to the barrier was read: the part of unknown outcome landed at this revision,
+    /// or never will.
+    fn settled(&self, landed: Option<Revision>);
+
+    /// Writes something harmless under the fence while no part is under way: whether the store
+    /// takes writes again.
+    async fn probe(&self) -> Result<(), BarrierError>;
 
     /// The newest revision that a linearizable read of the own member key has seen.
     fn observed(&self) -> Revision;
 
-    /// A transaction that compared the member key was acknowledged; it was sent at `sent`.
-    fn proven(&self, sent: Instant);
-
-    /// A compare of [`Self::compares`] was refused: the tenure has ended.
+    /// The plane has ended for this tenure: a compare was refused, or it cannot go on.
     fn lost(&self);
 }
 
@@ -114,6 +157,16 @@ impl SoleHolder {
         Revision(self.fence.load(Ordering::Acquire))
     }
 
+    fn compares(&self) -> Option<Vec<Compare>> {
+        let revision = self.fence();
+        (revision != Revision(0)).then(|| {
+            vec![Compare::Unchanged {
+                key: self.key.clone(),
+                revision,
+            }]
+        })
+    }
+
     /// After a refused barrier: an earlier one may have been done without an answer.
     async fn adopt(&self) -> BarrierError {
         match self.store.get(&self.key).await {
@@ -132,14 +185,21 @@ impl SoleHolder {
 
 #[async_trait]
 impl CommitGuard for SoleHolder {
-    fn compares(&self) -> Option<Vec<Compare>> {
-        let revision = self.fence();
-        (revision != Revision(0)).then(|| {
-            vec![Compare::Unchanged {
-                key: self.key.clone(),
-                revision,
-            }]
-        })
+    fn permit(&self) -> Permit {
+        match self.compares() {
+            Some(compares) => Permit::Granted(compares),
+            None => Permit::Lost,
+        }
+    }
+
+    async fn until_permitted(&self) {}
+
+    fn done(&self, _outcome: PartOutcome) {}
+
+    fn settled(&self, _landed: Option<Revision>) {}
+
+    async fn probe(&self) -> Result<(), BarrierError> {
+        self.barrier().await.map(drop)
     }
 
     fn answerable(&self) -> Answerable {
@@ -184,8 +244,6 @@ impl CommitGuard for SoleHolder {
     fn observed(&self) -> Revision {
         Revision(0)
     }
-
-    fn proven(&self, _sent: Instant) {}
 
     fn lost(&self) {
         self.fence.store(0, Ordering::Release);

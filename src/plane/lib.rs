@@ -39,7 +39,9 @@ mod tests;
 pub use claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, Written};
 pub use committer::{Committer, DeleteError, delete_range};
 pub use entry::{Entry, Flags, NewObject, ObjectRef};
-pub use guard::{Answerable, BarrierError, CommitGuard, NotAnswerable, SoleHolder};
+pub use guard::{
+    Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, SoleHolder,
+};
 pub use index::{Index, IndexId, IndexRow};
 pub use key::{Key, Prefix};
 pub use layer::{Fills, Layer, LayerError, LayerHash, LayerObject, uid_seed};

@@ -444,7 +444,7 @@ impl Plane {
         let plane = Arc::clone(self);
         // One short write; nobody waits for it.
         tokio::spawn(async move {
-            if plane.guard.barrier().await.is_ok() {
+            if plane.guard.probe().await.is_ok() {
                 plane.sequencer.lock().writable();
                 plane.changed.notify_waiters();
             }

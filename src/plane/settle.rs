@@ -12,7 +12,7 @@ use polyplane_storage::{ReadError, Rejection, Revision};
 use crate::claim::{Committed, SubmitError, Written};
 use crate::committer::Part;
 use crate::entry::{Entry, Versions};
-use crate::guard::BarrierError;
+use crate::guard::{BarrierError, PartOutcome};
 use crate::log::Event;
 use crate::plane::Plane;
 use crate::sequencer::{Mode, Queued, Step, last_position};
@@ -82,6 +82,15 @@ impl Plane {
         self.tell(tell);
     }
 
+    /// The fence does not allow a part yet: it goes again once it does.
+    pub(crate) fn go_when_permitted(self: Arc<Self>, part: Part) {
+        // Ends with the wait: the guard tells when it is over or will never be.
+        tokio::spawn(async move {
+            self.guard().until_permitted().await;
+            self.again(part);
+        });
+    }
+
     /// The fence is another's: nothing of the part was done, and nothing will be.
     pub(crate) fn lose(self: Arc<Self>, part: Part) {
         answer_all(part.writes, &SubmitError::Lost);
@@ -95,8 +104,14 @@ impl Plane {
             reason,
             "the outcome of a commit is unknown"
         );
+        self.guard().done(PartOutcome::Unknown);
         self.sequencer().lock().settling();
         let (fence, outcome) = self.find_out(&part).await;
+        match (&fence, &outcome) {
+            (Fence::Held, Outcome::Done(revision)) => self.guard().settled(Some(*revision)),
+            (Fence::Held, Outcome::NotDone) => self.guard().settled(None),
+            (Fence::Lost, _) | (Fence::Held, Outcome::NeverKnown) => {}
+        }
         match outcome {
             Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
             Outcome::NotDone => {

@@ -96,8 +96,24 @@ impl TestGuard {
 
 #[async_trait::async_trait]
 impl CommitGuard for TestGuard {
-    fn compares(&self) -> Option<Vec<polyplane_storage::Compare>> {
-        self.inner.compares()
+    fn permit(&self) -> Permit {
+        self.inner.permit()
+    }
+
+    async fn until_permitted(&self) {
+        self.inner.until_permitted().await;
+    }
+
+    fn done(&self, outcome: PartOutcome) {
+        self.inner.done(outcome);
+    }
+
+    fn settled(&self, landed: Option<Revision>) {
+        self.inner.settled(landed);
+    }
+
+    async fn probe(&self) -> Result<(), BarrierError> {
+        self.inner.probe().await
     }
 
     fn answerable(&self) -> Answerable {
@@ -114,10 +130,6 @@ impl CommitGuard for TestGuard {
 
     fn observed(&self) -> Revision {
         Revision(*self.observed.lock())
-    }
-
-    fn proven(&self, sent: Instant) {
-        self.inner.proven(sent);
     }
 
     fn lost(&self) {
