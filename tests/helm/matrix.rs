@@ -1,0 +1,306 @@
+//! The values under which the chart is looked at: every switch on and off, every way certificates
+//! come, and what large installations ask for.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use polyplane_tests::chart::{Chart, default_values, on_etcd, over};
+use serde_json::{Value, json};
+
+/// Values under a name.
+pub struct Combination {
+    /// Says what is special.
+    pub name: &'static str,
+    /// What differs from the chart's own values.
+    pub values: Value,
+    /// Secrets that the user makes.
+    pub given_secrets: &'static [&'static str],
+}
+
+/// All of them. Each has etcd's endpoints.
+pub fn combinations() -> Vec<Combination> {
+    let mut all = Vec::new();
+    let mut add = |name, given_secrets, more: Value| {
+        all.push(Combination {
+            name,
+            values: over(&on_etcd(&["etcd-0.etcd:2379"]), &more),
+            given_secrets,
+        });
+    };
+    add("as it comes", &[], json!({}));
+    rings(&mut add);
+    certificates(&mut add);
+    stores(&mut add);
+    networks(&mut add);
+    pods(&mut add);
+    all
+}
+
+type Add<'a> = &'a mut dyn FnMut(&'static str, &'static [&'static str], Value);
+
+fn rings(add: Add<'_>) {
+    add("one replica", &[], json!({"replicas": 1}));
+    add(
+        "many replicas, replaced by quarters",
+        &[],
+        json!({
+            "replicas": 100, "rollingUpdate": {"maxSurge": "25%"}, "minReadySeconds": 0,
+            "podDisruptionBudget": {"minAvailable": "75%"},
+        }),
+    );
+    add(
+        "autoscaled by CPU",
+        &[],
+        json!({"autoscaling": {"enabled": true, "minReplicas": 2, "maxReplicas": 9}}),
+    );
+    add(
+        "autoscaled by memory",
+        &[],
+        json!({"autoscaling": {
+            "enabled": true, "cpuPercent": null, "memoryPercent": 80, "behavior": {},
+        }}),
+    );
+    add(
+        "long grace",
+        &[],
+        json!({
+            "server": {"graceSeconds": 600, "memberTtlSeconds": 10, "weight": 300},
+            "probes": {"readiness": {"periodSeconds": 5}},
+        }),
+    );
+    add(
+        "own time to end",
+        &[],
+        json!({"server": {"graceSeconds": 20}, "terminationGracePeriodSeconds": 45}),
+    );
+    add(
+        "no budget, no spread, no zone",
+        &[],
+        json!({
+            "podDisruptionBudget": {"enabled": false}, "topologySpread": {"enabled": false},
+            "zone": {"source": "none"},
+        }),
+    );
+    add(
+        "a release per zone",
+        &[],
+        json!({
+            "zone": {"source": "fixed", "name": "eu-1a"},
+            "nodeSelector": {"topology.kubernetes.io/zone": "eu-1a"},
+            "topologySpread": {"node": "DoNotSchedule"},
+        }),
+    );
+}
+
+fn certificates(add: Add<'_>) {
+    add(
+        "given certificates",
+        &["ring-keys"],
+        json!({
+            "certificates": {"mode": "secret", "existingSecret": "ring-keys", "mountPath": "/etc/ring"},
+            "serviceMonitor": {"enabled": true},
+        }),
+    );
+    add(
+        "certificates by cert-manager",
+        &[],
+        json!({"certificates": {"mode": "certManager"}, "serviceMonitor": {"enabled": true}}),
+    );
+    add(
+        "certificates by an issuer of the company",
+        &["ring-admin"],
+        json!({"certificates": {"mode": "certManager", "certManager": {
+            "issuerRef": {"name": "company", "kind": "ClusterIssuer", "group": "cert-manager.io"},
+            "adminSecret": "ring-admin",
+        }}}),
+    );
+}
+
+fn stores(add: Add<'_>) {
+    add(
+        "etcd over TLS",
+        &["etcd-ca"],
+        json!({"etcd": {
+            "endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379", "10.1.2.3:12379"],
+            "prefix": "/rings/one/",
+            "tls": {"enabled": true, "caSecret": "etcd-ca"},
+        }}),
+    );
+    add(
+        "etcd with client certificates",
+        &["etcd"],
+        json!({"etcd": {"tls": {"enabled": true, "caSecret": "etcd", "clientSecret": "etcd"}}}),
+    );
+    add(
+        "etcd with a user",
+        &["etcd-user"],
+        json!({"etcd": {"auth": {"existingSecret": "etcd-user", "userKey": "user"}}}),
+    );
+    add(
+        "etcd with everything",
+        &["etcd-ca", "etcd-client", "etcd-user"],
+        json!({"etcd": {
+            "endpoints": ["[fd00::2]:2379"],
+            "tls": {"enabled": true, "caSecret": "etcd-ca", "clientSecret": "etcd-client"},
+            "auth": {"existingSecret": "etcd-user"},
+        }}),
+    );
+}
+
+fn networks(add: Add<'_>) {
+    add(
+        "a closed network",
+        &[],
+        json!({"networkPolicy": {
+            "enabled": true,
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "platform"}}}],
+            "egress": {
+                "etcd": [{"ipBlock": {"cidr": "10.1.0.0/16"}}],
+                "extra": [{"ports": [{"port": 443, "protocol": "TCP"}]}],
+            },
+        }}),
+    );
+    add(
+        "a network closed from outside",
+        &[],
+        json!({"networkPolicy": {"enabled": true, "egress": {"enabled": false}}}),
+    );
+    add(
+        "IPv6",
+        &[],
+        json!({
+            "server": {"ipFamily": "IPv6", "endpoint": "[fd00::1]:8443"},
+            "service": {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]},
+        }),
+    );
+    add(
+        "a load balancer",
+        &[],
+        json!({
+            "server": {"endpoint": "planes.example.org", "hostNames": ["*.planes.example.org"]},
+            "service": {
+                "type": "LoadBalancer", "port": 6443, "nodePort": 30443,
+                "externalTrafficPolicy": "Local", "loadBalancerClass": "example.org/lb",
+                "loadBalancerSourceRanges": ["10.0.0.0/8"], "trafficDistribution": "PreferClose",
+                "annotations": {"example.org/proxy": "tcp"},
+            },
+        }),
+    );
+    add(
+        "watched by Prometheus",
+        &[],
+        json!({"serviceMonitor": {
+            "enabled": true, "labels": {"release": "prometheus"},
+            "metricRelabelings": [{"action": "labeldrop", "regex": "pod"}],
+        }}),
+    );
+}
+
+fn pods(add: Add<'_>) {
+    add(
+        "everything about pods",
+        &[],
+        json!({
+            "labels": {"cost-center": "42"}, "annotations": {"example.org/owner": "sre"},
+            "podLabels": {"mesh": "off"}, "podAnnotations": {"example.org/log": "json"},
+            "image": {
+                "repository": "registry.example.org/ring/polyplane",
+                "digest": format!("sha256:{}", "0".repeat(64)),
+                "pullSecrets": [{"name": "registry"}],
+            },
+            "priorityClassName": "system-cluster-critical",
+            "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}},
+            ]}},
+            "extraTopologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "replica"}},
+            }],
+            "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["etcd.example.org"]}],
+            "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+            "server": {
+                "extraArgs": ["--host-name=more.example.org"], "log": "info,polyplane_ownership=debug",
+                "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
+            },
+            "extraVolumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        }),
+    );
+    add(
+        "users chosen by the platform",
+        &[],
+        json!({
+            "user": {"runAsUser": null, "runAsGroup": null, "fsGroup": null},
+            "serviceAccount": {"create": false}, "fullnameOverride": "planes",
+        }),
+    );
+}
+
+#[test]
+fn the_matrix_covers_every_switch_of_the_values() -> Result<()> {
+    let combinations = combinations();
+    ensure!(combinations.len() >= 12);
+    let names: BTreeSet<_> = combinations.iter().map(|one| one.name).collect();
+    ensure!(names.len() == combinations.len(), "two have one name");
+    // Every boolean of values.yaml is on in one combination and off in another.
+    let defaults = default_values()?;
+    for path in switches(&defaults, "") {
+        let seen: BTreeSet<bool> = combinations
+            .iter()
+            .filter_map(|one| over(&defaults, &one.values).pointer(&path)?.as_bool())
+            .collect();
+        ensure!(seen.len() == 2, "{path} is only ever {seen:?}");
+    }
+    Ok(())
+}
+
+fn switches(value: &Value, path: &str) -> Vec<String> {
+    match value {
+        Value::Bool(_) => vec![path.to_owned()],
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(key, value)| switches(value, &format!("{path}/{key}")))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn the_readme_has_every_value() -> Result<()> {
+    let readme = std::fs::read_to_string(Chart::path().join("README.md"))?;
+    let quoted: BTreeSet<&str> = readme.split('`').skip(1).step_by(2).collect();
+    let missing = unexplained(&default_values()?, "", &quoted);
+    ensure!(missing.is_empty(), "README.md does not have {missing:?}");
+    Ok(())
+}
+
+/// The values that stand in the table neither as a whole nor with each of their parts. A row may
+/// name several parts of one value, the later ones by their last word.
+fn unexplained(value: &Value, path: &str, quoted: &BTreeSet<&str>) -> Vec<String> {
+    let ending = path.rfind('.').map(|at| &path[at..]);
+    if quoted.contains(path) || ending.is_some_and(|ending| quoted.contains(ending)) {
+        return Vec::new();
+    }
+    match value.as_object() {
+        Some(parts) if !parts.is_empty() => parts
+            .iter()
+            .flat_map(|(name, value)| {
+                let separator = if path.is_empty() { "" } else { "." };
+                unexplained(value, &format!("{path}{separator}{name}"), quoted)
+            })
+            .collect(),
+        _ => vec![path.to_owned()],
+    }
+}
+
+#[test]
+fn lint_finds_nothing() -> Result<()> {
+    let chart = Chart::find()?;
+    for combination in combinations() {
+        chart
+            .lint(&combination.values)
+            .context(combination.name.to_owned())?;
+    }
+    Ok(())
+}
