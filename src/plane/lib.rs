@@ -12,6 +12,7 @@
 mod claim;
 mod committer;
 mod entry;
+pub mod foreign;
 mod guard;
 mod index;
 mod intern;

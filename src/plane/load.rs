@@ -79,10 +79,14 @@ impl Plane {
             for item in reply.items {
                 newest = newest.max(item.modified);
                 let record = |source| unreadable(&item.key, source);
+                let decoded = decode(&item.value).map_err(record)?;
+                if matches!(decoded, Record::Marker) {
+                    continue;
+                }
                 let Some(key) = keys.key_of(&item.key).map_err(record)? else {
                     continue;
                 };
-                match decode(&item.value).map_err(record)? {
+                match decoded {
                     Record::Object { place, object } => {
                         let version = Version::new(base, item.modified, place.index);
                         let stamp = Stamp::loaded(version);
@@ -91,10 +95,20 @@ impl Plane {
                         let entry = Entry::own(key, stamp, &object, versions, &context.interner);
                         root.put(entry, &context);
                     }
+                    Record::Foreign(object) => {
+                        let version = Version::new(base, item.modified, 0);
+                        let created = Version::new(base, item.created, 0);
+                        let stamp = Stamp::loaded(version);
+                        let versions = Versions { version, created };
+                        let entry = Entry::own(key, stamp, &object, versions, &context.interner);
+                        root.put(entry, &context);
+                    }
                     Record::Tombstone { .. } => {
                         root.remove(&key, &context);
                     }
-                    Record::Head { .. } => return Err(record(RecordError::Damaged)),
+                    Record::Head { .. } | Record::Marker => {
+                        return Err(record(RecordError::Damaged));
+                    }
                 }
             }
         }
@@ -197,7 +211,9 @@ impl Plane {
             let replaced = match &record {
                 Some(Record::Object { place, .. }) => place.previous,
                 Some(Record::Tombstone { previous, .. }) => *previous,
-                Some(Record::Head { .. }) => return Err(RecordError::Damaged),
+                Some(Record::Head { .. } | Record::Foreign(_) | Record::Marker) => {
+                    return Err(RecordError::Damaged);
+                }
                 None => deleted.next().ok_or(RecordError::Damaged)?,
             };
             let current = match record {
@@ -254,7 +270,9 @@ impl Rebuilt {
                     Some(plane.entry_of(&key, place.versions(replaced), &object))
                 }
                 Some(Record::Tombstone { .. }) => None,
-                Some(Record::Head { .. }) => return Err(RecordError::Damaged),
+                Some(Record::Head { .. } | Record::Foreign(_) | Record::Marker) => {
+                    return Err(RecordError::Damaged);
+                }
                 None => plane.layer().resources().get(&key).cloned(),
             },
         };

@@ -3,14 +3,16 @@
 //! A value is a header and a body without `resourceVersion`. Every part of a transaction can be
 //! read back as the same events with the same versions: puts carry their index and the version they
 //! replaced; a part with a delete ends with the plane's head record, which carries the part's first
-//! index and the versions of what was deleted.
+//! index and the versions of what was deleted. What is written past the sequencer is marked as
+//! foreign and carries no version at all: each such transaction stands alone, so the store's
+//! revision says everything.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
 use polyplane_storage::prefix_end;
 
 use crate::entry::{Flags, NewObject, Versions};
-use crate::key::Key;
+use crate::key::{Key, Prefix};
 use crate::version::Version;
 
 /// The newest form of a value that this program writes and reads.
@@ -18,6 +20,8 @@ const FORMAT: u8 = 1;
 const OBJECT: u8 = 0;
 const TOMBSTONE: u8 = 1;
 const HEAD: u8 = 2;
+const FOREIGN: u8 = 3;
+const MARKER: u8 = 4;
 /// Format, kind and index.
 const START_LEN: usize = 3;
 /// What follows in an object before the storage version: flags, two versions, expiry, slot, labels.
@@ -55,9 +59,18 @@ impl KeySpace {
     }
 
     pub(crate) fn object(&self, key: &Key) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(self.objects.len() + key.as_bytes().len());
+        self.below(key.as_bytes())
+    }
+
+    /// Where the store keys of all objects under a prefix begin.
+    pub(crate) fn prefix(&self, prefix: &Prefix) -> Bytes {
+        self.below(prefix.as_bytes())
+    }
+
+    fn below(&self, key: &[u8]) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(self.objects.len() + key.len());
         bytes.put_slice(&self.objects);
-        bytes.put_slice(key.as_bytes());
+        bytes.put_slice(key);
         bytes.freeze()
     }
 
@@ -104,6 +117,10 @@ pub(crate) enum Record {
     Object { place: Place, object: NewObject },
     Tombstone { index: u8, previous: Version },
     Head { index: u8, deleted: Vec<Version> },
+    /// Written past the sequencer.
+    Foreign(NewObject),
+    /// Put by each commit of a plane that follows foreign writes.
+    Marker,
 }
 
 impl Place {
@@ -124,9 +141,27 @@ pub(crate) fn header_len(object: &NewObject) -> usize {
 }
 
 pub(crate) fn encode_object(place: Place, object: &NewObject) -> Bytes {
+    encode_body(OBJECT, place, object)
+}
+
+/// The record of a write past the sequencer.
+pub(crate) fn encode_foreign(object: &NewObject) -> Bytes {
+    let place = Place {
+        index: 0,
+        previous: Version::ZERO,
+        created: Version::ZERO,
+    };
+    encode_body(FOREIGN, place, object)
+}
+
+pub(crate) fn encode_marker() -> Bytes {
+    Bytes::from_static(&[FORMAT, MARKER, 0])
+}
+
+fn encode_body(kind: u8, place: Place, object: &NewObject) -> Bytes {
     let offset = |at: usize| u32::try_from(at).expect("bodies are bounded far below 4 GiB");
     let mut out = BytesMut::with_capacity(header_len(object) + object.body.len());
-    start(&mut out, OBJECT, place.index);
+    start(&mut out, kind, place.index);
     out.put_u8(object.flags.0);
     out.put_u64(place.previous.raw());
     out.put_u64(place.created.raw());
@@ -175,7 +210,15 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
     let kind = rest.get_u8();
     let index = rest.get_u8();
     match kind {
-        OBJECT if format == FORMAT => decode_object(index, rest),
+        OBJECT if format == FORMAT => {
+            let (place, object) = decode_object(index, rest)?;
+            Ok(Record::Object { place, object })
+        }
+        FOREIGN if format == FORMAT => {
+            let (_, object) = decode_object(index, rest)?;
+            Ok(Record::Foreign(object))
+        }
+        MARKER if format == FORMAT && rest.is_empty() => Ok(Record::Marker),
         TOMBSTONE if format == FORMAT && rest.len() == 8 => Ok(Record::Tombstone {
             index,
             previous: Version::from_raw(rest.get_u64()),
@@ -191,7 +234,7 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
     }
 }
 
-fn decode_object(index: u8, mut rest: Bytes) -> Result<Record, RecordError> {
+fn decode_object(index: u8, mut rest: Bytes) -> Result<(Place, NewObject), RecordError> {
     if rest.len() < OBJECT_LEN {
         return Err(RecordError::Damaged);
     }
@@ -225,7 +268,7 @@ fn decode_object(index: u8, mut rest: Bytes) -> Result<Record, RecordError> {
         previous,
         created,
     };
-    Ok(Record::Object { place, object })
+    Ok((place, object))
 }
 
 #[cfg(test)]

@@ -1,0 +1,65 @@
+//! Records that are written past a plane's sequencer: the member keys of the ring, which the root
+//! plane shows as objects of its own.
+//!
+//! Who writes them owns their keys alone and gives each change a transaction of its own. The
+//! plane's owner learns of them from the store's watch and publishes them in revision order.
+//! Invariant: nothing here knows what the objects mean.
+
+use bytes::Bytes;
+
+use crate::entry::NewObject;
+use crate::key::{Key, Prefix};
+use crate::record::{self, KeySpace, Record, RecordError, encode_foreign};
+
+/// Where a plane has one object in the store.
+#[must_use]
+pub fn object_key(plane: &str, key: &Key) -> Bytes {
+    KeySpace::new(plane).object(key)
+}
+
+/// What the store keys of a plane's objects under a prefix begin with. No other key does.
+#[must_use]
+pub fn object_prefix(plane: &str, prefix: &Prefix) -> Bytes {
+    KeySpace::new(plane).prefix(prefix)
+}
+
+/// The value of a put. It stands first in its transaction, which has no second one; what is deleted
+/// in the same transaction follows it.
+#[must_use]
+pub fn encode(object: &NewObject) -> Bytes {
+    encode_foreign(object)
+}
+
+/// Reads a value back.
+///
+/// # Errors
+/// It is no object, damaged, or of a newer program.
+pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
+    match record::decode(value)? {
+        Record::Foreign(object) | Record::Object { object, .. } => Ok(object),
+        Record::Tombstone { .. } | Record::Head { .. } | Record::Marker => {
+            Err(RecordError::Damaged)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::object;
+
+    #[test]
+    fn a_foreign_value_reads_back_and_stands_where_the_plane_looks() {
+        let wanted = object("a", "x", "1");
+        let read = decode(&encode(&wanted)).expect("an object was written");
+        assert_eq!(read.body, wanted.body);
+        assert_eq!(read.version_slot, wanted.version_slot);
+        assert_eq!(read.labels, wanted.labels);
+        let key = Key::new("g", "leases", Some("ns"), "a");
+        let prefix = object_prefix("root", &Prefix::namespaced("g", "leases", "ns"));
+        assert!(object_key("root", &key).starts_with(&prefix));
+        let other = Key::new("g", "leases", Some("ns-a"), "a");
+        assert!(!object_key("root", &other).starts_with(&prefix));
+        assert_eq!(decode(&record::encode_marker()).err(), Some(RecordError::Damaged));
+    }
+}
