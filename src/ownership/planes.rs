@@ -267,6 +267,8 @@ impl Planes {
             guard: guard as Arc<dyn CommitGuard>,
             acquired,
             log: self.options.log,
+            foreign: None,
+            import: None,
         })
         .await?;
         tracing::debug!(plane = birth.id, "woke");

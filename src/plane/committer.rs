@@ -17,7 +17,7 @@ use crate::guard::{PartOutcome, Permit};
 use crate::intern::Interner;
 use crate::layer::RenderCache;
 use crate::plane::Plane;
-use crate::record::{Place, encode_head, encode_object, encode_tombstone};
+use crate::record::{Place, encode_head, encode_marker, encode_object, encode_tombstone};
 use crate::sequencer::{Budget, Queued, Step, Taken};
 use crate::version::Version;
 
@@ -333,6 +333,13 @@ fn encode(part: &Part, ops: &mut Vec<Op>) {
         ops.push(Op::Put {
             key: plane.keys().head(),
             value: encode_head(part.index, &deleted),
+            lease: None,
+        });
+    }
+    if let Some(follow) = plane.follow() {
+        ops.push(Op::Put {
+            key: follow.marker().clone(),
+            value: encode_marker(),
             lease: None,
         });
     }

@@ -475,12 +475,49 @@ impl ObjectRef {
         &self.entry
     }
 
+    /// The object as it was written, with its versions; `None` of a template, and while in flight.
+    pub(crate) fn source(&self) -> Option<(Versions, NewObject)> {
+        let State::Own(own) = &self.durable().state else {
+            return None;
+        };
+        let digits = own.digits.range();
+        let whole = own.body.whole();
+        let version_slot = digits.start - VERSION_HEAD.len();
+        let mut body = BytesMut::with_capacity(whole.len());
+        body.put_slice(&whole[..version_slot]);
+        body.put_slice(&whole[digits.end + VERSION_TAIL.len()..]);
+        let body = body.freeze();
+        let object = NewObject {
+            version_slot,
+            // The same bytes at another place are the same labels.
+            labels: find(&body, own.body.labels()),
+            storage_version: own.storage_version.clone(),
+            expires: (own.expires != 0).then_some(own.expires),
+            flags: own.flags,
+            body,
+        };
+        let versions = Versions {
+            version: own.version,
+            created: own.created,
+        };
+        Some((versions, object))
+    }
+
     fn durable(&self) -> &Entry {
         match &self.entry.state {
             State::InFlight(in_flight) => in_flight.durable.get().unwrap_or(&self.entry),
             State::Own(_) | State::Template(_) => &self.entry,
         }
     }
+}
+
+/// Where a part stands in a body; `None` if it is empty.
+fn find(body: &[u8], part: &[u8]) -> Option<Range<usize>> {
+    if part.is_empty() {
+        return None;
+    }
+    let at = body.windows(part.len()).position(|window| window == part)?;
+    Some(at..at + part.len())
 }
 
 /// A body with a version in its slot, and where the digits stand.

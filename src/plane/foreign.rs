@@ -60,6 +60,9 @@ mod tests {
         assert!(object_key("root", &key).starts_with(&prefix));
         let other = Key::new("g", "leases", Some("ns-a"), "a");
         assert!(!object_key("root", &other).starts_with(&prefix));
-        assert_eq!(decode(&record::encode_marker()).err(), Some(RecordError::Damaged));
+        assert_eq!(
+            decode(&record::encode_marker()).err(),
+            Some(RecordError::Damaged)
+        );
     }
 }

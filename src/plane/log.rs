@@ -92,7 +92,7 @@ impl Event {
         frame
     }
 
-    fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         let body = self.current.as_ref().or(self.previous.as_ref());
         EVENT_BYTES + self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)
     }
@@ -289,6 +289,17 @@ impl Hub {
     }
 }
 
+/// The content of a log, apart from who waits for more.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The floor of resources that never had an event.
+    pub(crate) floor: Version,
+    /// The floor of each other resource.
+    pub(crate) floors: BTreeMap<Arc<[u8]>, Version>,
+    /// In version order, with their ages.
+    pub(crate) events: Vec<(Duration, Arc<Event>)>,
+}
+
 /// The log of one plane.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -322,6 +333,52 @@ impl Log {
             bounds,
             appended: AtomicU64::new(head.raw()),
         }
+    }
+
+    /// The log that another one was, up to `head`.
+    pub(crate) fn restore(kept: Kept, head: Version, bounds: LogBounds) -> Self {
+        let log = Self::new(kept.floor, bounds);
+        let now = Instant::now();
+        {
+            let mut inner = log.inner.lock();
+            for (resource, floor) in kept.floors {
+                inner.hub(&resource).state.write().floor = floor;
+            }
+            for (age, event) in kept.events {
+                let hub = inner.hub(event.key.as_bytes());
+                let weight = event.weight();
+                hub.push(event);
+                inner.bytes += weight;
+                let came = now.checked_sub(age).unwrap_or(now);
+                inner.order.push_back((came, hub, weight));
+            }
+            inner.trim(now, bounds);
+        }
+        log.appended.store(head.raw(), Ordering::Release);
+        log
+    }
+
+    /// Everything that is kept, together with the root of the same moment.
+    pub(crate) fn kept<R>(&self, root: impl FnOnce() -> R) -> (R, Kept) {
+        let now = Instant::now();
+        let inner = self.inner.lock();
+        let mut floors = BTreeMap::new();
+        let mut events = Vec::with_capacity(inner.order.len());
+        for (resource, hub) in &inner.hubs {
+            let state = hub.state.read();
+            floors.insert(Arc::clone(resource), state.floor);
+            events.extend(state.events.iter().cloned());
+        }
+        // Versions rise in the order in which events were appended.
+        events.sort_by_key(|event| event.version);
+        let ages = inner.order.iter();
+        let ages = ages.map(|(came, _, _)| now.saturating_duration_since(*came));
+        let kept = Kept {
+            floor: inner.floor,
+            floors,
+            events: ages.zip(events).collect(),
+        };
+        (root(), kept)
     }
 
     /// Appends the events of one part. `publish` runs under the same lock, so that whoever holds it
@@ -403,7 +460,7 @@ impl Log {
     /// Ends all watches, now and to come.
     pub(crate) fn end(&self, ended: Ended) {
         let mut inner = self.inner.lock();
-        inner.ended = Some(ended);
+        let ended = *inner.ended.get_or_insert(ended);
         for hub in inner.hubs.values() {
             hub.end(ended);
         }

@@ -7,7 +7,9 @@ use polyplane_storage::Revision;
 
 use crate::committer::Committer;
 use crate::guard::CommitGuard;
+use crate::import::Import;
 use crate::index::Index;
+use crate::key::Prefix;
 use crate::layer::{Layer, LayerHash};
 use crate::log::LogBounds;
 use crate::version::Version;
@@ -65,4 +67,9 @@ pub struct PlaneParams {
     pub acquired: Revision,
     /// How much of the log is kept.
     pub log: LogBounds,
+    /// Objects that are written past the sequencer, see [`crate::foreign`]: one namespace of one
+    /// resource. No operation of a [`crate::Write`] may name a key of it.
+    pub foreign: Option<Prefix>,
+    /// What the former owner has handed over, if the fence was taken from its Released.
+    pub import: Option<Import>,
 }

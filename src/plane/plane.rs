@@ -2,6 +2,8 @@
 //!
 //! Knows keys, bytes, versions and claims. Knows no kinds and no HTTP.
 
+mod past;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +13,18 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use polyplane_storage::{Revision, Store};
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::claim::{Committed, Operation, SubmitError, Write};
 use crate::committer::Committer;
 use crate::entry::Entry;
+use crate::follow::Follow;
 use crate::guard::{Answerable, CommitGuard, NotAnswerable};
 use crate::key::{Key, Prefix};
 use crate::layer::Layer;
+use crate::load::Loaded;
 use crate::log::Log;
 use crate::params::PlaneParams;
 use crate::record::{KeySpace, header_len};
@@ -27,7 +32,6 @@ use crate::sequencer::{Budget, Mode, NotAccepted, Queued, Sequencer, Standing, S
 use crate::state::{Context, Root, Snapshot};
 use crate::turn::{TurnGuard, Turns};
 use crate::version::{Base, Stamp, Version};
-use crate::watch::{AtError, Ended, WatchError, WatchFrom, WatchScope, Watcher};
 
 /// How often a wait for something that tells nobody looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -77,6 +81,10 @@ pub struct Plane {
     watchers: AtomicUsize,
     /// The newest revision that has landed here or was loaded.
     revision: AtomicU64,
+    /// Newer than everything that was sent before the part under way.
+    sent_after: AtomicU64,
+    follow: Option<Arc<Follow>>,
+    imported: bool,
     acquired: Revision,
     /// What the plane was when it was opened.
     opened: Opened,
@@ -98,9 +106,8 @@ pub(crate) struct Parts {
     pub(crate) params: PlaneParams,
     pub(crate) context: Context,
     pub(crate) keys: KeySpace,
-    pub(crate) root: Root,
-    pub(crate) opened: Opened,
-    pub(crate) expiries: BTreeSet<(u64, Key)>,
+    pub(crate) loaded: Loaded,
+    pub(crate) follow: Option<Arc<Follow>>,
 }
 
 impl Plane {
@@ -109,10 +116,18 @@ impl Plane {
             params,
             context,
             keys,
+            loaded,
+            follow,
+        } = parts;
+        let Loaded {
             root,
             opened,
             expiries,
-        } = parts;
+            log,
+            revision,
+            told: _,
+            imported,
+        } = loaded;
         Arc::new(Self {
             id: params.record.id,
             base: Base(params.record.base),
@@ -121,14 +136,17 @@ impl Plane {
             keys,
             committer: params.committer,
             guard: params.guard,
-            log: Log::new(root.head, params.log),
+            log,
             sequencer: Mutex::new(Sequencer::new(root.clone())),
             published: ArcSwap::from_pointee(root),
             changed: Notify::new(),
             turns: Arc::default(),
             expiries: Mutex::new(expiries),
             watchers: AtomicUsize::new(0),
-            revision: AtomicU64::new(opened.revision.0),
+            revision: AtomicU64::new(revision.0),
+            sent_after: AtomicU64::new(0),
+            follow,
+            imported,
             acquired: params.acquired,
             opened,
             history: OnceCell::new(),
@@ -140,6 +158,18 @@ impl Plane {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether it was opened with what its former owner has handed over.
+    #[must_use]
+    pub fn imported(&self) -> bool {
+        self.imported
+    }
+
+    /// The objects that are written past the sequencer, see [`crate::foreign`].
+    #[must_use]
+    pub fn foreign(&self) -> Option<&Prefix> {
+        self.follow.as_ref().map(|follow| follow.prefix())
     }
 
     /// What is added to the store's revisions.
@@ -242,98 +272,6 @@ impl Plane {
         }
     }
 
-    /// The plane exactly as it was at a version, as far as the objects under `prefix` go.
-    ///
-    /// # Errors
-    /// The version is not inside the log.
-    pub async fn at(
-        self: &Arc<Self>,
-        version: Version,
-        prefix: &Prefix,
-    ) -> Result<Snapshot, AtError> {
-        let current = self.seen();
-        if version > current {
-            return Err(AtError::Future { current });
-        }
-        let read = || {
-            let published = || self.published.load_full();
-            self.log.undo_list(prefix, version, published)
-        };
-        let (mut newest, mut later) = read();
-        if later.is_none() {
-            self.load_history_once().await;
-            (newest, later) = read();
-        }
-        let later = later.ok_or(AtError::Expired)?;
-        let mut root = (*newest).clone();
-        for event in later {
-            match event.previous() {
-                Some(previous) => root.replace(Arc::clone(previous.entry())),
-                None => {
-                    root.resources.remove(event.key());
-                }
-            }
-        }
-        Ok(Snapshot::at(root, Arc::clone(&self.context.fills), version))
-    }
-
-    /// Begins a watch. One from before the plane was opened waits for its history.
-    ///
-    /// # Errors
-    /// See [`WatchError`].
-    pub async fn watch(
-        self: &Arc<Self>,
-        scope: WatchScope,
-        from: WatchFrom,
-    ) -> Result<Watcher, WatchError> {
-        if let Mode::Ended(ended) = self.sequencer.lock().mode {
-            return Err(WatchError::Ended(ended));
-        }
-        let told = match from {
-            WatchFrom::Now => self.log.appended(),
-            WatchFrom::After(version) => version,
-        };
-        let current = self.seen();
-        if told > current {
-            return Err(WatchError::Future { current });
-        }
-        let hub = self.log.hub(&scope.resource());
-        if hub.place_after(told).is_none() {
-            self.load_history_once().await;
-        }
-        Watcher::new(Arc::clone(self), scope, hub, told).ok_or(WatchError::Expired)
-    }
-
-    /// The version of the objects that the plane was born with.
-    pub(crate) fn birth(&self) -> Version {
-        self.context.fills.birth()
-    }
-
-    /// The newest version that this plane, here or at an earlier owner, can have told anybody.
-    #[must_use]
-    pub fn seen(&self) -> Version {
-        let observed = self.guard.observed().max(self.acquired);
-        self.log.appended().max(Version::after(self.base, observed))
-    }
-
-    /// Waits until a version is no longer in the future; says whether it came before the deadline.
-    pub async fn reached(&self, version: Version, deadline: Instant) -> bool {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.seen() >= version {
-                return true;
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                return false;
-            }
-            // Member reads tell nobody, so the wait looks up now and then.
-            let _ = timeout_at(deadline.min(now + LOOK_EVERY), changed).await;
-        }
-    }
-
     /// Ends the watches of a resource whose kind has changed. New ones may begin at once.
     pub fn end_watches(&self, resource: &Prefix) {
         self.log.end_resource(resource);
@@ -354,22 +292,6 @@ impl Plane {
     /// Drops log events that are too old. For a clock that runs for all planes together.
     pub fn sweep_log(&self) {
         self.log.sweep(Instant::now());
-    }
-
-    /// Stops accepting writes, finishes what is queued, and ends all watches. Afterwards the plane
-    /// answers nothing. While the store does not answer this waits for it.
-    pub async fn close(&self, ended: Ended) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.sequencer.lock().close(ended) {
-                break;
-            }
-            changed.await;
-        }
-        self.log.end(ended);
-        self.changed.notify_waiters();
     }
 
     /// Figures of the plane.
@@ -410,6 +332,12 @@ impl Plane {
         for operation in &operations {
             if !keys.insert(operation.key()) {
                 return Err(SubmitError::Malformed("a key stands in two operations"));
+            }
+            if self
+                .foreign()
+                .is_some_and(|foreign| foreign.contains(operation.key()))
+            {
+                return Err(SubmitError::Malformed("only the ring writes this object"));
             }
         }
         drop(keys);
@@ -460,11 +388,6 @@ impl Plane {
     pub(crate) fn turn_queues(&self) -> usize {
         self.turns.queues()
     }
-
-    async fn load_history_once(&self) {
-        // An error has been logged; whoever asks gets what the log has.
-        let _ = self.history.get_or_try_init(|| self.load_history()).await;
-    }
 }
 
 /// What the other modules of this crate need of a plane.
@@ -477,7 +400,44 @@ impl Plane {
     }
 
     pub(crate) fn take(&self, budget: Budget) -> Taken {
-        self.sequencer.lock().take(budget)
+        // A read that was answered before the part is sent is older than the part.
+        let known = self.guard.observed().max(self.acquired);
+        let known = known.max(self.revision());
+        let taken = self.sequencer.lock().take(budget);
+        if matches!(taken, Taken::Part(_)) {
+            self.sent_after.store(known.0, Ordering::Release);
+        }
+        taken
+    }
+
+    /// The part under way has a newer revision, everything before it has not.
+    pub(crate) fn sent_after(&self) -> Revision {
+        Revision(self.sent_after.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn follow(&self) -> Option<&Arc<Follow>> {
+        self.follow.as_ref()
+    }
+
+    /// A change of the mode, or the end of a part.
+    pub(crate) fn change(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Waits; says whether the plane has ended.
+    pub(crate) async fn ends_within(&self, wait: Duration) -> bool {
+        let until = Instant::now() + wait;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if matches!(self.sequencer.lock().mode, Mode::Ended(_)) {
+                return true;
+            }
+            if timeout_at(until, changed).await.is_err() {
+                return false;
+            }
+        }
     }
 
     pub(crate) fn sequencer(&self) -> &Mutex<Sequencer> {
@@ -535,17 +495,6 @@ impl Plane {
 
     pub(crate) fn set_revision(&self, revision: Revision) {
         self.revision.fetch_max(revision.0, Ordering::AcqRel);
-    }
-
-    /// What a bookmark may name: the published head, or the newest member read while no part is
-    /// under way or unsettled. What is sent later is beyond that read.
-    pub(crate) fn bookmark_version(&self) -> Version {
-        let sequencer = self.sequencer.lock();
-        let appended = self.log.appended();
-        if !sequencer.is_settled() || self.guard.answerable() == Answerable::Lost {
-            return appended;
-        }
-        appended.max(Version::after(self.base, self.guard.observed()))
     }
 
     pub(crate) fn watcher_came(&self) {

@@ -114,9 +114,18 @@ pub(crate) struct Place {
 /// A value read back.
 #[derive(Debug)]
 pub(crate) enum Record {
-    Object { place: Place, object: NewObject },
-    Tombstone { index: u8, previous: Version },
-    Head { index: u8, deleted: Vec<Version> },
+    Object {
+        place: Place,
+        object: NewObject,
+    },
+    Tombstone {
+        index: u8,
+        previous: Version,
+    },
+    Head {
+        index: u8,
+        deleted: Vec<Version>,
+    },
     /// Written past the sequencer.
     Foreign(NewObject),
     /// Put by each commit of a plane that follows foreign writes.

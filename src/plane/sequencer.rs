@@ -13,6 +13,7 @@ use crate::claim::{Broken, Claim, Committed, SubmitError};
 use crate::entry::Entry;
 use crate::key::Key;
 use crate::state::{Context, Cut, Root};
+use crate::version::Version;
 use crate::watch::Ended;
 
 /// How many withdrawals are remembered for those who still hold a cut from before them.
@@ -146,6 +147,8 @@ pub(crate) struct Sequencer {
     rejections: u32,
     /// The plane closes once the outcome is known.
     closing: bool,
+    /// Nothing is sent: writes wait for the plane to go on, or to end.
+    paused: bool,
 }
 
 impl Sequencer {
@@ -163,6 +166,7 @@ impl Sequencer {
             withdrawals: VecDeque::new(),
             rejections: 0,
             closing: false,
+            paused: false,
         }
     }
 
@@ -184,6 +188,7 @@ impl Sequencer {
     ) -> Result<Tell, NotAccepted> {
         let refuse = |error| Err(NotAccepted::Answer(error));
         match &self.mode {
+            Mode::Accepting if self.paused => return Err(NotAccepted::Wait(write)),
             Mode::Accepting => {}
             Mode::Settling => return Err(NotAccepted::Wait(write)),
             Mode::ReadOnly(reason) => return refuse(SubmitError::ReadOnly(reason.clone())),
@@ -216,7 +221,7 @@ impl Sequencer {
 
     /// Takes the next part out of the queue, as far as it fits.
     pub(crate) fn take(&mut self, budget: Budget) -> Taken {
-        let Some(first) = self.queue.front() else {
+        let Some(first) = self.queue.front().filter(|_| !self.paused) else {
             self.listed = false;
             self.share = 0;
             return Taken::Nothing;
@@ -280,13 +285,17 @@ impl Sequencer {
         self.tell()
     }
 
-    /// A part was refused for another plane's sake: it goes again unchanged.
-    pub(crate) fn again(&mut self, part: Vec<Queued>) -> Tell {
+    /// A part was refused for another plane's sake: it goes again unchanged, unless the plane has
+    /// ended meanwhile.
+    pub(crate) fn again(&mut self, part: Vec<Queued>) -> Result<Tell, Vec<Queued>> {
         self.under_way = false;
+        if matches!(self.mode, Mode::Ended(_)) {
+            return Err(part);
+        }
         for write in part.into_iter().rev() {
             self.queue.push_front(write);
         }
-        self.tell()
+        Ok(self.tell())
     }
 
     /// A part came to nothing: the accepted state falls back to the published one. Returns what was
@@ -348,10 +357,48 @@ impl Sequencer {
         }
     }
 
-    /// Refuses new writes from now on; says whether the plane has ended.
-    pub(crate) fn close(&mut self, ended: Ended) -> bool {
+    /// Sends nothing from now on.
+    pub(crate) fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Sends again.
+    pub(crate) fn resume(&mut self) -> Tell {
+        self.paused = false;
+        self.tell()
+    }
+
+    /// Nothing may be sent.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.paused || matches!(self.mode, Mode::Ended(_))
+    }
+
+    /// Paused with nothing under way: what is published stays as it is.
+    pub(crate) fn is_held(&self) -> bool {
+        self.paused && self.is_settled()
+    }
+
+    /// Writes past this sequencer were published.
+    pub(crate) fn beside(
+        &mut self,
+        changes: &[(Key, Option<Arc<Entry>>)],
+        head: Version,
+        context: &Context,
+    ) {
+        self.accepted.head = head;
+        for (key, entry) in changes {
+            match entry {
+                Some(entry) => self.accepted.put(Arc::clone(entry), context),
+                None => self.accepted.remove(key, context),
+            };
+        }
+    }
+
+    /// Refuses new writes from now on and sends the rest; says whether the plane has ended.
+    pub(crate) fn close(&mut self, ended: Ended) -> (bool, Tell) {
+        self.paused = false;
         match self.mode {
-            Mode::Ended(_) => return true,
+            Mode::Ended(_) => return (true, Tell::Nobody),
             Mode::Settling => self.closing = true,
             Mode::Accepting | Mode::ReadOnly(_) | Mode::Closing => self.mode = Mode::Closing,
         }
@@ -359,7 +406,23 @@ impl Sequencer {
         if idle {
             self.mode = Mode::Ended(ended);
         }
-        idle
+        (idle, self.tell())
+    }
+
+    /// Ends at once. Returns what was never sent.
+    pub(crate) fn end(
+        &mut self,
+        ended: Ended,
+        published: impl FnOnce() -> Arc<Root>,
+    ) -> Vec<Queued> {
+        if matches!(self.mode, Mode::Ended(_)) {
+            return Vec::new();
+        }
+        let under_way = self.under_way;
+        let unsent = self.withdraw(&published());
+        self.under_way = under_way;
+        self.mode = Mode::Ended(ended);
+        unsent
     }
 
     /// No part was sent whose outcome is not known yet.

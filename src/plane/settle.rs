@@ -15,7 +15,7 @@ use crate::entry::{Entry, Versions};
 use crate::guard::{BarrierError, PartOutcome};
 use crate::log::Event;
 use crate::plane::Plane;
-use crate::sequencer::{Mode, Queued, Step, last_position};
+use crate::sequencer::{Queued, Step, last_position};
 use crate::state::Root;
 use crate::version::Version;
 use crate::watch::Ended;
@@ -41,8 +41,16 @@ struct Landing {
 }
 
 impl Plane {
-    /// A part is durable: publish it, show it to watchers, answer its callers.
+    /// A part is durable. A plane that follows foreign writes publishes it in its turn.
     pub(crate) fn land(self: Arc<Self>, part: Part, revision: Revision) {
+        match self.follow() {
+            Some(follow) => self.durable(follow, part, revision),
+            None => self.publish_part(part, revision),
+        }
+    }
+
+    /// Publishes a durable part, shows it to watchers, answers its callers.
+    pub(crate) fn publish_part(self: Arc<Self>, part: Part, revision: Revision) {
         let landing = self.work_out(&part, revision);
         self.note_expiries(&landing.events);
         self.set_revision(revision);
@@ -62,6 +70,14 @@ impl Plane {
         self.tell(tell);
     }
 
+    /// Answers the callers of a durable part that is not published here any more.
+    pub(crate) fn acknowledge(&self, part: Part, revision: Revision) {
+        let landing = self.work_out(&part, revision);
+        for (write, answer) in part.writes.into_iter().zip(landing.answers) {
+            write.answer(Ok(answer));
+        }
+    }
+
     /// The store refused a part for good.
     pub(crate) fn reject(self: Arc<Self>, part: Part, rejection: &Rejection) {
         let behind = {
@@ -78,15 +94,25 @@ impl Plane {
 
     /// A part was refused for another plane's sake: it goes again unchanged.
     pub(crate) fn again(self: Arc<Self>, part: Part) {
-        let tell = self.sequencer().lock().again(part.writes);
-        self.tell(tell);
+        let again = self.sequencer().lock().again(part.writes);
+        self.changed();
+        match again {
+            Ok(tell) => self.tell(tell),
+            Err(writes) => answer_all(writes, &SubmitError::Lost),
+        }
     }
 
-    /// The fence does not allow a part yet: it goes again once it does.
+    /// The fence does not allow a part yet: it goes again once it does. A paused or ended plane has
+    /// it back at once.
     pub(crate) fn go_when_permitted(self: Arc<Self>, part: Part) {
         // Ends with the wait: the guard tells when it is over or will never be.
         tokio::spawn(async move {
-            self.guard().until_permitted().await;
+            tokio::select! {
+                // No order is wrong: what goes back too early waits again.
+                biased;
+                () = self.until_held_back() => {}
+                () = self.guard().until_permitted() => {}
+            }
             self.again(part);
         });
     }
@@ -116,7 +142,11 @@ impl Plane {
             Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
             Outcome::NotDone => {
                 let behind = self.sequencer().lock().withdraw(&self.published());
-                answer_all(part.writes, &SubmitError::Unavailable(reason));
+                let answer = match fence {
+                    Fence::Held => SubmitError::Unavailable(reason),
+                    Fence::Lost => SubmitError::Lost,
+                };
+                answer_all(part.writes, &answer);
                 answer_all(behind, &SubmitError::Withdrawn);
                 self.changed();
             }
@@ -130,7 +160,8 @@ impl Plane {
         }
     }
 
-    /// Puts the fence again until there is a final reply, then reads what landed before it.
+    /// Puts the fence again until there is a final reply, then reads what landed before it. Once the
+    /// plane has ended, a store that does not answer is not asked again.
     async fn find_out(&self, part: &Part) -> (Fence, Outcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
@@ -141,18 +172,22 @@ impl Plane {
                     tracing::debug!(plane = self.id(), error, "the barrier did not stand yet");
                 }
             }
-            tokio::time::sleep(wait).await;
+            if self.ends_within(wait).await {
+                return (Fence::Lost, Outcome::NeverKnown);
+            }
             wait = (wait * 2).min(RETRY_MAX);
         };
         let (start, end) = self.keys().bounds();
-        let after = self.revision();
+        let after = self.sent_after();
+        let foreign = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
         loop {
             match self
                 .store()
                 .history(start.clone(), end.clone(), after)
                 .await
             {
-                Ok(history) => {
+                Ok(mut history) => {
+                    history.events.retain(|event| !foreign(&event.key));
                     let landed = history.events.first().map(|event| event.revision);
                     debug_assert!(landed.is_none() || self.is_part(part, &history.events));
                     return (fence, landed.map_or(Outcome::NotDone, Outcome::Done));
@@ -164,7 +199,9 @@ impl Plane {
                     tracing::debug!(plane = self.id(), %error, "the history cannot be read yet");
                 }
             }
-            tokio::time::sleep(wait).await;
+            if self.ends_within(wait).await {
+                return (Fence::Lost, Outcome::NeverKnown);
+            }
             wait = (wait * 2).min(RETRY_MAX);
         }
     }
@@ -173,9 +210,10 @@ impl Plane {
     fn is_part(&self, part: &Part, events: &[polyplane_storage::StoreEvent]) -> bool {
         let mut steps = part.writes.iter().flat_map(|write| &write.steps);
         let head = self.keys().head();
+        let marker = self.follow().map(|follow| follow.marker());
         events
             .iter()
-            .filter(|event| event.key != head)
+            .filter(|event| event.key != head && Some(&event.key) != marker)
             .all(|event| {
                 steps
                     .next()
@@ -251,16 +289,9 @@ impl Plane {
         }
     }
 
-    fn end_lost(&self) {
+    fn end_lost(self: &Arc<Self>) {
         self.guard().lost();
-        let behind = {
-            let mut sequencer = self.sequencer().lock();
-            sequencer.mode = Mode::Ended(Ended::Lost);
-            sequencer.withdraw(&self.published())
-        };
-        answer_all(behind, &SubmitError::Lost);
-        self.log().end(Ended::Lost);
-        self.changed();
+        self.end(Ended::Lost);
     }
 }
 
@@ -270,7 +301,7 @@ enum Fence {
     Lost,
 }
 
-fn answer_all(writes: Vec<Queued>, answer: &SubmitError) {
+pub(crate) fn answer_all(writes: Vec<Queued>, answer: &SubmitError) {
     for write in writes {
         write.answer(Err(answer.clone()));
     }

@@ -75,6 +75,14 @@ impl Resources {
         old
     }
 
+    /// All objects under a prefix.
+    pub(crate) fn under<'a>(
+        &'a self,
+        prefix: &'a Prefix,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
+        self.range(prefix, &[])
+    }
+
     /// Objects under a prefix, from the first key that is not below `start`.
     fn range<'a>(
         &'a self,

@@ -70,8 +70,10 @@ pub enum AtError {
 pub enum Ended {
     /// The plane goes to sleep or the server stops.
     Closed,
-    /// The plane has another owner; the watch goes on there.
+    /// This replica has lost the plane; the watch goes on at whoever owns it then.
     Lost,
+    /// The plane was handed over; the watch goes on at the successor, after what was told.
+    Moved,
     /// The plane is deleted.
     Deleted,
     /// The kind was changed; a new watch sees its new form.

@@ -11,7 +11,7 @@ use crate::request::{ResourceRequest, Verb};
 use crate::services::{Observer, Services};
 use crate::view::{self, Shown};
 use crate::write::{Unstored, Written, answerable};
-use crate::{create, list, patch, reviews, subresource, update, watch};
+use crate::{create, list, patch, reviews, select, subresource, update, watch};
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
 use polyplane_plane::ObjectRef;
@@ -60,6 +60,7 @@ impl Registry {
         check_verb(row, request)?;
         negotiate::routed(request)?;
         let call = Call::new(tenant, request, row, &self.services);
+        check_writer(&call)?;
         if let Some(text) = row.strategy.deprecation() {
             call.warn(text);
         }
@@ -284,6 +285,38 @@ fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError>
         ));
     }
     Err(ApiError::generic(405, "", Qualified::default(), "", ""))
+}
+
+/// What the ring itself writes is read only to everybody else, and its namespace stays.
+fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
+    let Some(foreign) = call.tenant.plane.foreign() else {
+        return Ok(());
+    };
+    match call.request.verb {
+        Verb::Get | Verb::List | Verb::Watch => return Ok(()),
+        Verb::Create
+        | Verb::Update
+        | Verb::Patch
+        | Verb::Delete
+        | Verb::DeleteCollection
+        | Verb::Connect => {}
+    }
+    let (group, resource) = call.qualified();
+    let what = Qualified::new(&group, &resource);
+    if select::prefix(call) == *foreign {
+        let name = call.request.name.as_deref().unwrap_or_default();
+        let why = "only the replicas of the ring write these objects";
+        return Err(ApiError::forbidden(what, name, why));
+    }
+    let deletes = matches!(call.request.verb, Verb::Delete);
+    if deletes && call.row.storage.group.is_empty() && call.row.storage.resource == "namespaces" {
+        let name = call.name()?;
+        if foreign.as_bytes().ends_with(format!("/{name}/").as_bytes()) {
+            let why = "the replicas of the ring write objects in this namespace";
+            return Err(ApiError::forbidden(what, name, why));
+        }
+    }
+    Ok(())
 }
 
 async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {

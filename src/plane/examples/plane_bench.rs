@@ -53,6 +53,8 @@ async fn open() -> Arc<Plane> {
         guard: guard.expect("a new store takes a fence"),
         acquired: Revision(1),
         log: LogBounds::default(),
+        foreign: None,
+        import: None,
     };
     Plane::open(params).await.expect("a new store can be read")
 }

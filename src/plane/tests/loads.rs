@@ -128,6 +128,8 @@ async fn what_cannot_be_read_is_refused_by_name() {
         guard: guard.clone(),
         acquired: Revision(1),
         log: LogBounds::default(),
+        foreign: None,
+        import: None,
     };
     let error = Plane::open(params(record(Vec::new()))).await;
     let Err(OpenError::Record { key, source }) = error else {

@@ -1,6 +1,8 @@
 //! The plane as its callers see it, over a store in memory that fails on request.
 
+mod beside;
 mod chaos;
+mod handoff;
 mod loads;
 mod outcomes;
 mod watches;
@@ -19,6 +21,8 @@ use crate::*;
 
 /// A store with its committer.
 struct Site {
+    /// Without faults.
+    inner: Arc<dyn Store>,
     store: Arc<FaultyStore>,
     committer: Arc<Committer>,
 }
@@ -29,9 +33,10 @@ impl Site {
     }
 
     fn over(inner: Arc<dyn Store>) -> Self {
-        let store = Arc::new(FaultyStore::new(inner));
+        let store = Arc::new(FaultyStore::new(Arc::clone(&inner)));
         Self {
             committer: Committer::new(store.clone()),
+            inner,
             store,
         }
     }
@@ -65,6 +70,8 @@ impl Site {
             guard,
             acquired,
             log: test.log,
+            foreign: test.foreign,
+            import: test.import,
         };
         Plane::open(params).await.expect("the store answers")
     }
@@ -75,6 +82,8 @@ struct Test {
     base: u64,
     log: LogBounds,
     observed: Arc<Mutex<u64>>,
+    foreign: Option<Prefix>,
+    import: Option<Import>,
 }
 
 /// A sole holder whose member reads the test makes up.

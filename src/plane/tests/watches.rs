@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-async fn watch_from(plane: &Arc<Plane>, from: WatchFrom) -> Watcher {
+pub(super) async fn watch_from(plane: &Arc<Plane>, from: WatchFrom) -> Watcher {
     plane
         .watch(WatchScope::Prefix(configmaps()), from)
         .await
@@ -14,12 +14,12 @@ async fn watch_from(plane: &Arc<Plane>, from: WatchFrom) -> Watcher {
 }
 
 #[derive(Debug, Clone)]
-enum Change {
+pub(super) enum Change {
     Put(u8, u8),
     Delete(u8),
 }
 
-fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
+pub(super) fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
     let change = prop_oneof![
         3 => (0..12u8, any::<u8>()).prop_map(|(key, value)| Change::Put(key, value)),
         2 => (0..12u8).prop_map(Change::Delete),
@@ -36,7 +36,11 @@ fn name_of(key: u8) -> String {
 }
 
 /// Does the changes, each list one write, as far as they make sense.
-async fn apply(plane: &Arc<Plane>, lists: &[Vec<Change>], mut after: impl FnMut(Snapshot)) {
+pub(super) async fn apply(
+    plane: &Arc<Plane>,
+    lists: &[Vec<Change>],
+    mut after: impl FnMut(Snapshot),
+) {
     for list in lists {
         let cut = plane.snapshot();
         let mut names = BTreeSet::new();
@@ -61,7 +65,9 @@ async fn apply(plane: &Arc<Plane>, lists: &[Vec<Change>], mut after: impl FnMut(
     }
 }
 
-fn run(future: impl Future<Output = Result<(), TestCaseError>>) -> Result<(), TestCaseError> {
+pub(super) fn run(
+    future: impl Future<Output = Result<(), TestCaseError>>,
+) -> Result<(), TestCaseError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

@@ -38,6 +38,8 @@ pub fn with(operations: Vec<Operation>) -> Snapshot {
             guard: guard.expect("memory takes the fence"),
             acquired: Revision(1),
             log: LogBounds::default(),
+            foreign: None,
+            import: None,
         });
         let plane = plane.await.expect("an empty plane opens");
         if !operations.is_empty() {

@@ -1,0 +1,212 @@
+//! What an owner hands to its successor: the state and the recent history of a plane.
+//!
+//! A header, the own objects as they stand in the store, the keys of the layer's objects that are
+//! gone, and the newest events; a digest closes it. Objects that the state or an earlier event has
+//! are named, not repeated. Read back by [`crate::import`].
+//!
+//! Invariant: everything in it is published, and all of one moment.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use bytes::{BufMut, Bytes, BytesMut};
+use polyplane_storage::Revision;
+
+use crate::entry::ObjectRef;
+use crate::key::Key;
+use crate::log::{Event, Kept};
+use crate::plane::Plane;
+use crate::record::{Place, encode_object};
+use crate::state::Root;
+use crate::version::{Stamp, Version};
+
+pub(crate) const MAGIC: &[u8; 4] = b"pexp";
+/// The only form that this program writes and reads.
+pub(crate) const FORMAT: u16 = 1;
+/// A plane with more bytes of its own is loaded from the store.
+const STATE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of events, about; older ones stay behind.
+const HISTORY_BYTES_MAX: usize = 4 << 20;
+
+pub(crate) const NOTHING: u8 = 0;
+pub(crate) const OF_LAYER: u8 = 1;
+pub(crate) const INLINE: u8 = 2;
+/// Of the state if it is what an event made, of the event before on the key if it is what one
+/// replaced.
+pub(crate) const KNOWN: u8 = 3;
+
+/// What a successor opens the plane with, see [`crate::Import`].
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// The newest revision in it: what Released must name for this to be used.
+    pub head: Revision,
+    /// State and history.
+    pub bytes: Bytes,
+}
+
+/// Why a plane is not exported; the successor loads it from the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    /// It is too large to be held twice.
+    #[error("the control plane has {bytes} bytes, {bytes_max} are exported at most")]
+    TooLarge {
+        /// Bytes of its own objects.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+}
+
+impl Plane {
+    /// The published state with the newest events. Only of a paused plane is it what Released will
+    /// name; [`Export::head`] tells. Copies up to about 70 MB: not for a thread that must not wait.
+    ///
+    /// # Errors
+    /// See [`ExportError`].
+    pub fn export(&self) -> Result<Export, ExportError> {
+        // Taken first: what is published meanwhile is beyond it.
+        let through = self.follow().map_or(Revision(0), |follow| follow.through());
+        let (root, mut kept) = self.log().kept(|| self.published());
+        let bytes = root.resources.weight().bytes;
+        if bytes > STATE_BYTES_MAX {
+            return Err(ExportError::TooLarge {
+                bytes,
+                bytes_max: STATE_BYTES_MAX,
+            });
+        }
+        kept.bound(HISTORY_BYTES_MAX);
+        let head = root.head.revision(self.base());
+        let through = through.max(head);
+        let mut out = Writer(BytesMut::with_capacity(
+            usize::try_from(bytes).unwrap_or_default() + (64 << 10),
+        ));
+        out.0.put_slice(MAGIC);
+        out.0.put_u16(FORMAT);
+        out.text(self.id().as_bytes());
+        out.text(self.layer().hash().0.as_bytes());
+        out.0.put_u64(self.base().0);
+        out.version(self.birth());
+        out.version(root.head);
+        out.0.put_u64(through.0);
+        self.write_state(&root, &mut out);
+        self.write_history(&root, &kept, &mut out);
+        let digest = digest::digest(&digest::SHA256, &out.0);
+        out.0.put_slice(digest.as_ref());
+        Ok(Export {
+            head,
+            bytes: out.0.freeze(),
+        })
+    }
+
+    fn write_state(&self, root: &Root, out: &mut Writer) {
+        let own = || {
+            root.resources
+                .entries()
+                .filter(|entry| entry.as_template().is_none())
+        };
+        out.count(own().count());
+        for entry in own() {
+            out.text(entry.key().as_bytes());
+            out.object(&self.context().object(entry));
+        }
+        let layer = self.layer().resources();
+        let gone = || {
+            layer
+                .entries()
+                .filter(|entry| root.resources.get(entry.key()).is_none())
+        };
+        out.count(gone().count());
+        for entry in gone() {
+            out.text(entry.key().as_bytes());
+        }
+    }
+
+    fn write_history(&self, root: &Root, kept: &Kept, out: &mut Writer) {
+        out.version(kept.floor);
+        out.count(kept.floors.len());
+        for (resource, floor) in &kept.floors {
+            out.text(resource);
+            out.version(*floor);
+        }
+        out.count(kept.events.len());
+        let mut newest: HashMap<&Key, Option<Stamp>> = HashMap::new();
+        for (age, event) in &kept.events {
+            out.0
+                .put_u32(u32::try_from(age.as_millis()).unwrap_or(u32::MAX));
+            out.version(event.version());
+            out.text(event.key().as_bytes());
+            let before = newest.get(event.key()).copied().flatten();
+            out.side(event.previous(), before);
+            let state = root.resources.get(event.key()).map(|entry| entry.stamp());
+            out.side(event.current(), state);
+            newest.insert(event.key(), event.current().map(ObjectRef::stamp));
+        }
+    }
+}
+
+struct Writer(BytesMut);
+
+impl Writer {
+    fn version(&mut self, version: Version) {
+        self.0.put_u64(version.raw());
+    }
+
+    fn count(&mut self, count: usize) {
+        self.0
+            .put_u32(u32::try_from(count).expect("what fits in memory twice is counted by u32"));
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.0
+            .put_u16(u16::try_from(text.len()).expect("keys and names are short"));
+        self.0.put_slice(text);
+    }
+
+    /// An own object with its versions.
+    fn object(&mut self, object: &ObjectRef) {
+        let (versions, object) = object.source().expect("what is published is durable");
+        self.version(versions.version);
+        self.version(versions.created);
+        let place = Place {
+            index: versions.version.index(),
+            previous: Version::ZERO,
+            created: versions.created,
+        };
+        let record = encode_object(place, &object);
+        self.count(record.len());
+        self.0.put_slice(&record);
+    }
+
+    /// One side of an event, of a key where `known` stands.
+    fn side(&mut self, object: Option<&ObjectRef>, known: Option<Stamp>) {
+        match object {
+            None => self.0.put_u8(NOTHING),
+            Some(object) if known == Some(object.stamp()) => self.0.put_u8(KNOWN),
+            Some(object) if object.is_template() => self.0.put_u8(OF_LAYER),
+            Some(object) => {
+                self.0.put_u8(INLINE);
+                self.object(object);
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// Leaves the oldest events behind until the rest is within about so many bytes.
+    fn bound(&mut self, bytes_max: usize) {
+        let mut bytes = 0;
+        let fits = |(_, event): &&(std::time::Duration, Arc<Event>)| {
+            bytes += event.weight();
+            bytes <= bytes_max
+        };
+        let fitting = self.events.iter().rev().take_while(fits).count();
+        let left = self.events.len() - fitting;
+        for (_, event) in self.events.drain(..left) {
+            let resource = event.key().resource_prefix();
+            if let Some(floor) = self.floors.get_mut(resource.as_bytes()) {
+                *floor = (*floor).max(event.version());
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The recent history of a plane, read back from the store: the events of the log with the versions
+//! they had when they were first told.
+//!
+//! Own writes carry what is needed in their records. Foreign ones carry nothing, so the read begins
+//! with the foreign objects as they were before the first event.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
+
+use crate::entry::{Entry, Versions};
+use crate::key::Key;
+use crate::log::Event;
+use crate::plane::Plane;
+use crate::record::{Record, RecordError, decode};
+use crate::version::{Base, Stamp, Version};
+
+/// What the store told of the time since a revision.
+struct Past {
+    after: Revision,
+    history: History,
+    /// The foreign objects as they were at `after`.
+    foreign: Vec<KeyValue>,
+}
+
+impl Plane {
+    /// Reads what the store still knows of the time before the plane was opened into the log. A
+    /// store that does not answer is asked again by whoever comes next; what cannot be understood
+    /// is as if it had been dropped.
+    pub(crate) async fn load_history(&self) -> Result<(), ReadError> {
+        // Nothing before the birth goes on, so nothing before it is read.
+        let born = self
+            .birth()
+            .revision(self.base())
+            .min(self.opened().revision);
+        let mut after = Revision(born.0.saturating_sub(1));
+        let past = loop {
+            match self.read_past(after).await {
+                Ok(past) => break past,
+                Err(ReadError::Compacted { floor }) if floor > after => after = floor,
+                Err(error) => {
+                    tracing::warn!(plane = self.id(), %error, "the history cannot be read");
+                    return Err(error);
+                }
+            }
+        };
+        match self.rebuild(&past) {
+            Ok(rebuilt) => self.log().prepend(rebuilt.events, rebuilt.floor),
+            Err(error) => {
+                tracing::warn!(plane = self.id(), %error, "the history cannot be understood");
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_past(&self, after: Revision) -> Result<Past, ReadError> {
+        let (start, end) = self.keys().bounds();
+        let history = self.store().history(start, end, after).await?;
+        let mut past = Past {
+            after,
+            history,
+            foreign: Vec::new(),
+        };
+        let Some(follow) = self.follow() else {
+            return Ok(past);
+        };
+        if after == Revision(0) {
+            return Ok(past);
+        }
+        let first = RangeRequest {
+            at: Some(after),
+            ..RangeRequest::prefix(self.keys().prefix(follow.prefix()))
+        };
+        let mut request = Some(first);
+        while let Some(page) = request {
+            let reply = self.store().range(page.clone()).await?;
+            request = page.next_page(&reply);
+            past.foreign.extend(reply.items);
+        }
+        Ok(past)
+    }
+
+    /// The events of a history with the versions they had when they were first told.
+    fn rebuild(&self, past: &Past) -> Result<Rebuilt, RecordError> {
+        let opened = self.opened();
+        // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
+        let known = Version::after(self.base(), past.after).max(self.birth());
+        let mut rebuilt = Rebuilt {
+            floor: known.min(opened.head),
+            events: Vec::new(),
+            newest: HashMap::new(),
+        };
+        for item in &past.foreign {
+            let Some(key) = self.keys().key_of(&item.key)? else {
+                continue;
+            };
+            let (object, versions) = match decode(&item.value)? {
+                Record::Foreign(object) => (object, foreign_versions(self.base(), item)),
+                Record::Object { place, object } => {
+                    let version = Version::new(self.base(), item.modified, place.index);
+                    (object, place.versions(version))
+                }
+                Record::Marker => continue,
+                Record::Tombstone { .. } | Record::Head { .. } => return Err(RecordError::Damaged),
+            };
+            let entry = self.entry_of(&key, versions, &object);
+            rebuilt.newest.insert(key, Some(entry));
+        }
+        let of_revision = |a: &StoreEvent, b: &StoreEvent| a.revision == b.revision;
+        for part in past.history.events.chunk_by(of_revision) {
+            if part[0].revision > opened.revision {
+                break;
+            }
+            self.rebuild_part(part, &mut rebuilt)?;
+        }
+        Ok(rebuilt)
+    }
+
+    fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
+        let mut steps = Vec::with_capacity(part.len());
+        let mut foreign = Vec::new();
+        let mut first = None;
+        let mut deleted = Vec::new().into_iter();
+        for event in part {
+            let record = event.value.as_ref().map(decode).transpose()?;
+            if matches!(record, Some(Record::Marker)) {
+                continue;
+            }
+            let Some(key) = self.keys().key_of(&event.key)? else {
+                if let Some(Record::Head { index, deleted: of }) = record {
+                    first = Some(index);
+                    deleted = of.into_iter();
+                }
+                continue;
+            };
+            if self
+                .follow()
+                .is_some_and(|follow| follow.prefix().contains(&key))
+            {
+                foreign.push((key, record));
+                continue;
+            }
+            if let Some(Record::Object { place, .. }) = &record {
+                first = first.or(place.index.checked_sub(index_of(steps.len())?));
+            } else if let Some(Record::Tombstone { index, .. }) = &record {
+                first = first.or(index.checked_sub(index_of(steps.len())?));
+            }
+            steps.push((key, record, event.previous.as_ref()));
+        }
+        let revision = part[0].revision;
+        for (at, (key, record)) in foreign.into_iter().enumerate() {
+            let version = Version::new(self.base(), revision, index_of(at)?);
+            rebuilt.foreign_step(self, version, key, record)?;
+        }
+        let Some(first) = first else {
+            // A range that is being deleted: nothing that anybody was told.
+            return Ok(());
+        };
+        for (at, (key, record, before)) in steps.into_iter().enumerate() {
+            let index = first
+                .checked_add(index_of(at)?)
+                .ok_or(RecordError::Damaged)?;
+            let version = Version::new(self.base(), revision, index);
+            let replaced = match &record {
+                Some(Record::Object { place, .. }) => place.previous,
+                Some(Record::Tombstone { previous, .. }) => *previous,
+                Some(Record::Head { .. } | Record::Foreign(_) | Record::Marker) => {
+                    return Err(RecordError::Damaged);
+                }
+                None => deleted.next().ok_or(RecordError::Damaged)?,
+            };
+            let current = match record {
+                Some(Record::Object { place, object }) => {
+                    let versions = place.versions(version);
+                    Some(self.entry_of(&key, versions, &object))
+                }
+                _ => None,
+            };
+            rebuilt.step(self, version, key, before, replaced, current)?;
+        }
+        Ok(())
+    }
+
+    /// An entry as it was; the very one that is published, if that has not changed since.
+    fn entry_of(&self, key: &Key, versions: Versions, object: &crate::NewObject) -> Arc<Entry> {
+        let stamp = Stamp::loaded(versions.version);
+        let published = self.published();
+        match published.resources.get(key) {
+            Some(entry) if entry.stamp() == stamp => Arc::clone(entry),
+            _ => Entry::own(
+                key.clone(),
+                stamp,
+                object,
+                versions,
+                &self.context().interner,
+            ),
+        }
+    }
+}
+
+/// A log in the making.
+struct Rebuilt {
+    floor: Version,
+    events: Vec<Arc<Event>>,
+    /// The newest entry of each key so far; `None` if it was deleted.
+    newest: HashMap<Key, Option<Arc<Entry>>>,
+}
+
+impl Rebuilt {
+    fn step(
+        &mut self,
+        plane: &Plane,
+        version: Version,
+        key: Key,
+        before: Option<&Bytes>,
+        replaced: Version,
+        current: Option<Arc<Entry>>,
+    ) -> Result<(), RecordError> {
+        let previous = match self.newest.get(&key) {
+            Some(known) => known.clone(),
+            None => match before.map(decode).transpose()? {
+                Some(Record::Object { place, object }) => {
+                    Some(plane.entry_of(&key, place.versions(replaced), &object))
+                }
+                Some(Record::Tombstone { .. }) => None,
+                Some(Record::Head { .. } | Record::Foreign(_) | Record::Marker) => {
+                    return Err(RecordError::Damaged);
+                }
+                None => plane.layer().resources().get(&key).cloned(),
+            },
+        };
+        self.newest.insert(key.clone(), current.clone());
+        if previous.is_none() && replaced != Version::ZERO && before.is_none() {
+            self.forgotten(version);
+            return Ok(());
+        }
+        self.push(plane, version, key, previous, current);
+        Ok(())
+    }
+
+    /// A write past the sequencer: what stood there is known from the events before it.
+    fn foreign_step(
+        &mut self,
+        plane: &Plane,
+        version: Version,
+        key: Key,
+        record: Option<Record>,
+    ) -> Result<(), RecordError> {
+        let previous = self.newest.get(&key).cloned().flatten();
+        let created = previous
+            .as_ref()
+            .and_then(|old| plane.context().object(old).created());
+        let current = match record {
+            Some(Record::Foreign(object)) => {
+                let created = created.unwrap_or(version);
+                Some(plane.entry_of(&key, Versions { version, created }, &object))
+            }
+            None => None,
+            Some(
+                Record::Object { .. }
+                | Record::Tombstone { .. }
+                | Record::Head { .. }
+                | Record::Marker,
+            ) => return Err(RecordError::Damaged),
+        };
+        self.newest.insert(key.clone(), current.clone());
+        if previous.is_none() && current.is_none() {
+            self.forgotten(version);
+            return Ok(());
+        }
+        self.push(plane, version, key, previous, current);
+        Ok(())
+    }
+
+    /// The store has forgotten what an event replaced: the log begins after it.
+    fn forgotten(&mut self, version: Version) {
+        self.events.clear();
+        self.floor = version;
+    }
+
+    fn push(
+        &mut self,
+        plane: &Plane,
+        version: Version,
+        key: Key,
+        previous: Option<Arc<Entry>>,
+        current: Option<Arc<Entry>>,
+    ) {
+        let object = |entry: Arc<Entry>| plane.context().object(&entry);
+        self.events.push(Event::new(
+            version,
+            key,
+            previous.map(object),
+            current.map(object),
+        ));
+    }
+}
+
+/// The versions of an object that was written past the sequencer.
+pub(crate) fn foreign_versions(base: Base, item: &KeyValue) -> Versions {
+    Versions {
+        version: Version::new(base, item.modified, 0),
+        created: Version::new(base, item.created, 0),
+    }
+}
+
+fn index_of(at: usize) -> Result<u8, RecordError> {
+    u8::try_from(at).map_err(|_| RecordError::Damaged)
+}

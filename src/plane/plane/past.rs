@@ -1,0 +1,132 @@
+//! What was: exact versions, resumed watches, and how far versions may be told.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{LOOK_EVERY, Plane};
+use crate::guard::Answerable;
+use crate::key::Prefix;
+use crate::sequencer::Mode;
+use crate::state::Snapshot;
+use crate::version::Version;
+use crate::watch::{AtError, WatchError, WatchFrom, WatchScope, Watcher};
+
+impl Plane {
+    /// The plane exactly as it was at a version, as far as the objects under `prefix` go.
+    ///
+    /// # Errors
+    /// The version is not inside the log.
+    pub async fn at(
+        self: &Arc<Self>,
+        version: Version,
+        prefix: &Prefix,
+    ) -> Result<Snapshot, AtError> {
+        let current = self.seen();
+        if version > current {
+            return Err(AtError::Future { current });
+        }
+        let read = || {
+            let published = || self.published.load_full();
+            self.log.undo_list(prefix, version, published)
+        };
+        let (mut newest, mut later) = read();
+        if later.is_none() {
+            self.load_history_once().await;
+            (newest, later) = read();
+        }
+        let later = later.ok_or(AtError::Expired)?;
+        let mut root = (*newest).clone();
+        for event in later {
+            match event.previous() {
+                Some(previous) => root.replace(Arc::clone(previous.entry())),
+                None => {
+                    root.resources.remove(event.key());
+                }
+            }
+        }
+        Ok(Snapshot::at(root, Arc::clone(&self.context.fills), version))
+    }
+
+    /// Begins a watch. One from before the plane was opened waits for its history.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub async fn watch(
+        self: &Arc<Self>,
+        scope: WatchScope,
+        from: WatchFrom,
+    ) -> Result<Watcher, WatchError> {
+        if let Mode::Ended(ended) = self.sequencer.lock().mode {
+            return Err(WatchError::Ended(ended));
+        }
+        let told = match from {
+            WatchFrom::Now => self.log.appended(),
+            WatchFrom::After(version) => version,
+        };
+        let current = self.seen();
+        if told > current {
+            return Err(WatchError::Future { current });
+        }
+        let hub = self.log.hub(&scope.resource());
+        if hub.place_after(told).is_none() {
+            self.load_history_once().await;
+        }
+        Watcher::new(Arc::clone(self), scope, hub, told).ok_or(WatchError::Expired)
+    }
+
+    /// The version of the objects that the plane was born with.
+    pub(crate) fn birth(&self) -> Version {
+        self.context.fills.birth()
+    }
+
+    /// The newest version that this plane, here or at an earlier owner, can have told anybody.
+    #[must_use]
+    pub fn seen(&self) -> Version {
+        let observed = match &self.follow {
+            // Where others write too, only what was told is told.
+            Some(follow) => follow.through(),
+            None => self.guard.observed(),
+        };
+        let observed = observed.max(self.acquired);
+        self.log.appended().max(Version::after(self.base, observed))
+    }
+
+    /// Waits until a version is no longer in the future; says whether it came before the deadline.
+    pub async fn reached(&self, version: Version, deadline: Instant) -> bool {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.seen() >= version {
+                return true;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            // Member reads tell nobody, so the wait looks up now and then.
+            let _ = timeout_at(deadline.min(now + LOOK_EVERY), changed).await;
+        }
+    }
+
+    /// What a bookmark may name: the published head, or the newest member read while no part is
+    /// under way or unsettled. What is sent later is beyond that read.
+    pub(crate) fn bookmark_version(&self) -> Version {
+        let sequencer = self.sequencer.lock();
+        let appended = self.log.appended();
+        if let Some(follow) = &self.follow {
+            // Every commit shows in the watch, another owner's too: nothing up to here is missing.
+            return appended.max(Version::after(self.base, follow.through()));
+        }
+        if !sequencer.is_settled() || self.guard.answerable() == Answerable::Lost {
+            return appended;
+        }
+        appended.max(Version::after(self.base, self.guard.observed()))
+    }
+
+    async fn load_history_once(&self) {
+        // An error has been logged; whoever asks gets what the log has.
+        let _ = self.history.get_or_try_init(|| self.load_history()).await;
+    }
+}
