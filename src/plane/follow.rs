@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use polyplane_storage::{
-    RangeRequest, ReadError, Revision, Store, WatchBatch, WatchEnd, prefix_end,
+    KeyValue, RangeRequest, ReadError, Revision, Store, WatchBatch, WatchEnd, prefix_end,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -397,24 +397,29 @@ impl Follower {
         Some(told)
     }
 
-    /// After the store has forgotten what the watch missed: reads the keys, and tells the
-    /// difference. Deletes were at unknown revisions, each at one of its own; they are told at the
-    /// earliest ones at which nothing else was.
-    async fn read_anew(&mut self) -> Option<Result<(), ReadError>> {
+    /// The followed keys, the marker among them, at one revision.
+    async fn read_keys(&self) -> Result<(Revision, Vec<KeyValue>), ReadError> {
         let (start, end) = self.bounds.clone();
         let mut request = Some(RangeRequest::between(start, end));
         let mut items = Vec::new();
         let mut read_at = None;
         while let Some(page) = request {
-            let reply = match self.store.range(page.clone()).await {
-                Ok(reply) => reply,
-                Err(error) => return Some(Err(error)),
-            };
+            let reply = self.store.range(page.clone()).await?;
             request = page.next_page(&reply);
             read_at.get_or_insert(reply.revision);
             items.extend(reply.items);
         }
-        let read_at = read_at.unwrap_or_default();
+        Ok((read_at.unwrap_or_default(), items))
+    }
+
+    /// After the store has forgotten what the watch missed: reads the keys, and tells the
+    /// difference. Deletes were at unknown revisions, each at one of its own; they are told at the
+    /// earliest ones at which nothing else was.
+    async fn read_anew(&mut self) -> Option<Result<(), ReadError>> {
+        let (read_at, items) = match self.read_keys().await {
+            Ok(read) => read,
+            Err(error) => return Some(Err(error)),
+        };
         let plane = self.plane.upgrade()?;
         let mut told = Vec::new();
         let mut gone = std::mem::take(&mut self.known);
