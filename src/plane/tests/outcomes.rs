@@ -241,3 +241,34 @@ async fn a_deadline_ends_the_wait_and_a_close_finishes_what_is_queued() {
     assert!(again.snapshot().get(&configmap("m")).is_some());
     assert!(again.snapshot().get(&configmap("n")).is_some());
 }
+
+#[tokio::test]
+async fn an_unknown_outcome_is_settled_though_the_last_write_is_forgotten() {
+    let site = Site::new();
+    let observed = Arc::new(Mutex::new(0));
+    let test = Test {
+        observed: Arc::clone(&observed),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    plane
+        .submit(write(vec![put("m", "1")]))
+        .await
+        .expect("fine");
+    let other = site.open("b").await;
+    other
+        .submit(write(vec![put("m", "1")]))
+        .await
+        .expect("fine");
+    let newest = site.store.revision().await.expect("it answers");
+    site.store.compact(newest).await.expect("it answers");
+    *observed.lock() = newest.0;
+    for fault in [CommitFault::UnknownNotApplied, CommitFault::UnknownApplied] {
+        let plan = site.store.plan();
+        plan.commits_matching(of_plane("a"), fault, 1);
+        let told = plane.submit(write(vec![put("m", "2")])).await;
+        assert!(matches!(told, Ok(_) | Err(SubmitError::Unavailable(_))));
+    }
+    let object = plane.snapshot().get(&configmap("m")).expect("there");
+    assert_eq!(value(&object), "2");
+}
