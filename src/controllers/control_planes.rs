@@ -29,8 +29,10 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
     if !finalizers.contains(&Value::string(control_plane::FINALIZER)) {
         return Ok(Progress::Waiting);
     }
+    let birth = desk.info.birth(name).filter(|birth| birth.id == id);
+    let birth = birth.ok_or_else(|| ApiError::internal("the plane's object says no birth"))?;
     desk.info.forgotten(name);
-    let removed = desk.planes.delete(&id).await;
+    let removed = desk.planes.delete(&birth).await;
     removed.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
     let kept: Vec<Value> = finalizers
         .iter()
@@ -47,7 +49,7 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
     };
     own.send(&desk.registry, root).await?;
     if last {
-        let forgotten = desk.planes.forget(&id).await;
+        let forgotten = desk.planes.forget(&birth).await;
         forgotten.map_err(|error| ApiError::service_unavailable(error.to_string()))?;
     }
     Ok(Progress::Done)

@@ -5,7 +5,7 @@ use crate::{control_planes, namespaces, restore};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_ownership::Planes;
+use polyplane_ownership::{Birth, Planes};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::delete::Removal;
 use polyplane_registry::{Observer, Registry, Resource, Tenant};
@@ -43,6 +43,9 @@ pub(crate) enum Item {
 pub trait PlaneInfo: Send + Sync {
     /// What fills a placeholder of the layer.
     fn param(&self, name: &str) -> Option<Str>;
+
+    /// What is known of the birth of the plane of this name, if there is one.
+    fn birth(&self, name: &str) -> Option<Birth>;
 
     /// Called when a plane has been removed and its name means nothing any more.
     fn forgotten(&self, name: &str);

@@ -1,23 +1,67 @@
-//! Who serves a plane: fences, and planes that wake and sleep.
+//! Who serves a plane: the ring, fences, and planes that wake and sleep.
 //!
-//! Today one replica has the store to itself, so it is designated for every plane and asks nobody:
-//! it takes a plane's fence when the plane is first used and every commit compares it
-//! ([`polyplane_plane::CommitGuard`]). The drivers of membership, hand-off and forwarding over
-//! several replicas take the same places: a guard per plane, one way to wake, one way to let go.
+//! The pure crates `ring` and `fencing` decide; the drivers here do what their actions say and feed
+//! the outcomes back.
+//!
+//! * [`Ring`]: this replica's membership, the view of all members, evictions. A thread of its own
+//!   joins, reads the member key each 100 ms, and renews.
+//! * [`Planes`]: where planes are, and the way to wake one: its fence is taken by the four rules of
+//!   the acquire, at first use and no earlier; a plane that sleeps has a released fence. Handing
+//!   off, draining and deleting are here too.
+//! * [`Peers`] and [`PeerHandler`]: what replicas say to each other, whatever carries it.
+//!
+//! A store that only this process has open takes the same path and waits for nobody: opening it
+//! proved all earlier lives dead.
+//!
+//! # What of FENCING.md is where
+//! 1, 2, 6, 7, 9, 10, 17 are the machines'; the drivers send each transaction once and report it
+//! (`custody`). 3, 16: `custody` (the tenure's copy), `life` (the read lease's). 5: `driver`,
+//! `members`. 8: `driver`. 11: `life`, `driver`. 14: `steward` (compaction). 18: `suspicion`,
+//! `driver` (progress). 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22:
+//! [`Ring::join`].
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
 mod birth;
+mod custody;
+mod driver;
+mod guard;
+mod handler;
 mod layers;
+mod let_go;
+mod life;
+mod measures;
+mod member_record;
+mod members;
 mod options;
+mod pace;
 mod peers;
 mod planes;
+mod received;
+mod record;
+mod remove;
+mod ring;
+mod slot;
+mod steward;
+mod suspicion;
+mod take;
+mod translate;
+
+#[cfg(test)]
+mod tests;
 
 pub use birth::{Birth, DirectoryKey};
 pub use layers::Layers;
+pub use measures::PlanesStats;
+pub use member_record::{MEMBERS_NAMESPACE, members_prefix};
 pub use options::{Place, ReplicaOptions};
 pub use peers::{
     Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
 };
-pub use planes::{DeleteError, Planes, PlanesOptions, StartError, WakeError};
-pub use polyplane_ring::{Member, Pin};
+pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
+pub use polyplane_ring::{
+    Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,
+};
+pub use record::Damaged;
+pub use remove::DeleteError;
+pub use ring::{JoinError, Ring, RingStats};

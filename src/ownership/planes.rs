@@ -1,25 +1,31 @@
-//! The planes this replica serves: woken at first use, put to sleep when nobody needs them.
+//! The planes of one store at this replica: where they are, those that are awake, and the way to
+//! wake one.
 //!
 //! A plane that nobody uses is a row of the root plane and nothing else: no task, no timer, no
-//! entry here. One sweep for all planes puts those to sleep that were left alone.
+//! entry here, and a released fence. `take` takes and loads, `let_go` hands off and puts to sleep,
+//! `remove` deletes, `steward` follows the ring.
 
 use crate::birth::Birth;
+use crate::custody::Custody;
 use crate::layers::Layers;
+use crate::measures::{Measures, PlanesStats};
 use crate::options::Place;
+use crate::received::Received;
+use crate::ring::Ring;
+use crate::slot::{Door, Slot, Woken};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Base, CommitGuard, Committer, Ended, Index, LayerHash, LayerLink, LogBounds, OpenError, Plane,
-    PlaneParams, PlaneRecord, ShelfError, SoleHolder, Version, delete_range, uid_seed,
+    Base, Committer, Index, LayerHash, LogBounds, OpenError, Plane, ShelfError, Version,
 };
-use polyplane_ring::{Member, Pin};
+use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::OnceCell;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// The root plane's id.
@@ -27,7 +33,10 @@ pub const ROOT: &str = "root";
 const ROOT_KEY: &str = "root";
 const SECRET_KEY: &str = "secret";
 const SECRET_BYTES: usize = 32;
-const FENCE_PREFIX: &str = "fence/";
+/// Planes handed to others at once.
+const HAND_OFFS_MAX: usize = 16;
+/// How long a wake waits for this replica to have a life.
+const LIFE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How planes are served.
 #[derive(Clone)]
@@ -38,8 +47,6 @@ pub struct PlanesOptions {
     pub log: LogBounds,
     /// How long a plane stays awake without being used.
     pub idle: Duration,
-    /// Name of this replica, as fences show it.
-    pub replica: String,
 }
 
 /// Why planes cannot be served from a store at all.
@@ -57,17 +64,17 @@ pub enum StartError {
 }
 
 /// Why a plane cannot be woken.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum WakeError {
     /// Its layer cannot be had.
     #[error("cannot get the layer of the control plane")]
-    Layer(#[from] ShelfError),
-    /// Its fence cannot be taken.
-    #[error("cannot take the fence of the control plane")]
-    Fence(#[source] CommitError),
+    Layer(#[source] Arc<ShelfError>),
     /// It cannot be loaded.
     #[error("cannot load the control plane")]
-    Open(#[from] OpenError),
+    Open(#[source] Arc<OpenError>),
+    /// It cannot be had for now: the store, its holder or this replica's membership is in the way.
+    #[error("the control plane cannot be had for now: {0}")]
+    Unavailable(String),
     /// It is being deleted.
     #[error("the control plane is being deleted")]
     Deleted,
@@ -76,51 +83,24 @@ pub enum WakeError {
     Moved(Option<Box<Member>>),
 }
 
-/// Why a plane's range could not be removed.
-#[derive(Debug, thiserror::Error)]
-pub enum DeleteError {
-    /// Its fence cannot be moved.
-    #[error("cannot move the fence of the control plane")]
-    Fence(#[source] CommitError),
-    /// Its objects cannot be removed.
-    #[error("cannot remove the objects of the control plane")]
-    Range(#[source] polyplane_plane::DeleteError),
-}
-
-/// A fence as it stands in the store.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct FenceRecord {
-    holder: String,
-    incarnation: String,
-    epoch: u64,
-    state: FenceState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum FenceState {
-    Held,
-    Deleted,
-}
-
-struct Slot {
-    plane: OnceCell<Arc<Plane>>,
-    /// Seconds since this process began at which the plane was last used.
-    used: AtomicU64,
-}
-
 /// The planes of one store.
 pub struct Planes {
-    store: Arc<dyn Store>,
+    me: Weak<Self>,
+    ring: Arc<Ring>,
     committer: Arc<Committer>,
     layers: Layers,
     options: PlanesOptions,
     secret: Bytes,
     root: (Version, String),
-    /// Tells this life of the process from every other.
-    incarnation: String,
     started: Instant,
     slots: Mutex<HashMap<String, Arc<Slot>>>,
+    received: Received,
+    /// Hand-offs to others at once. What comes in has limits of its own, so that two replicas that
+    /// swap planes never wait for each other (FENCING 19).
+    places_out: Semaphore,
+    measures: Measures,
+    /// No plane is taken any more.
+    closing: CancellationToken,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -137,11 +117,12 @@ impl Planes {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(
-        store: Arc<dyn Store>,
+        ring: Arc<Ring>,
         options: PlanesOptions,
         now: &str,
         layer: &LayerHash,
     ) -> Result<(Arc<Self>, LayerHash), StartError> {
+        let store = Arc::clone(ring.store());
         let record = RootRecord {
             born_at: now.to_owned(),
             layer: layer.0.clone(),
@@ -156,23 +137,33 @@ impl Planes {
         }
         let (_, secret) = ensure(&store, SECRET_KEY, secret).await?;
         let born = Version::new(Base(0), created, 0);
-        let planes = Arc::new(Self {
+        let planes = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            ring,
             committer: Committer::new(Arc::clone(&store)),
-            layers: Layers::new(Arc::clone(&store)),
-            store,
+            layers: Layers::new(store),
             options,
             secret,
             root: (born, record.born_at),
-            incarnation: Uuid::new_v4().to_string(),
             started: Instant::now(),
-            slots: Mutex::new(HashMap::new()),
+            slots: Mutex::default(),
+            received: Received::default(),
+            places_out: Semaphore::new(HAND_OFFS_MAX),
+            measures: Measures::default(),
+            closing: CancellationToken::new(),
         });
+        crate::steward::start(&planes);
         Ok((planes, LayerHash(record.layer)))
     }
 
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        self.ring.store()
+    }
+
+    /// The ring this replica is in.
+    pub fn ring(&self) -> &Arc<Ring> {
+        &self.ring
     }
 
     /// The layers planes are opened with.
@@ -195,214 +186,216 @@ impl Planes {
         }
     }
 
-    /// Where a plane is. Asks nobody. The only replica of a store has all of them.
-    pub fn place(&self, _birth: &Birth) -> Place {
-        Place::Here
+    /// Where a plane is. Asks nobody: what is held or being taken here is here, all else is where
+    /// the newest view wants it.
+    pub fn place(&self, birth: &Birth) -> Place {
+        let slot = self.slots.lock().get(&birth.id).cloned();
+        if slot.is_some_and(|slot| slot.is_here()) {
+            return Place::Here;
+        }
+        match self.designated(birth) {
+            Some(member) if member.id == *self.ring.id() => Place::Here,
+            Some(member) => Place::There(member),
+            None => Place::Nobody,
+        }
     }
 
     /// A plane that is awake.
     pub fn awake(&self, id: &str) -> Option<Arc<Plane>> {
         let slot = self.slots.lock().get(id).cloned()?;
-        slot.used.store(self.seconds(), Ordering::Relaxed);
-        slot.plane.get().cloned()
+        match slot.awake() {
+            Some(awake) => {
+                slot.touch(self.seconds());
+                Some(awake.plane)
+            }
+            None => None,
+        }
     }
 
     /// All planes that are awake.
     pub fn all_awake(&self) -> Vec<Arc<Plane>> {
-        self.slots
-            .lock()
-            .values()
-            .filter_map(|slot| slot.plane.get().cloned())
-            .collect()
+        let slots = self.slots();
+        let awake = slots.iter().filter_map(|slot| slot.awake());
+        awake.map(|awake| awake.plane).collect()
     }
 
-    fn seconds(&self) -> u64 {
-        self.started.elapsed().as_secs()
+    /// Figures about planes and their moves.
+    pub fn stats(&self) -> PlanesStats {
+        let slots = self.slots();
+        let owned = slots.iter().filter(|slot| slot.custody.holds()).count();
+        let awake = slots.iter().filter(|slot| slot.awake().is_some()).count();
+        self.measures.stats(owned, awake)
     }
 
-    /// The plane, loaded if it was asleep. Many who ask at once load it once.
+    /// The plane, taken and loaded if it is not in memory. Many who ask at once load it once.
     ///
     /// # Errors
     /// See [`WakeError`].
+    ///
+    /// # Cancel safety
+    /// The taking goes on without those who asked for it.
     pub async fn wake(&self, birth: &Birth) -> Result<Arc<Plane>, WakeError> {
-        let slot = {
-            let mut slots = self.slots.lock();
-            let fresh = || {
-                Arc::new(Slot {
-                    plane: OnceCell::new(),
-                    used: AtomicU64::new(0),
-                })
-            };
-            Arc::clone(slots.entry(birth.id.clone()).or_insert_with(fresh))
-        };
-        slot.used.store(self.seconds(), Ordering::Relaxed);
-        slot.plane
-            .get_or_try_init(|| self.open(birth))
-            .await
-            .cloned()
-    }
-
-    async fn open(&self, birth: &Birth) -> Result<Arc<Plane>, WakeError> {
-        let layer = self.layers.get(&birth.layer).await?;
-        let guard = self.take_fence(&birth.id).await?;
-        let record = PlaneRecord {
-            id: birth.id.clone(),
-            base: birth.base,
-            birth: None,
-            layers: vec![LayerLink {
-                hash: birth.layer.clone(),
-                version: None,
-            }],
-            params: birth.params.clone(),
-        };
-        let acquired = guard.fence();
-        let plane = Plane::open(PlaneParams {
-            record,
-            born: birth.born,
-            born_at: birth.born_at.clone(),
-            layer,
-            uid_seed: uid_seed(&self.secret, &birth.id, birth.born),
-            indexes: self.options.indexes.clone(),
-            committer: Arc::clone(&self.committer),
-            guard: guard as Arc<dyn CommitGuard>,
-            acquired,
-            log: self.options.log,
-            foreign: None,
-            import: None,
-        })
-        .await?;
-        tracing::debug!(plane = birth.id, "woke");
-        Ok(plane)
-    }
-
-    /// Takes a plane's fence. The store is open in this process alone, which proves every earlier
-    /// holder dead, so nobody is asked and nobody waits.
-    async fn take_fence(&self, id: &str) -> Result<Arc<SoleHolder>, WakeError> {
-        let key = fence_key(id);
-        let epoch = match self.fence(&key).await {
-            Some(FenceRecord {
-                state: FenceState::Deleted,
-                ..
-            }) => return Err(WakeError::Deleted),
-            Some(record) => record.epoch + 1,
-            None => 1,
-        };
-        let value = self.record(epoch, FenceState::Held);
-        SoleHolder::take(Arc::clone(&self.store), key, value)
-            .await
-            .map_err(WakeError::Fence)
-    }
-
-    async fn fence(&self, key: &[u8]) -> Option<FenceRecord> {
-        let (_, found) = self.store.get(key).await.ok()?;
-        serde_json::from_slice(&found?.value).ok()
-    }
-
-    fn record(&self, epoch: u64, state: FenceState) -> Vec<u8> {
-        let record = FenceRecord {
-            holder: self.options.replica.clone(),
-            incarnation: self.incarnation.clone(),
-            epoch,
-            state,
-        };
-        serde_json::to_vec(&record).expect("a fence is plain data")
-    }
-
-    /// Puts planes to sleep that nobody has used or watched for a while, and drops log events that
-    /// are too old. For one clock that runs for all planes together.
-    pub async fn sweep(&self) {
-        let idle = self.options.idle.as_secs();
-        let now = self.seconds();
-        let mut sleepy = Vec::new();
-        {
-            let mut slots = self.slots.lock();
-            slots.retain(|id, slot| {
-                let Some(plane) = slot.plane.get() else {
-                    return true;
-                };
-                plane.sweep_log();
-                let unused = now.saturating_sub(slot.used.load(Ordering::Relaxed)) >= idle;
-                let stats = plane.stats();
-                let sleeps = id != ROOT && unused && stats.watchers == 0 && stats.queued == 0;
-                if sleeps {
-                    sleepy.push(Arc::clone(plane));
+        loop {
+            if self.closing.is_cancelled() {
+                return Err(WakeError::Moved(self.designated(birth).map(Box::new)));
+            }
+            let slot = self.slot(birth).await?;
+            let mut told = match slot.door(self.seconds()) {
+                Door::Open(plane) => return Ok(plane),
+                Door::Gone => continue,
+                Door::Wait(told) => told,
+                Door::Wake(tell, told) => {
+                    let planes = self.me.upgrade().expect("it is borrowed right now");
+                    tokio::spawn(planes.wake_slot(slot, tell));
+                    told
                 }
-                !sleeps
-            });
-        }
-        for plane in sleepy {
-            plane.close(Ended::Closed).await;
-            tracing::debug!(plane = plane.id(), "went to sleep");
-        }
-    }
-
-    /// Ends a plane for good: nobody is answered any more, its fence is put to Deleted, its
-    /// objects are removed. Calling again goes on where it stopped.
-    ///
-    /// # Errors
-    /// See [`DeleteError`].
-    pub async fn delete(&self, id: &str) -> Result<(), DeleteError> {
-        let slot = self.slots.lock().remove(id);
-        if let Some(plane) = slot.and_then(|slot| slot.plane.get().cloned()) {
-            plane.close(Ended::Deleted).await;
-        }
-        let key = fence_key(id);
-        let epoch = self.fence(&key).await.map_or(0, |record| record.epoch) + 1;
-        let value = self.record(epoch, FenceState::Deleted);
-        let put = Op::Put {
-            key: key.clone().into(),
-            value: value.into(),
-            lease: None,
-        };
-        let txn = Txn {
-            compares: Vec::new(),
-            ops: vec![put],
-        };
-        let fence = self
-            .store
-            .commit(txn)
-            .await
-            .map_err(DeleteError::Fence)?
-            .revision;
-        let compare = Compare::Unchanged {
-            key: key.into(),
-            revision: fence,
-        };
-        delete_range(&self.store, id, vec![compare])
-            .await
-            .map_err(DeleteError::Range)?;
-        Ok(())
-    }
-
-    /// Removes the fence of a deleted plane, once its directory record is gone.
-    ///
-    /// # Errors
-    /// What the store said.
-    pub async fn forget(&self, id: &str) -> Result<(), CommitError> {
-        let key = Bytes::from(fence_key(id));
-        let txn = Txn {
-            compares: vec![Compare::Present { key: key.clone() }],
-            ops: vec![Op::Delete { key }],
-        };
-        match self.store.commit(txn).await {
-            Ok(_) | Err(CommitError::Refused { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Ends all planes: finishes what is queued and ends their watches.
-    pub async fn close(&self) {
-        let slots: Vec<Arc<Slot>> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
-        for slot in slots {
-            if let Some(plane) = slot.plane.get() {
-                plane.close(Ended::Closed).await;
+            };
+            match told.wait_for(Option::is_some).await {
+                Ok(woken) => {
+                    if let Some(woken) = woken.clone() {
+                        return woken;
+                    }
+                }
+                Err(_) => {
+                    let why = "the task that took it has ended".to_owned();
+                    return Err(WakeError::Unavailable(why));
+                }
             }
         }
     }
+
+    /// Takes and loads the plane of a slot, and tells everybody who waits.
+    async fn wake_slot(self: Arc<Self>, slot: Arc<Slot>, tell: watch::Sender<Option<Woken>>) {
+        let busy = slot.busy().await;
+        let woken = self.take_and_load(&slot).await;
+        drop(busy);
+        if woken.is_err() {
+            slot.falls_asleep();
+            self.drop_if_idle(&slot);
+        }
+        tell.send_replace(Some(woken));
+    }
+
+    /// The plane's slot in this life; made if there is none.
+    async fn slot(&self, birth: &Birth) -> Result<Arc<Slot>, WakeError> {
+        let life = self.ring.await_life(LIFE_PATIENCE).await;
+        let life = life
+            .ok_or_else(|| WakeError::Unavailable("this replica is not in the ring".to_owned()))?;
+        let mut slots = self.slots.lock();
+        if let Some(slot) = slots.get(&birth.id)
+            && Arc::ptr_eq(slot.custody.life(), &life)
+        {
+            return Ok(Arc::clone(slot));
+        }
+        let custody = Custody::new(Arc::clone(self.store()), life, birth);
+        let slot = Slot::new(birth.clone(), custody);
+        // A slot of an earlier life holds nothing any more; the steward ends its plane.
+        if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
+            drop(slots);
+            crate::steward::bury(old);
+        }
+        Ok(slot)
+    }
+
+    /// Ends the service: every plane is closed and its fence released in bulk, so that the next
+    /// holder waits for nobody, and the member key is removed. The store stays open.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        let slots = self.slots();
+        self.let_go_of_all(slots).await;
+        self.ring.leave().await;
+    }
 }
 
-fn fence_key(id: &str) -> Vec<u8> {
-    format!("{FENCE_PREFIX}{id}").into_bytes()
+/// What the other modules of this crate need of the planes.
+impl Planes {
+    pub(crate) fn options(&self) -> &PlanesOptions {
+        &self.options
+    }
+
+    pub(crate) fn committer(&self) -> &Arc<Committer> {
+        &self.committer
+    }
+
+    pub(crate) fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+
+    pub(crate) fn places_out(&self) -> &Semaphore {
+        &self.places_out
+    }
+
+    /// This, for a task of its own; none while the planes are being dropped.
+    pub(crate) fn shared(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
+    pub(crate) fn measures(&self) -> &Measures {
+        &self.measures
+    }
+
+    pub(crate) fn received(&self) -> &Received {
+        &self.received
+    }
+
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    pub(crate) fn seconds(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// All slots of now.
+    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
+        self.slots.lock().values().cloned().collect()
+    }
+
+    /// The slot of a plane, if there is one.
+    pub(crate) fn known(&self, id: &str) -> Option<Arc<Slot>> {
+        self.slots.lock().get(id).cloned()
+    }
+
+    /// The slot of a plane in this life, to take or delete it.
+    pub(crate) async fn slot_of(&self, birth: &Birth) -> Result<Arc<Slot>, WakeError> {
+        self.slot(birth).await
+    }
+
+    /// Takes a slot out of the map if nothing is held, under way or waited for in it.
+    pub(crate) fn drop_if_idle(&self, slot: &Arc<Slot>) {
+        let mut slots = self.slots.lock();
+        let same = slots.get(&slot.birth.id);
+        if same.is_some_and(|known| Arc::ptr_eq(known, slot)) && slot.goes() {
+            slots.remove(&slot.birth.id);
+        }
+    }
+
+    /// Takes a slot out of the map whose life is over.
+    pub(crate) fn drop_dead(&self, slot: &Arc<Slot>) {
+        let mut slots = self.slots.lock();
+        let same = slots.get(&slot.birth.id);
+        if same.is_some_and(|known| Arc::ptr_eq(known, slot)) {
+            slots.remove(&slot.birth.id);
+        }
+    }
+
+    /// Who should own a plane, by the newest view. An id that is no plane id belongs to nobody.
+    pub(crate) fn designated(&self, birth: &Birth) -> Option<Member> {
+        let id: PlaneId = birth.id.parse().ok()?;
+        self.ring.designated(&id, &birth.pin)
+    }
+
+    /// Whether this replica should own a plane, by the newest view.
+    pub(crate) fn designated_here(&self, birth: &Birth) -> bool {
+        let designated = self.designated(birth);
+        designated.is_some_and(|member| member.id == *self.ring.id())
+    }
+}
+
+impl Drop for Planes {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
 }
 
 /// The value at a key and the revision that created it; put first if there is none.
@@ -422,9 +415,17 @@ async fn ensure(
         lease: None,
     };
     let txn = Txn {
-        compares: vec![Compare::Absent { key: bytes }],
+        compares: vec![Compare::Absent { key: bytes.clone() }],
         ops: vec![put],
     };
-    let committed = store.commit(txn).await?;
-    Ok((committed.revision, value))
+    match store.commit(txn).await {
+        Ok(committed) => Ok((committed.revision, value)),
+        // Another replica was faster.
+        Err(CommitError::Refused { found, .. }) => {
+            let found = found.into_iter().flatten().find(|found| found.key == bytes);
+            let found = found.ok_or(StartError::Damaged(key))?;
+            Ok((found.created, found.value))
+        }
+        Err(error) => Err(error.into()),
+    }
 }

@@ -8,8 +8,8 @@ use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::{Str, json};
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::control_plane::{self, GROUP, RESOURCE};
-use polyplane_ownership::{Birth, Pin, Planes, WakeError};
-use polyplane_plane::{Flags, Key, LayerHash, ObjectRef, Prefix, Start};
+use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, ROOT, WakeError};
+use polyplane_plane::{Base, Flags, Key, LayerHash, ObjectRef, Prefix, Start, foreign};
 use polyplane_registry::{KindTable, PlaneSettings, Tenant};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -99,27 +99,39 @@ impl World {
         if object.flags().has(Flags::DELETING) {
             return Err(Missing::Deleting);
         }
-        let body = object.body();
-        let text = |path: &[&str]| json::scan::string_at(&body, path).map(|text| text.into_owned());
-        let birth = Birth {
-            id: text(&["status", "id"]).ok_or(Missing::NotFound)?,
-            base: 0,
-            layer: LayerHash(text(&["status", "birth", "layer"]).ok_or(Missing::NotFound)?),
-            born: object
-                .created()
-                .or(object.version())
-                .ok_or(Missing::NotFound)?,
-            born_at: text(&["metadata", "creationTimestamp"]).unwrap_or_default(),
-            params: self.params.clone(),
-            directory: None,
-            pin: Pin::Anywhere,
-        };
+        let birth = self.birth_of(object).ok_or(Missing::NotFound)?;
         let name = object.key().name().into();
         Ok(Arc::new(Located {
             name,
             birth,
             api: Mutex::new(None),
         }))
+    }
+
+    /// What is known of the birth of a plane, on its way out or not.
+    pub fn birth(&self, name: &str) -> Option<Birth> {
+        let root = self.root.get()?;
+        let key = Key::new(GROUP, RESOURCE, None, name);
+        self.birth_of(&root.plane.snapshot().get(&key)?)
+    }
+
+    fn birth_of(&self, object: &ObjectRef) -> Option<Birth> {
+        let body = object.body();
+        let text = |path: &[&str]| json::scan::string_at(&body, path).map(|text| text.into_owned());
+        let born = object.created().or(object.version())?;
+        Some(Birth {
+            id: text(&["status", "id"])?,
+            base: 0,
+            layer: LayerHash(text(&["status", "birth", "layer"])?),
+            born,
+            born_at: text(&["metadata", "creationTimestamp"]).unwrap_or_default(),
+            params: self.params.clone(),
+            directory: Some(DirectoryKey {
+                key: foreign::object_key(ROOT, object.key()),
+                created: born.revision(Base(0)),
+            }),
+            pin: Pin::Anywhere,
+        })
     }
 
     /// Drops what is known of a name; whoever asks again looks it up anew.

@@ -9,7 +9,7 @@ use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_batteries::{bootstrap, catalog};
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
-use polyplane_ownership::PlanesOptions;
+use polyplane_ownership::{Birth, NoPeers, PlanesOptions, ReplicaOptions, Ring};
 use polyplane_plane::LogBounds;
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
@@ -218,10 +218,13 @@ async fn build_world(
         indexes: polyplane_batteries::indexes(),
         log: LogBounds::default(),
         idle: Duration::from_secs(options.sleep_after),
-        replica: "polyplane-0".to_owned(),
     };
+    // Nobody asks for the address of the only replica.
+    let replica = ReplicaOptions::alone("polyplane-0".parse()?, "localhost:7443".parse()?);
+    let ring = Ring::join(store, replica, Arc::new(NoPeers)).await;
+    let ring = ring.context("cannot join the ring")?;
     let started =
-        polyplane_ownership::Planes::start(store, planes_options, &now, layer.hash()).await;
+        polyplane_ownership::Planes::start(ring, planes_options, &now, layer.hash()).await;
     let (planes, root_layer) = started.context("the store cannot be used")?;
     planes.layers().bring(&layer).await?;
     let (base, bits) = bootstrap::SERVICE_RANGE;
@@ -265,6 +268,10 @@ struct Info(Arc<World>);
 impl PlaneInfo for Info {
     fn param(&self, name: &str) -> Option<Str> {
         self.0.param(name)
+    }
+
+    fn birth(&self, name: &str) -> Option<Birth> {
+        self.0.birth(name)
     }
 
     fn forgotten(&self, name: &str) {

@@ -1,0 +1,492 @@
+//! One plane's fence at one life: the machine, and every store transaction it asks for. Owns the
+//! way from an action to its outcome; must not know what the plane contains.
+//!
+//! Two sorts of callers step the machine: the plane's committer, through [`RingGuard`], and the
+//! slot's one task (take, hand off, delete). What the first causes and the second must do waits in
+//! `deferred`.
+
+use crate::birth::{Birth, DirectoryKey};
+use crate::life::LifeCell;
+use crate::pace::Pace;
+use crate::record::fence_key;
+use crate::translate::{
+    PlaneKeys, guard_compares, observed_fence, plane_outcome, plane_txn, stored,
+};
+use parking_lot::Mutex;
+use polyplane_fencing::{
+    Action, Attempt, CommitPermit, Event, Fence, LeaseStatus, Observed, Outcome, PlaneFence,
+    PlaneKind, Rules, Tenure, TenureEnd, Time, Transaction,
+};
+use polyplane_plane::{BarrierError, Permit};
+use polyplane_storage::{Compare, ReadError, Revision, Store, Txn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// No tenure is open.
+const NO_TENURE: u64 = u64::MAX;
+
+/// A plane's fence at one life of this replica.
+pub(crate) struct Custody {
+    store: Arc<dyn Store>,
+    life: Arc<LifeCell>,
+    keys: PlaneKeys,
+    inner: Mutex<Inner>,
+    /// From when the open tenure may answer, in nanoseconds of the clock; `NO_TENURE` without one.
+    /// A copy of what the machine says, read without a lock at each answer.
+    answers_from: AtomicU64,
+    /// Which tenure that is, so that a guard of an ended one cannot take a later one for its own.
+    opening: AtomicU64,
+    /// Told whenever the machine has been stepped to some effect.
+    changed: Notify,
+}
+
+struct Inner {
+    machine: PlaneFence,
+    /// The barrier that still has to stand.
+    barrier: Option<(Attempt, Transaction)>,
+    /// What a step of the committer asks the slot's task to do.
+    deferred: Vec<Action>,
+    /// The head as the machine knows it.
+    head: Revision,
+    /// The revision of the fence's last put by this custody.
+    put_at: Revision,
+}
+
+/// A transaction that a machine asked for, with what is needed to send it.
+#[derive(Debug, Clone)]
+pub(crate) struct Sending {
+    attempt: Attempt,
+    pub(crate) txn: Txn,
+}
+
+impl Custody {
+    /// A plane that this life has nothing to do with yet.
+    pub(crate) fn new(store: Arc<dyn Store>, life: Arc<LifeCell>, birth: &Birth) -> Arc<Self> {
+        let directory: Option<DirectoryKey> = birth.directory.clone();
+        let keys = PlaneKeys {
+            fence: fence_key(&birth.id),
+            directory,
+            me: life.holder().clone(),
+        };
+        let inner = Mutex::new(Inner {
+            machine: machine(&keys, &life),
+            barrier: None,
+            deferred: Vec::new(),
+            head: Revision(0),
+            put_at: Revision(0),
+        });
+        Arc::new(Self {
+            store,
+            life,
+            keys,
+            inner,
+            answers_from: AtomicU64::new(NO_TENURE),
+            opening: AtomicU64::new(0),
+            changed: Notify::new(),
+        })
+    }
+
+    /// The life it belongs to.
+    pub(crate) fn life(&self) -> &Arc<LifeCell> {
+        &self.life
+    }
+
+    /// The keys its transactions name.
+    pub(crate) fn keys(&self) -> &PlaneKeys {
+        &self.keys
+    }
+
+    /// Told whenever something about the tenure has changed.
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// Whether a tenure is open.
+    pub(crate) fn holds(&self) -> bool {
+        self.answers_from.load(Ordering::Acquire) != NO_TENURE && !self.life.over().is_cancelled()
+    }
+
+    /// The revision of the fence's last put by this custody: of the acquire, right after it.
+    pub(crate) fn put_at(&self) -> Revision {
+        self.inner.lock().put_at
+    }
+
+    /// Reads the fence, linearizably.
+    pub(crate) async fn read_fence(&self) -> Result<Option<Observed<Fence>>, ReadError> {
+        let (_, found) = self.store.get(&self.keys.fence).await?;
+        let observed = found.as_ref().map(observed_fence).transpose();
+        observed.map_err(|damaged| ReadError::Corrupt(damaged.to_string()))
+    }
+
+    /// Steps the machine for the slot's task. The ends of tenures in it are done already.
+    pub(crate) fn step(&self, event: Event) -> Vec<Action> {
+        let mut inner = self.inner.lock();
+        let now = self.life.now();
+        if let Event::Loaded { head } = &event {
+            inner.head = inner.head.max(stored(*head));
+        }
+        let actions = inner.machine.step(now, event);
+        self.note(&mut inner, &actions);
+        drop(inner);
+        self.changed.notify_waiters();
+        actions
+    }
+
+    /// Takes what the committer's steps have left for the slot's task.
+    pub(crate) fn take_deferred(&self) -> Vec<Action> {
+        std::mem::take(&mut self.inner.lock().deferred)
+    }
+
+    /// A transaction of the machine, ready to be sent.
+    pub(crate) fn sending(&self, attempt: Attempt, transaction: &Transaction) -> Sending {
+        let txn = plane_txn(transaction, &self.keys);
+        Sending { attempt, txn }
+    }
+
+    /// Sends a transaction once and steps the machine with its outcome.
+    pub(crate) async fn send(&self, sending: Sending) -> Vec<Action> {
+        let Sending { attempt, txn } = sending;
+        let compares = txn.compares.clone();
+        let result = self.store.commit(txn).await;
+        let outcome = plane_outcome(&compares, result, &self.keys);
+        self.outcome(attempt, outcome)
+    }
+
+    /// Steps the machine with an outcome that was learnt otherwise, of a bulk transaction say.
+    pub(crate) fn outcome_of(&self, sending: &Sending, outcome: Outcome) -> Vec<Action> {
+        self.outcome(sending.attempt, outcome)
+    }
+
+    fn outcome(&self, attempt: Attempt, outcome: Outcome) -> Vec<Action> {
+        self.watch_for_loss(&outcome);
+        if let Outcome::Applied(revision) = &outcome {
+            self.inner.lock().put_at = stored(*revision);
+        }
+        self.step(Event::Done { attempt, outcome })
+    }
+
+    /// A refusal that does not find the own member key proves its loss.
+    fn watch_for_loss(&self, outcome: &Outcome) {
+        if let Outcome::Refused(refusal) = outcome
+            && refusal.own_incarnation != Some(self.keys.me.incarnation)
+        {
+            self.life.lost();
+        }
+    }
+
+    /// Copies what the actions say about the tenure, at once: it ends before anything else is sent
+    /// (F7).
+    fn note(&self, inner: &mut Inner, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::OpenTenure { serve_from, .. } => {
+                    inner.head = Revision(0);
+                    inner.barrier = None;
+                    self.opening.fetch_add(1, Ordering::AcqRel);
+                    self.answers_from
+                        .store(serve_from.as_nanos(), Ordering::Release);
+                }
+                Action::EndTenure { end, .. } => {
+                    self.answers_from.store(NO_TENURE, Ordering::Release);
+                    inner.barrier = None;
+                    if let TenureEnd::Lost { .. } = end {
+                        tracing::warn!(
+                            fence = %String::from_utf8_lossy(&self.keys.fence),
+                            "the fence was found to be another's"
+                        );
+                    }
+                }
+                Action::Transact { .. }
+                | Action::ReadFence
+                | Action::Settle { .. }
+                | Action::StopAccepting
+                | Action::ResumeAccepting
+                | Action::Stream { .. }
+                | Action::Released { .. }
+                | Action::RemoveRange { .. }
+                | Action::AskHolder(_)
+                | Action::NotTaken(_)
+                | Action::NotYet { .. } => {}
+            }
+        }
+    }
+
+    /// Gives a tenure up in memory without a word to the store: the plane cannot go on. What the
+    /// fence says, holds: it is adopted at the next use (FENCING 17).
+    pub(crate) fn abandon(&self) {
+        let mut inner = self.inner.lock();
+        self.answers_from.store(NO_TENURE, Ordering::Release);
+        inner.machine = machine(&self.keys, &self.life);
+        inner.barrier = None;
+        inner.deferred.clear();
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+}
+
+fn machine(keys: &PlaneKeys, life: &LifeCell) -> PlaneFence {
+    let kind = match keys.directory {
+        Some(_) => PlaneKind::Tenant,
+        None => PlaneKind::Root,
+    };
+    PlaneFence::new(keys.me.clone(), kind, life.terms(), Rules::default())
+}
+
+/// What the committer's side of one tenure may do with the machine. Used by
+/// [`RingGuard`](crate::guard::RingGuard) only.
+pub(crate) struct Seat {
+    custody: Arc<Custody>,
+    tenure: Tenure,
+    opening: u64,
+}
+
+/// Where an answer or a part stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// It may leave.
+    Open,
+    /// Not before this.
+    NotBefore(Time),
+    /// Not before the next proof of life.
+    Unproven,
+    /// Never under this tenure.
+    Ended,
+}
+
+impl Seat {
+    /// The seat of a tenure that has just been opened.
+    pub(crate) fn new(custody: Arc<Custody>, tenure: Tenure) -> Self {
+        let opening = custody.opening.load(Ordering::Acquire);
+        Self {
+            custody,
+            tenure,
+            opening,
+        }
+    }
+
+    /// The custody it belongs to.
+    pub(crate) fn custody(&self) -> &Arc<Custody> {
+        &self.custody
+    }
+
+    /// The life it belongs to.
+    pub(crate) fn life(&self) -> &LifeCell {
+        &self.custody.life
+    }
+
+    /// May an answer leave at this moment? The lock-free form of [`PlaneFence::answer`]: the same
+    /// tenure is open, its wait is over, and the replica's read lease runs. A plane is handed out
+    /// only once it is loaded.
+    pub(crate) fn right(&self) -> Right {
+        let custody = &self.custody;
+        let from = custody.answers_from.load(Ordering::Acquire);
+        let same = custody.opening.load(Ordering::Acquire) == self.opening;
+        if from == NO_TENURE || !same {
+            return Right::Ended;
+        }
+        let now = custody.life.now();
+        match custody.life.status(now) {
+            LeaseStatus::Over => Right::Ended,
+            LeaseStatus::Open | LeaseStatus::Lapsed if now.as_nanos() < from => {
+                Right::NotBefore(Time::from_nanos(from))
+            }
+            LeaseStatus::Open => Right::Open,
+            LeaseStatus::Lapsed => Right::Unproven,
+        }
+    }
+
+    /// The answer of the machine itself, for the test that both say the same.
+    #[cfg(test)]
+    pub(crate) fn verdict(
+        &self,
+        lease: &polyplane_fencing::ReadLease,
+    ) -> polyplane_fencing::Verdict {
+        let inner = self.custody.inner.lock();
+        inner
+            .machine
+            .answer(self.custody.life.now(), lease, self.tenure)
+    }
+
+    /// May a part be sent now? A granted one counts as sent.
+    pub(crate) fn permit(&self) -> (Permit, Time) {
+        let custody = &self.custody;
+        let mut inner = custody.inner.lock();
+        let now = custody.life.now();
+        if custody.life.over().is_cancelled() {
+            return (Permit::Lost, now);
+        }
+        let permit = match inner.machine.commit_permit(now, self.tenure) {
+            CommitPermit::Granted(guard) => {
+                inner.machine.step(now, Event::CommitSent);
+                Permit::Granted(guard_compares(&guard, &custody.keys))
+            }
+            CommitPermit::Wait => Permit::Wait,
+            CommitPermit::Moved => Permit::Lost,
+        };
+        (permit, now)
+    }
+
+    /// Whether a permit would not say Wait.
+    pub(crate) fn would_permit(&self) -> bool {
+        let custody = &self.custody;
+        let now = custody.life.now();
+        let inner = custody.inner.lock();
+        inner.machine.commit_permit(now, self.tenure) != CommitPermit::Wait
+    }
+
+    /// What became of the part under the last permit.
+    pub(crate) fn done(&self, outcome: Outcome) {
+        let custody = &self.custody;
+        custody.watch_for_loss(&outcome);
+        let mut inner = custody.inner.lock();
+        if inner.machine.tenure() != Some(self.tenure) {
+            return;
+        }
+        if let Outcome::Applied(revision) = &outcome {
+            inner.head = inner.head.max(stored(*revision));
+        }
+        let barrier = outcome == Outcome::Unknown;
+        let now = custody.life.now();
+        let actions = inner.machine.step(now, Event::CommitDone(outcome));
+        custody.absorb(&mut inner, actions, barrier);
+        drop(inner);
+        custody.changed.notify_waiters();
+    }
+
+    /// Puts the fence again once, after an unknown outcome.
+    pub(crate) async fn barrier(&self) -> Result<Revision, BarrierError> {
+        let custody = &self.custody;
+        let (attempt, transaction) = {
+            let inner = custody.inner.lock();
+            if inner.machine.tenure() != Some(self.tenure) {
+                return Err(BarrierError::Lost);
+            }
+            let Some(barrier) = inner.barrier.clone() else {
+                return Err(BarrierError::Unavailable("nothing is unsettled".to_owned()));
+            };
+            barrier
+        };
+        let txn = plane_txn(&transaction, &custody.keys);
+        let compares: Vec<Compare> = txn.compares.clone();
+        let result = custody.store.commit(txn).await;
+        let outcome = plane_outcome(&compares, result, &custody.keys);
+        custody.watch_for_loss(&outcome);
+        let mut inner = custody.inner.lock();
+        if inner.machine.tenure() != Some(self.tenure) {
+            return Err(BarrierError::Lost);
+        }
+        let now = custody.life.now();
+        let actions = inner.machine.step(now, Event::Done { attempt, outcome });
+        let settled = actions.iter().find_map(|action| match action {
+            Action::Settle { through } => Some(*through),
+            _ => None,
+        });
+        if settled.is_some() {
+            inner.barrier = None;
+        }
+        custody.absorb(&mut inner, actions, settled.is_none());
+        let lost = inner.machine.tenure() != Some(self.tenure);
+        drop(inner);
+        custody.changed.notify_waiters();
+        match settled {
+            Some(through) => Ok(stored(through)),
+            None if lost => Err(BarrierError::Lost),
+            None => Err(BarrierError::Unavailable(
+                "the barrier got no reply".to_owned(),
+            )),
+        }
+    }
+
+    /// The history up to the barrier was read.
+    pub(crate) fn settled(&self, landed: Option<Revision>) {
+        let custody = &self.custody;
+        let mut inner = custody.inner.lock();
+        if inner.machine.tenure() != Some(self.tenure) {
+            return;
+        }
+        inner.head = inner.head.max(landed.unwrap_or_default());
+        let head = crate::translate::revision(inner.head);
+        let now = custody.life.now();
+        let actions = inner.machine.step(now, Event::Replayed { head });
+        custody.absorb(&mut inner, actions, false);
+        drop(inner);
+        custody.changed.notify_waiters();
+    }
+
+    /// Whether the store takes writes again: the fence is put once more, as if the outcome of an
+    /// empty part were unknown.
+    pub(crate) async fn probe(&self) -> Result<(), BarrierError> {
+        let pending = self.custody.inner.lock().barrier.is_some();
+        if !pending {
+            match self.permit().0 {
+                Permit::Granted(_) => self.done(Outcome::Unknown),
+                Permit::Wait => {
+                    return Err(BarrierError::Unavailable("the plane is busy".to_owned()));
+                }
+                Permit::Lost => return Err(BarrierError::Lost),
+            }
+        }
+        self.barrier().await?;
+        self.settled(None);
+        Ok(())
+    }
+
+    /// The plane has ended for this tenure.
+    pub(crate) fn lost(&self) {
+        if self.right() != Right::Ended {
+            self.custody.abandon();
+        }
+    }
+}
+
+impl Custody {
+    /// Sorts what a step of the committer asks for: barriers are its own, the rest is the slot's.
+    fn absorb(&self, inner: &mut Inner, actions: Vec<Action>, barrier: bool) {
+        self.note(inner, &actions);
+        for action in actions {
+            match action {
+                Action::Transact {
+                    attempt,
+                    transaction,
+                } if barrier => inner.barrier = Some((attempt, transaction)),
+                Action::EndTenure {
+                    end: TenureEnd::Lost { .. },
+                    ..
+                }
+                | Action::Settle { .. } => {}
+                action @ (Action::Transact { .. }
+                | Action::ReadFence
+                | Action::OpenTenure { .. }
+                | Action::EndTenure { .. }
+                | Action::StopAccepting
+                | Action::ResumeAccepting
+                | Action::Stream { .. }
+                | Action::Released { .. }
+                | Action::RemoveRange { .. }
+                | Action::AskHolder(_)
+                | Action::NotTaken(_)
+                | Action::NotYet { .. }) => inner.deferred.push(action),
+            }
+        }
+    }
+
+    /// Waits until this moment of the clock, or the end of the life.
+    pub(crate) async fn until(&self, from: Time) {
+        let mut pace = Pace::default();
+        loop {
+            let left = from.since(self.life.now()).as_nanos();
+            if left == 0 || self.life.over().is_cancelled() {
+                return;
+            }
+            let left = std::time::Duration::from_nanos(left);
+            tokio::select! {
+                // The end of the life ends every wait.
+                biased;
+                () = self.life.over().cancelled() => return,
+                // Timers run by another clock: look again.
+                () = tokio::time::sleep(left) => pace.wait().await,
+            }
+        }
+    }
+}

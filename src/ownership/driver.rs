@@ -1,0 +1,497 @@
+//! The membership's driver: one thread that does what [`member::Action`] says and feeds the
+//! outcomes back, life after life. Must not know planes or peers.
+//!
+//! It is a thread of its own so that a stuck plane executor does not look alive: a task of that
+//! executor beats between two ticks, or the lease is not renewed (FENCING 18).
+
+use crate::life::LifeCell;
+use crate::member_record::{MemberRecord, member_key, new_life};
+use crate::members;
+use crate::pace::Pace;
+use crate::record::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
+use crate::ring::{Command, JoinError, Shared, newcomer};
+use crate::translate::{MemberPut, member_outcome, member_txn, revision};
+use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
+use polyplane_fencing::{Attempt, Holder, Incarnation, Observed, Outcome, Transaction, Write};
+use polyplane_storage::{LeaseError, LeaseId, ReadError, Store};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// Between two ticks of the machine.
+const TICK: Duration = Duration::from_millis(50);
+/// Member reads without a reply, at most.
+const READS_MAX: usize = 3;
+/// A member read without a reply is given up after this.
+const READ_PATIENCE: Duration = Duration::from_secs(5);
+/// How often one renewal is tried.
+const RENEWALS_MAX: usize = 3;
+/// Between two tries of one renewal.
+const RENEW_AGAIN: Duration = Duration::from_millis(100);
+/// How long the store may take to remove the own key at the end.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Starts the thread and waits until the replica has joined and sees itself in the view.
+pub(crate) async fn start(
+    shared: &Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+) -> Result<(), JoinError> {
+    let (tell, joined) = oneshot::channel();
+    let planes = Handle::current();
+    let driver = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name("polyplane-ring".to_owned());
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(JoinError::Thread)?;
+    let run = move || runtime.block_on(run(driver, commands, planes, tell));
+    // Ends when the ring is told to stop.
+    drop(thread.spawn(run).map_err(JoinError::Thread)?);
+    joined.await.unwrap_or(Err(JoinError::Stopped))?;
+    let own = {
+        let life = shared.current();
+        life.map(|life| life.holder().clone())
+    };
+    let mut views = shared.view_changed.subscribe();
+    let seen = |shared: &Shared| {
+        let view = shared.view.load();
+        let own = own.as_ref();
+        own.is_none_or(|own| {
+            let member = view.member(&own.replica);
+            member.is_some_and(|member| member.incarnation >= own.incarnation)
+        })
+    };
+    while !seen(shared) {
+        tokio::select! {
+            // A stopped ring sees nothing any more.
+            biased;
+            () = shared.stop.cancelled() => return Err(JoinError::Stopped),
+            changed = views.changed() => drop(changed),
+        }
+    }
+    Ok(())
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    planes: Handle,
+    tell: oneshot::Sender<Result<(), JoinError>>,
+) {
+    let lives = async {
+        let mut tell = Some(tell);
+        let mut driver = Driver {
+            shared: Arc::clone(&shared),
+            commands,
+            beats: Beats::new(planes),
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            draining: None,
+        };
+        let mut pace = Pace::default();
+        loop {
+            match driver.join().await {
+                Ok(life) => {
+                    if let Some(tell) = tell.take() {
+                        // Nobody waits any more if the caller gave up.
+                        let _ = tell.send(Ok(()));
+                    }
+                    pace = Pace::default();
+                    if driver.live(&life).await == After::Left {
+                        return;
+                    }
+                    shared.lives_lost.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => match tell.take() {
+                    Some(tell) => {
+                        let _ = tell.send(Err(error));
+                        return;
+                    }
+                    None => {
+                        tracing::error!(%error, "this replica cannot join the ring again");
+                        pace.wait().await;
+                    }
+                },
+            }
+        }
+    };
+    tokio::select! {
+        // Whoever stops the ring waits for nothing.
+        biased;
+        () = shared.stop.cancelled() => {}
+        () = members::follow(&shared) => {}
+        () = lives => {}
+    }
+    shared.stop.cancel();
+    if let Some(life) = shared.current() {
+        life.end();
+    }
+}
+
+/// What follows a life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// Another one: the key was lost.
+    Newcomer,
+    /// Nothing: the replica was told to leave.
+    Left,
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    beats: Beats,
+    reads: Arc<Semaphore>,
+    /// Whom to tell that Draining stands in the member key.
+    draining: Option<oneshot::Sender<()>>,
+}
+
+impl Driver {
+    /// From newcomer to a life whose lease is proven.
+    async fn join(&mut self) -> Result<Arc<LifeCell>, JoinError> {
+        let shared = Arc::clone(&self.shared);
+        let (machine, actions) = newcomer(&shared.options);
+        *shared.machine.lock() = machine;
+        let (uid, began) = new_life();
+        let record = MemberRecord {
+            id: shared.options.id.clone(),
+            address: shared.options.address.clone(),
+            zone: shared.options.zone.clone(),
+            weight: shared.options.weight,
+            level: shared.options.level,
+            ttl: shared.options.member_ttl,
+            uid,
+            began,
+        };
+        let mut pace = Pace::default();
+        let mut queue: VecDeque<Action> = actions.into();
+        let mut lease = None;
+        while let Some(action) = queue.pop_front() {
+            match action {
+                Action::ReadJoinFacts => {
+                    let facts = self.facts(&mut pace).await?;
+                    queue.extend(self.step(Event::Facts(facts)));
+                }
+                Action::Transact {
+                    attempt,
+                    transaction,
+                } => {
+                    let outcome = self.send(&record, &transaction, &mut lease).await?;
+                    if !matches!(outcome, Outcome::Applied(_)) {
+                        pace.wait().await;
+                    }
+                    queue.extend(self.step(Event::Done { attempt, outcome }));
+                }
+                Action::Joined(holder) => {
+                    let lease = lease.expect("the key was put under a lease");
+                    return Ok(self.begin(holder, record, lease).await);
+                }
+                Action::RefuseTerms { stored } => {
+                    let own = shared.options.terms;
+                    return Err(JoinError::Terms { stored, own });
+                }
+                Action::ReadMember
+                | Action::Renew
+                | Action::DrainAnnounced
+                | Action::CloseAllPlanes => {}
+            }
+        }
+        Err(JoinError::Stopped)
+    }
+
+    fn step(&self, event: Event) -> Vec<Action> {
+        let now = self.shared.now();
+        self.shared.machine.lock().step(now, event)
+    }
+
+    /// What a newcomer reads before it joins. Read one after the other: the transaction that joins
+    /// compares all three.
+    async fn facts(&self, pace: &mut Pace) -> Result<JoinFacts, JoinError> {
+        loop {
+            match self.read_facts().await {
+                Ok(facts) => return facts,
+                Err(error) => tracing::warn!(%error, "the store cannot be read; joining waits"),
+            }
+            pace.wait().await;
+        }
+    }
+
+    async fn read_facts(&self) -> Result<Result<JoinFacts, JoinError>, ReadError> {
+        let store = &self.shared.store;
+        let own = member_key(&self.shared.options.id);
+        let (_, predecessor) = store.get(&own).await?;
+        let (_, floor) = store.get(FLOOR_KEY).await?;
+        let (_, terms) = store.get(TERMS_KEY).await?;
+        let level = self.shared.options.level;
+        let parsed = floor.as_ref().map(|found| decode_floor(&found.value));
+        match parsed.transpose() {
+            Ok(Some(floor)) if floor > level => {
+                return Ok(Err(JoinError::Floor { floor, level }));
+            }
+            Ok(_) => {}
+            Err(damaged) => return Ok(Err(damaged.into())),
+        }
+        let observed = terms.map(|found| {
+            let value = decode_terms(&found.value)?;
+            let revision = revision(found.modified);
+            Ok(Observed { value, revision })
+        });
+        Ok(observed
+            .transpose()
+            .map_err(JoinError::Damaged)
+            .map(|terms| JoinFacts {
+                predecessor: predecessor.map(|found| Incarnation::new(found.created.0)),
+                level_floor: floor.map(|found| revision(found.modified)),
+                terms,
+            }))
+    }
+
+    /// Sends a newcomer's transaction; one that puts the key gets a fresh lease.
+    async fn send(
+        &self,
+        record: &MemberRecord,
+        transaction: &Transaction,
+        lease: &mut Option<LeaseId>,
+    ) -> Result<Outcome, JoinError> {
+        let store = &self.shared.store;
+        let puts = |write: &Write| matches!(write, Write::PutMember { .. });
+        let mut put = None;
+        if transaction.writes.iter().any(puts) {
+            match store.lease_grant(record.ttl).await {
+                Ok(fresh) => {
+                    *lease = Some(fresh);
+                    put = Some(MemberPut {
+                        record: record.clone(),
+                        lease: fresh,
+                    });
+                }
+                Err(error @ LeaseError::Closed) => return Err(JoinError::Lease(error)),
+                Err(error) => {
+                    tracing::warn!(%error, "the store gives no lease; joining waits");
+                    // Nothing was sent.
+                    return Ok(Outcome::Rejected);
+                }
+            }
+        }
+        let txn = member_txn(transaction, put.as_ref());
+        let outcome = member_outcome(store.commit(txn).await);
+        if let (Some(put), false) = (put, matches!(outcome, Outcome::Applied(_))) {
+            // Whatever a late copy puts under it goes with it; an error only means that it ends
+            // by itself.
+            let _ = store.lease_revoke(put.lease).await;
+        }
+        Ok(outcome)
+    }
+
+    /// The key stands. The first read proves the read lease.
+    async fn begin(&self, holder: Holder, record: MemberRecord, lease: LeaseId) -> Arc<LifeCell> {
+        let shared = &self.shared;
+        tracing::info!(
+            replica = %holder.replica,
+            incarnation = %holder.incarnation,
+            "joined the ring"
+        );
+        let life = LifeCell::new(
+            holder,
+            MemberPut { record, lease },
+            shared.options.terms,
+            Arc::clone(&shared.clock),
+            Arc::clone(&shared.machine),
+        );
+        read_member(&shared.store, &life).await;
+        shared.life.send_replace(Some(Arc::clone(&life)));
+        crate::suspicion::begin(shared, life.holder().clone());
+        life
+    }
+
+    /// Reads and renews until the life is over.
+    async fn live(&mut self, life: &Arc<LifeCell>) -> After {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        if self.draining.is_some() {
+            self.drain(life).await;
+        }
+        loop {
+            tokio::select! {
+                // The end comes first, then what was asked for, then routine.
+                biased;
+                () = life.over().cancelled() => return After::Newcomer,
+                command = self.commands.recv() => match command {
+                    Some(Command::Drain(done)) => {
+                        self.draining = Some(done);
+                        self.drain(life).await;
+                    }
+                    Some(Command::Leave(done)) => {
+                        self.leave(life).await;
+                        let _ = done.send(());
+                        return After::Left;
+                    }
+                    None => return After::Left,
+                },
+                _ = ticks.tick() => {
+                    let progress = self.beats.progress();
+                    for action in self.step(Event::Tick(progress)) {
+                        self.routine(life, &action);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a living member does again and again, each on a task of its own.
+    fn routine(&self, life: &Arc<LifeCell>, action: &Action) {
+        let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
+        match action {
+            Action::ReadMember => {
+                let Ok(place) = Arc::clone(&self.reads).try_acquire_owned() else {
+                    return;
+                };
+                tokio::spawn(async move {
+                    let _place = place;
+                    // A reply that comes later than this proves nothing any more.
+                    let read = timeout(READ_PATIENCE, read_member(&store, &life));
+                    let _ = read.await;
+                });
+            }
+            Action::Renew => drop(tokio::spawn(renew(store, life))),
+            Action::ReadJoinFacts
+            | Action::Transact { .. }
+            | Action::Joined(_)
+            | Action::RefuseTerms { .. }
+            | Action::DrainAnnounced
+            | Action::CloseAllPlanes => {}
+        }
+    }
+
+    /// Puts Draining into the member key. Meanwhile reads and renewals go on.
+    async fn drain(&mut self, life: &Arc<LifeCell>) {
+        let mut queue: VecDeque<Action> = self.step(Event::Drain).into();
+        let mut pace = Pace::default();
+        while let Some(action) = queue.pop_front() {
+            match action {
+                Action::Transact {
+                    attempt,
+                    transaction,
+                } => {
+                    let outcome = self.send_draining(life, &transaction, attempt).await;
+                    if !matches!(outcome, Outcome::Applied(_)) {
+                        pace.wait().await;
+                    }
+                    queue.extend(self.step(Event::Done { attempt, outcome }));
+                }
+                Action::DrainAnnounced => {
+                    if let Some(done) = self.draining.take() {
+                        let _ = done.send(());
+                    }
+                }
+                Action::CloseAllPlanes => life.end(),
+                Action::ReadMember
+                | Action::Renew
+                | Action::ReadJoinFacts
+                | Action::Joined(_)
+                | Action::RefuseTerms { .. } => self.routine(life, &action),
+            }
+        }
+    }
+
+    async fn send_draining(
+        &mut self,
+        life: &Arc<LifeCell>,
+        transaction: &Transaction,
+        _attempt: Attempt,
+    ) -> Outcome {
+        let store = Arc::clone(&self.shared.store);
+        let txn = member_txn(transaction, Some(life.put()));
+        let sending = store.commit(txn);
+        tokio::pin!(sending);
+        let mut ticks = interval(TICK);
+        loop {
+            tokio::select! {
+                // The outcome is what is waited for.
+                biased;
+                result = &mut sending => return member_outcome(result),
+                _ = ticks.tick() => {
+                    let progress = self.beats.progress();
+                    for action in self.step(Event::Tick(progress)) {
+                        self.routine(life, &action);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes the own key with its lease. Whoever waits for this life's end waits R and the
+    /// margin no longer than from here.
+    async fn leave(&self, life: &Arc<LifeCell>) {
+        life.end();
+        let revoked = timeout(LEAVE_PATIENCE, self.shared.store.lease_revoke(life.lease()));
+        match revoked.await {
+            Ok(Ok(()) | Err(LeaseError::NotFound | LeaseError::Closed)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the member key was left to its time"),
+            Err(_) => tracing::warn!("the member key was left to its time"),
+        }
+    }
+}
+
+/// Reads the own member key and tells the life. The time is taken before the read is handed to
+/// the store's client (FENCING 11).
+async fn read_member(store: &Arc<dyn Store>, life: &Arc<LifeCell>) {
+    let sent = life.now();
+    match store.get(life.member_key()).await {
+        Ok((at, Some(found))) if found.created.0 == life.holder().incarnation.get() => {
+            life.read_found(sent, at);
+        }
+        Ok(_) => life.lost(),
+        Err(error) => tracing::debug!(%error, "a member read failed"),
+    }
+}
+
+async fn renew(store: Arc<dyn Store>, life: Arc<LifeCell>) {
+    for _ in 0..RENEWALS_MAX {
+        match store.lease_keep_alive(life.lease()).await {
+            Ok(()) => return,
+            Err(LeaseError::NotFound) => return life.lost(),
+            Err(error) => tracing::debug!(%error, "the member lease was not renewed"),
+        }
+        sleep(RENEW_AGAIN).await;
+    }
+}
+
+/// Whether tasks of the plane executor get anywhere.
+struct Beats {
+    planes: Handle,
+    count: Arc<AtomicU64>,
+    seen: u64,
+    /// A task is on its way.
+    under_way: Arc<AtomicBool>,
+}
+
+impl Beats {
+    fn new(planes: Handle) -> Self {
+        Self {
+            planes,
+            count: Arc::default(),
+            seen: 0,
+            under_way: Arc::default(),
+        }
+    }
+
+    /// Whether a task has run since the last call; sends the next one.
+    fn progress(&mut self) -> Progress {
+        let count = self.count.load(Ordering::Acquire);
+        let made = count != self.seen;
+        self.seen = count;
+        if !self.under_way.swap(true, Ordering::AcqRel) {
+            let (count, under_way) = (Arc::clone(&self.count), Arc::clone(&self.under_way));
+            self.planes.spawn(async move {
+                count.fetch_add(1, Ordering::AcqRel);
+                under_way.store(false, Ordering::Release);
+            });
+        }
+        match made {
+            true => Progress::Made,
+            false => Progress::Stuck,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What this replica answers its peers. Owns no decision about a fence: it looks at the view and
+//! calls what hands off, takes or deletes.
+
+use crate::birth::Birth;
+use crate::let_go::Parted;
+use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest};
+use crate::planes::Planes;
+use crate::remove::Forward;
+use crate::take::VIEW_PATIENCE;
+use async_trait::async_trait;
+use polyplane_fencing::{FenceState, Holder};
+use polyplane_ring::{ReplicaId, ViewNumber};
+use polyplane_storage::Revision;
+use std::sync::Arc;
+
+#[async_trait]
+impl PeerHandler for Planes {
+    async fn handle(&self, from: &ReplicaId, request: PeerRequest) -> PeerReply {
+        let Some(planes) = self.shared() else {
+            return failed("this replica is closing");
+        };
+        // What has begun goes on if the peer does not wait for it.
+        let from = from.clone();
+        let handled = tokio::spawn(async move { planes.answer(&from, request).await });
+        match handled.await {
+            Ok(reply) => reply,
+            Err(error) => failed(&error.to_string()),
+        }
+    }
+}
+
+impl Planes {
+    async fn answer(self: Arc<Self>, from: &ReplicaId, request: PeerRequest) -> PeerReply {
+        match request.message {
+            PeerMessage::Ping { .. } => PeerReply::Pong {
+                view: self.ring().view().number().get(),
+            },
+            PeerMessage::HandOver { birth, taker, view } => {
+                self.hand_over(from, &birth, &taker, view).await
+            }
+            PeerMessage::State { plane, head } => {
+                let head = Revision(head);
+                match self.received().put(plane, head, request.payload) {
+                    true => PeerReply::Done,
+                    false => PeerReply::Busy,
+                }
+            }
+            PeerMessage::Take { birth, view } => {
+                self.ring()
+                    .reach(ViewNumber::new(view), VIEW_PATIENCE)
+                    .await;
+                match self.wake(&birth).await {
+                    Ok(_) => PeerReply::Done,
+                    Err(error) => failed(&error.to_string()),
+                }
+            }
+            PeerMessage::Delete { birth } => {
+                match self.delete_now(&birth, Forward::Forbidden).await {
+                    Ok(()) => PeerReply::Done,
+                    Err(error) => failed(&error.to_string()),
+                }
+            }
+            PeerMessage::Load => {
+                let stats = self.stats();
+                PeerReply::Load {
+                    owned: stats.owned,
+                    awake: stats.awake,
+                }
+            }
+        }
+    }
+
+    /// Lets go of a plane for the replica that is to own it. Who has the older view catches up
+    /// first, so that two views do not hand a plane back and forth (FENCING 19).
+    async fn hand_over(
+        self: &Arc<Self>,
+        from: &ReplicaId,
+        birth: &Birth,
+        taker: &Life,
+        view: u64,
+    ) -> PeerReply {
+        if taker.replica != from.as_str() {
+            return failed("a replica asks for itself only");
+        }
+        let number = ViewNumber::new(view);
+        if !self.ring().reach(number, VIEW_PATIENCE).await {
+            return failed("this replica's view is behind");
+        }
+        if self.designated_here(birth) {
+            let view = self.ring().view().number().get();
+            return PeerReply::Kept { view };
+        }
+        let slot = match self.known(&birth.id) {
+            Some(slot) if slot.is_here() => slot,
+            Some(_) | None => match self.adopt_forgotten(birth).await {
+                Some(reply) => return reply,
+                None => match self.known(&birth.id) {
+                    Some(slot) => slot,
+                    None => return PeerReply::NotHeld,
+                },
+            },
+        };
+        let Ok(_place) = self.places_out().try_acquire() else {
+            return PeerReply::Busy;
+        };
+        let successor = self.designated(birth);
+        match self.hand_off(&slot, successor.as_ref()).await {
+            Parted::Released => PeerReply::Done,
+            Parted::Kept(reason) => PeerReply::Failed { reason },
+        }
+    }
+
+    /// A fence that names this life without a tenure is adopted, to be handed over like any other
+    /// (FENCING 17). Returns the answer if there is nothing to hand over.
+    async fn adopt_forgotten(self: &Arc<Self>, birth: &Birth) -> Option<PeerReply> {
+        let slot = match self.slot_of(birth).await {
+            Ok(slot) => slot,
+            Err(error) => return Some(failed(&error.to_string())),
+        };
+        let busy = slot.busy().await;
+        if slot.custody.holds() {
+            return None;
+        }
+        let own = |holder: &Holder| holder == slot.custody.life().holder();
+        let reply = match slot.custody.read_fence().await {
+            Ok(Some(fence))
+                if fence.value.state == FenceState::Held && own(&fence.value.holder) =>
+            {
+                match self.look_and_adopt(&slot, fence).await {
+                    Ok(()) => None,
+                    Err(reason) => Some(failed(&reason)),
+                }
+            }
+            Ok(_) => Some(PeerReply::NotHeld),
+            Err(error) => Some(failed(&error.to_string())),
+        };
+        drop(busy);
+        if reply.is_some() {
+            self.drop_if_idle(&slot);
+        }
+        reply
+    }
+}
+
+fn failed(reason: &str) -> PeerReply {
+    let reason = reason.to_owned();
+    PeerReply::Failed { reason }
+}

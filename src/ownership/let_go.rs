@@ -1,0 +1,443 @@
+//! Letting planes go: to sleep, to a successor, at the end. Owns the order of pause, stream and
+//! release; the last word and what follows an unknown outcome are the machine's.
+
+use crate::custody::Sending;
+use crate::pace::Pace;
+use crate::peers::{PeerMessage, PeerReply, PeerRequest};
+use crate::planes::{Planes, ROOT};
+use crate::slot::{Awake, Slot};
+use crate::translate::{refusal, revision, stored};
+use bytes::Bytes;
+use polyplane_fencing::{Action, Event, Outcome, Revision as FenceRevision, Streaming};
+use polyplane_plane::{Ended, ExportError, PauseError};
+use polyplane_ring::Member;
+use polyplane_storage::{CommitError, Committed, Compare, KeyValue, Revision, Txn};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+/// Fences of one bulk release. Each is one compare and one operation, the member key one more.
+const BULK_MAX: usize = 100;
+/// How long a plane may take to settle what is in flight before its hand-off is called off.
+const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a successor may take to take a streamed state in.
+const STREAM_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a successor may take to hear that a plane is released for it.
+const TELL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a last word is repeated until its outcome is final.
+const WORD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a plane parted from this replica, or did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Parted {
+    /// The fence says Released, or is another's already.
+    Released,
+    /// The plane stays, for this reason.
+    Kept(String),
+}
+
+/// What the machine's actions came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    Released,
+    /// The range goes, under this fence.
+    RemoveRange(FenceRevision),
+    /// The hand-off was called off: nothing was said.
+    CalledOff,
+    /// No final reply came; what the fence says, holds.
+    Unsaid,
+}
+
+impl Planes {
+    /// Hands a plane to its successor, or just lets it go if there is none.
+    pub(crate) async fn hand_off(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        successor: Option<&Member>,
+    ) -> Parted {
+        let began = Instant::now();
+        let busy = slot.busy().await;
+        if !slot.custody.holds() {
+            return Parted::Released;
+        }
+        if let Some(held) = slot.take_held() {
+            // Nothing of it is in memory: nothing is paused, and nothing was committed.
+            let head = revision(held.acquired);
+            slot.custody.step(Event::Loaded { head });
+            slot.custody.until(held.serve_from).await;
+        }
+        let awake = slot.awake();
+        if let Some(awake) = &awake {
+            match awake.plane.pause(Instant::now() + PAUSE_PATIENCE).await {
+                Ok(_) | Err(PauseError::Ended(_)) => {}
+                Err(PauseError::Deadline) => {
+                    self.measures().kept();
+                    return Parted::Kept("what is in flight does not settle".to_owned());
+                }
+            }
+        }
+        let streams = awake.is_some() && slot.birth.id != ROOT;
+        let streaming = match successor {
+            Some(member) if streams => Streaming::To(member.id.clone()),
+            Some(_) | None => Streaming::Nothing,
+        };
+        let hand_off = Event::HandOff {
+            successor: successor.map(|member| member.id.clone()),
+            streaming,
+        };
+        let actions = slot.custody.step(hand_off);
+        let word = self.say(slot, actions, awake.as_ref(), successor).await;
+        let parted = self.parted(slot, word, awake.as_ref()).await;
+        drop(busy);
+        match &parted {
+            Parted::Released => {
+                self.measures().handed_off(began.elapsed());
+                self.drop_if_idle(slot);
+                if let (Some(member), Some(_)) = (successor, &awake) {
+                    self.tell_successor(slot, member).await;
+                }
+            }
+            Parted::Kept(_) => self.measures().kept(),
+        }
+        parted
+    }
+
+    async fn parted(&self, slot: &Arc<Slot>, word: Word, awake: Option<&Awake>) -> Parted {
+        match word {
+            Word::CalledOff => {
+                if let Some(awake) = awake {
+                    awake.plane.resume();
+                }
+                Parted::Kept("the hand-off was called off".to_owned())
+            }
+            Word::Released | Word::RemoveRange(_) | Word::Unsaid => {
+                // Sleeping first: nobody finds the plane any more.
+                slot.sleeps();
+                if let Some(awake) = awake {
+                    awake.plane.end(Ended::Moved);
+                }
+                match word {
+                    Word::Unsaid => {
+                        slot.custody.abandon();
+                        Parted::Kept("the store does not say what became of it".to_owned())
+                    }
+                    Word::Released | Word::RemoveRange(_) | Word::CalledOff => Parted::Released,
+                }
+            }
+        }
+    }
+
+    /// The fence is released for it and the plane was in use: it is to take it at once, not at the
+    /// next request. Only a hint.
+    async fn tell_successor(&self, slot: &Slot, member: &Member) {
+        let take = PeerMessage::Take {
+            birth: slot.birth.clone(),
+            view: self.ring().view().number().get(),
+        };
+        let told = self.ring().call(member, take.into(), TELL_PATIENCE).await;
+        if let Err(error) = told {
+            tracing::debug!(%error, plane = slot.birth.id, "the successor was not told");
+        }
+    }
+
+    /// Carries out what the machine asks for until the last word is said, or called off.
+    pub(crate) async fn say(
+        &self,
+        slot: &Arc<Slot>,
+        actions: Vec<Action>,
+        awake: Option<&Awake>,
+        successor: Option<&Member>,
+    ) -> Word {
+        let custody = &slot.custody;
+        let deadline = Instant::now() + WORD_PATIENCE;
+        let mut pace = Pace::default();
+        let mut sent = false;
+        let mut queue: VecDeque<Action> = actions.into();
+        loop {
+            while let Some(action) = queue.pop_front() {
+                match action {
+                    Action::Transact {
+                        attempt,
+                        transaction,
+                    } => {
+                        if sent {
+                            // The same words again: the last reply was not final.
+                            if Instant::now() >= deadline || custody.life().over().is_cancelled() {
+                                return Word::Unsaid;
+                            }
+                            pace.wait().await;
+                        }
+                        sent = true;
+                        let sending = custody.sending(attempt, &transaction);
+                        queue.extend(custody.send(sending).await);
+                    }
+                    Action::Stream { to, head } => {
+                        let to = successor.filter(|member| member.id == to);
+                        let event = match self.stream(slot, awake, to, stored(head)).await {
+                            Ok(()) => Event::StreamEnded,
+                            Err(reason) => {
+                                tracing::debug!(plane = slot.birth.id, reason, "not streamed");
+                                Event::CallOff
+                            }
+                        };
+                        queue.extend(custody.step(event));
+                    }
+                    Action::Released { .. } => return Word::Released,
+                    Action::RemoveRange { fence } => return Word::RemoveRange(fence),
+                    Action::ResumeAccepting => return Word::CalledOff,
+                    Action::NotYet { .. } => return Word::CalledOff,
+                    Action::StopAccepting
+                    | Action::EndTenure { .. }
+                    | Action::ReadFence
+                    | Action::OpenTenure { .. }
+                    | Action::Settle { .. }
+                    | Action::AskHolder(_)
+                    | Action::NotTaken(_) => {}
+                }
+            }
+            if !custody.holds() && !sent {
+                // Lost before anything was said: somebody else's word stands.
+                return Word::Released;
+            }
+            if sent && !custody.holds() {
+                // Lost while it was said.
+                return Word::Released;
+            }
+            let changed = custody.changed().notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            queue.extend(custody.take_deferred());
+            if queue.is_empty() {
+                // An unsettled part comes first; its barrier is the committer's.
+                if tokio::time::timeout_at(deadline, changed).await.is_err() {
+                    queue.extend(custody.step(Event::CallOff));
+                }
+            }
+        }
+    }
+
+    /// Streams a paused plane to its successor.
+    async fn stream(
+        &self,
+        slot: &Slot,
+        awake: Option<&Awake>,
+        to: Option<&Member>,
+        head: Revision,
+    ) -> Result<(), String> {
+        let (Some(awake), Some(member)) = (awake, to) else {
+            return Err("there is nothing to stream, or nobody to stream to".to_owned());
+        };
+        let plane = Arc::clone(&awake.plane);
+        let export = tokio::task::spawn_blocking(move || plane.export()).await;
+        let export = match export.map_err(|error| error.to_string())? {
+            Ok(export) if export.head == head => export,
+            Ok(_) => return Err("its head is not the fence's".to_owned()),
+            // The successor reads the store.
+            Err(ExportError::TooLarge { .. }) => return Ok(()),
+        };
+        let request = PeerRequest {
+            message: PeerMessage::State {
+                plane: slot.birth.id.clone(),
+                head: head.0,
+            },
+            payload: export.bytes,
+        };
+        match self.ring().call(member, request, STREAM_PATIENCE).await {
+            Ok(PeerReply::Done) => Ok(()),
+            // It has no room for the state: it reads the store.
+            Ok(PeerReply::Busy) => Ok(()),
+            Ok(other) => Err(format!("the successor answered {other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Puts planes to sleep that nobody has used or watched for a while, and drops log events that
+    /// are too old. For one clock that runs for all planes together.
+    pub async fn sweep(&self) {
+        self.received().sweep();
+        let idle = self.options().idle.as_secs();
+        let now = self.seconds();
+        let mut sleepy = Vec::new();
+        for slot in self.slots() {
+            let Some(awake) = slot.awake() else {
+                continue;
+            };
+            awake.plane.sweep_log();
+            let unused = now.saturating_sub(slot.used()) >= idle;
+            let stats = awake.plane.stats();
+            let sleeps =
+                slot.birth.id != ROOT && unused && stats.watchers == 0 && stats.queued == 0;
+            if sleeps && let Some(busy) = slot.try_busy() {
+                sleepy.push((slot, busy));
+            }
+        }
+        let slept = self.release(sleepy, Ended::Closed).await;
+        self.measures().released(slept);
+    }
+
+    /// Closes and releases these planes, but for those that a task is busy with.
+    pub(crate) async fn put_to_sleep(&self, slots: Vec<Arc<Slot>>) {
+        let idle = slots.into_iter().filter_map(|slot| {
+            let busy = slot.try_busy()?;
+            Some((slot, busy))
+        });
+        let slept = self.release(idle.collect(), Ended::Closed).await;
+        self.measures().released(slept);
+    }
+
+    /// Closes and releases these planes, those that a task is busy with too.
+    pub(crate) async fn let_go_of_all(&self, slots: Vec<Arc<Slot>>) {
+        let (mut roots, mut tenants) = (Vec::new(), Vec::new());
+        for slot in slots {
+            let busy = slot.busy().await;
+            match slot.birth.id == ROOT {
+                true => roots.push((slot, busy)),
+                false => tenants.push((slot, busy)),
+            }
+        }
+        self.release(tenants, Ended::Closed).await;
+        self.release(roots, Ended::Closed).await;
+    }
+
+    /// Closes planes and releases their fences, many in one transaction. Returns how many.
+    async fn release(&self, slots: Vec<(Arc<Slot>, OwnedMutexGuard<()>)>, ended: Ended) -> usize {
+        let mut leaving = Vec::new();
+        for (slot, busy) in slots {
+            if let Some(held) = slot.take_held() {
+                let head = revision(held.acquired);
+                slot.custody.step(Event::Loaded { head });
+                slot.custody.until(held.serve_from).await;
+            }
+            if let Some(awake) = slot.sleeps() {
+                awake.plane.close(ended).await;
+                tracing::debug!(plane = slot.birth.id, "went to sleep");
+            }
+            let streaming = Streaming::Nothing;
+            let successor = None;
+            let actions = slot.custody.step(Event::HandOff {
+                successor,
+                streaming,
+            });
+            let word = actions.into_iter().find_map(|action| match action {
+                Action::Transact {
+                    attempt,
+                    transaction,
+                } => Some(slot.custody.sending(attempt, &transaction)),
+                _ => None,
+            });
+            if let Some(word) = word {
+                leaving.push(Leaving { slot, busy, word });
+            }
+        }
+        let mut released = 0;
+        while !leaving.is_empty() {
+            let rest = leaving.split_off(leaving.len().min(BULK_MAX));
+            released += self.release_bulk(leaving).await;
+            leaving = rest;
+        }
+        released
+    }
+
+    /// Says the last word of up to [`BULK_MAX`] planes in one transaction, again and again until
+    /// each has its final reply.
+    async fn release_bulk(&self, mut leaving: Vec<Leaving>) -> usize {
+        let deadline = Instant::now() + WORD_PATIENCE;
+        let mut pace = Pace::default();
+        let mut released = 0;
+        while !leaving.is_empty() {
+            let txn = bulk(&leaving);
+            let compares = txn.compares.clone();
+            let result = self.store().commit(txn).await;
+            let before = leaving.len();
+            let late = Instant::now() >= deadline;
+            let (done, again) = sort(leaving, &compares, &result);
+            for leaving in done {
+                released += 1;
+                drop(leaving.busy);
+                self.drop_if_idle(&leaving.slot);
+            }
+            if late || self.ring().stopped().is_cancelled() {
+                for leaving in again {
+                    leaving.slot.custody.abandon();
+                    drop(leaving.busy);
+                    self.drop_if_idle(&leaving.slot);
+                }
+                return released;
+            }
+            if again.len() == before {
+                pace.wait().await;
+            }
+            leaving = again;
+        }
+        released
+    }
+}
+
+/// A plane whose tenure has ended and whose last word is still to be said.
+struct Leaving {
+    slot: Arc<Slot>,
+    busy: OwnedMutexGuard<()>,
+    word: Sending,
+}
+
+/// The last words of many planes in one transaction.
+fn bulk(leaving: &[Leaving]) -> Txn {
+    let mut txn = Txn::default();
+    for leaving in leaving {
+        for compare in &leaving.word.txn.compares {
+            if !txn.compares.contains(compare) {
+                txn.compares.push(compare.clone());
+            }
+        }
+        txn.ops.extend(leaving.word.txn.ops.iter().cloned());
+    }
+    txn
+}
+
+/// Tells each machine its outcome. A refusal is told only to those whose own compare failed; for
+/// the others it is as if nothing had been sent, for nothing was done and nothing will be.
+fn sort(
+    leaving: Vec<Leaving>,
+    compares: &[Compare],
+    result: &Result<Committed, CommitError>,
+) -> (Vec<Leaving>, Vec<Leaving>) {
+    let (mut done, mut again) = (Vec::new(), Vec::new());
+    for mut leaving in leaving {
+        let outcome = match result {
+            Ok(committed) => Outcome::Applied(revision(committed.revision)),
+            Err(CommitError::Refused { failed, at, found }) => {
+                let own = &leaving.word.txn.compares;
+                let concerned = failed.iter().filter_map(|at| compares.get(*at));
+                if !concerned.into_iter().any(|failed| own.contains(failed)) {
+                    again.push(leaving);
+                    continue;
+                }
+                let keys = compares.iter().map(|compare| compare.key().clone());
+                let found: Vec<(Bytes, Option<KeyValue>)> =
+                    keys.zip(found.iter().cloned()).collect();
+                Outcome::Refused(refusal(*at, &found, leaving.slot.custody.keys()))
+            }
+            Err(CommitError::Rejected(_)) => Outcome::Rejected,
+            Err(CommitError::Unknown(_)) => Outcome::Unknown,
+        };
+        let custody = Arc::clone(&leaving.slot.custody);
+        let actions = custody.outcome_of(&leaving.word, outcome);
+        let word = actions.into_iter().find_map(|action| match action {
+            Action::Transact {
+                attempt,
+                transaction,
+            } => Some(custody.sending(attempt, &transaction)),
+            _ => None,
+        });
+        match word {
+            Some(word) => {
+                leaving.word = word;
+                again.push(leaving);
+            }
+            None => done.push(leaving),
+        }
+    }
+    (done, again)
+}

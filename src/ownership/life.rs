@@ -1,0 +1,195 @@
+//! One life of this replica, as every plane's guard sees it: its name, the read lease in a form
+//! that is read without a lock at each check, and its end.
+//!
+//! Invariant: what is copied here comes out of the [`Member`](polyplane_fencing::Member) machine;
+//! nothing here decides. The clock is read for each check and runs in suspend (FENCING 11).
+
+use crate::member_record::member_key;
+use crate::translate::MemberPut;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use polyplane_fencing::{Holder, LeaseStatus, LeaseTerms, Member, Proof, Time, member};
+use polyplane_storage::{Clock, LeaseId, Revision};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The lease of a life whose first proof is still to come.
+const UNPROVEN: u64 = 0;
+
+/// Reads a clock in the words of the protocol.
+pub(crate) fn time(clock: &dyn Clock) -> Time {
+    let nanos = clock.now().as_nanos();
+    Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// One life. Shared by the membership driver and the guards of all planes taken in it.
+pub(crate) struct LifeCell {
+    holder: Holder,
+    member_key: Bytes,
+    put: MemberPut,
+    terms: LeaseTerms,
+    clock: Arc<dyn Clock>,
+    machine: Arc<Mutex<Member>>,
+    /// Answers are allowed before this, in nanoseconds of the clock.
+    until: AtomicU64,
+    /// The newest revision of a member read that found this life.
+    observed: AtomicU64,
+    /// When the newest member read that found this life was sent.
+    read_sent: AtomicU64,
+    /// Told at each proof, and at the end.
+    changed: Notify,
+    ended: AtomicBool,
+    over: CancellationToken,
+}
+
+impl LifeCell {
+    /// A life that has just begun.
+    pub(crate) fn new(
+        holder: Holder,
+        put: MemberPut,
+        terms: LeaseTerms,
+        clock: Arc<dyn Clock>,
+        machine: Arc<Mutex<Member>>,
+    ) -> Arc<Self> {
+        let until = AtomicU64::new(UNPROVEN);
+        Arc::new(Self {
+            member_key: member_key(&holder.replica),
+            holder,
+            put,
+            terms,
+            clock,
+            machine,
+            until,
+            observed: AtomicU64::new(0),
+            read_sent: AtomicU64::new(0),
+            changed: Notify::new(),
+            ended: AtomicBool::new(false),
+            over: CancellationToken::new(),
+        })
+    }
+
+    /// Who this is.
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// The store's key of this life's member key.
+    pub(crate) fn member_key(&self) -> &Bytes {
+        &self.member_key
+    }
+
+    /// What the member key hangs on.
+    pub(crate) fn lease(&self) -> LeaseId {
+        self.put.lease
+    }
+
+    /// What a further put of the member key says.
+    pub(crate) fn put(&self) -> &MemberPut {
+        &self.put
+    }
+
+    /// R and the margin.
+    pub(crate) fn terms(&self) -> LeaseTerms {
+        self.terms
+    }
+
+    /// The time, for a check made now.
+    pub(crate) fn now(&self) -> Time {
+        time(&*self.clock)
+    }
+
+    /// Ends with this life.
+    pub(crate) fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+
+    /// Told at each proof and at the end of the life.
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// The read lease at this moment.
+    pub(crate) fn status(&self, now: Time) -> LeaseStatus {
+        if self.ended.load(Ordering::Acquire) {
+            return LeaseStatus::Over;
+        }
+        match now.as_nanos() < self.until.load(Ordering::Acquire) {
+            true => LeaseStatus::Open,
+            false => LeaseStatus::Lapsed,
+        }
+    }
+
+    /// How long answers are still allowed, in nanoseconds.
+    pub(crate) fn margin(&self) -> u64 {
+        let until = self.until.load(Ordering::Acquire);
+        until.saturating_sub(self.now().as_nanos())
+    }
+
+    /// The newest revision of a member read that found this life.
+    pub(crate) fn observed(&self) -> Revision {
+        Revision(self.observed.load(Ordering::Acquire))
+    }
+
+    /// A member read that was sent at `sent` found this life at a revision.
+    pub(crate) fn read_found(&self, sent: Time, at: Revision) {
+        let found = Some(self.holder.incarnation);
+        self.tell(member::Event::MemberRead { sent, found });
+        if !self.ended.load(Ordering::Acquire) {
+            self.observed.fetch_max(at.0, Ordering::AcqRel);
+            self.read_sent.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The newest revision seen, if a read that was sent at `from` or later has seen one.
+    pub(crate) fn observed_since(&self, from: Time) -> Option<Revision> {
+        let sent = self.read_sent.load(Ordering::Acquire);
+        (sent >= from.as_nanos()).then(|| self.observed())
+    }
+
+    /// A commit that compared this life's member key was acknowledged; it was sent at `sent`.
+    pub(crate) fn proven(&self, sent: Time) {
+        self.tell(member::Event::Proven(Proof { sent }));
+    }
+
+    /// The member key was found gone or another's, or its lease unknown to the store.
+    pub(crate) fn lost(&self) {
+        self.tell(member::Event::LossProven);
+    }
+
+    /// Steps the machine with an event that asks for nothing but the end, and copies its lease.
+    fn tell(&self, event: member::Event) {
+        let mut machine = self.machine.lock();
+        // A later life's machine stands there once this life is over.
+        if machine.holder() != Some(&self.holder) {
+            return;
+        }
+        let actions = machine.step(self.now(), event);
+        let ends = actions.contains(&member::Action::CloseAllPlanes);
+        let until = machine.lease().until().map_or(UNPROVEN, Time::as_nanos);
+        drop(machine);
+        match ends {
+            true => {
+                tracing::warn!(
+                    replica = %self.holder.replica,
+                    incarnation = %self.holder.incarnation,
+                    "the member key is lost; this life is over"
+                );
+                self.end();
+            }
+            false => {
+                self.until.fetch_max(until, Ordering::AcqRel);
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
+    /// Ends this life in memory: no guard of it answers or commits from here on.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.over.cancel();
+        self.changed.notify_waiters();
+    }
+}

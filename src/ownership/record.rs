@@ -1,0 +1,228 @@
+//! What this crate keeps in the store beside planes and member keys: fences, lease terms, the level
+//! floor, complaints. Owns their keys and their JSON; must not know who writes them when.
+
+use crate::peers::Life;
+use bytes::Bytes;
+use polyplane_fencing::{Duration, Epoch, Fence, FenceState, LeaseTerms, Revision};
+use polyplane_ring::ReplicaId;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The record of the lease terms (FENCING 8).
+pub(crate) const TERMS_KEY: &[u8] = b"terms";
+/// The record of the level floor.
+pub(crate) const FLOOR_KEY: &[u8] = b"floor";
+/// Where complaints about unreachable peers stand (FENCING 18).
+pub(crate) const COMPLAINTS: &[u8] = b"complaint/";
+const FENCES: &str = "fence/";
+
+/// A record of the store that this program did not write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the store's record {0:?} is damaged")]
+pub struct Damaged(pub String);
+
+/// The key of a plane's fence.
+pub(crate) fn fence_key(plane: &str) -> Bytes {
+    format!("{FENCES}{plane}").into()
+}
+
+/// The key of one replica's complaint about another.
+pub(crate) fn complaint_key(from: &ReplicaId, about: &ReplicaId) -> Bytes {
+    let mut key = COMPLAINTS.to_vec();
+    key.extend_from_slice(format!("{from}/{about}").as_bytes());
+    key.into()
+}
+
+/// Who complains about whom, by the key.
+pub(crate) fn complaint_of(key: &[u8]) -> Option<(ReplicaId, ReplicaId)> {
+    let text = std::str::from_utf8(key.strip_prefix(COMPLAINTS)?).ok()?;
+    let (from, about) = text.split_once('/')?;
+    Some((from.parse().ok()?, about.parse().ok()?))
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FenceRecord {
+    holder: String,
+    #[serde(deserialize_with = "incarnation")]
+    incarnation: u64,
+    epoch: u64,
+    state: WrittenState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    head: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    successor: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WrittenState {
+    Held,
+    Released,
+    Deleted,
+}
+
+/// An incarnation. Stores from before replicas had member keys hold a text here, which names a life
+/// that is over: the oldest incarnation there can be.
+fn incarnation<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(u64),
+        #[expect(dead_code, reason = "only its form matters")]
+        Text(String),
+    }
+    Ok(match Either::deserialize(from)? {
+        Either::Number(number) => number,
+        Either::Text(_) => 0,
+    })
+}
+
+/// A fence as it stands in the store.
+pub(crate) fn encode_fence(fence: &Fence) -> Bytes {
+    let (state, head, successor) = match &fence.state {
+        FenceState::Held => (WrittenState::Held, None, None),
+        FenceState::Released { head, successor } => (
+            WrittenState::Released,
+            Some(head.get()),
+            successor.as_ref().map(ToString::to_string),
+        ),
+        FenceState::Deleted => (WrittenState::Deleted, None, None),
+    };
+    json(&FenceRecord {
+        holder: fence.holder.replica.to_string(),
+        incarnation: fence.holder.incarnation.get(),
+        epoch: fence.epoch.get(),
+        state,
+        head,
+        successor,
+    })
+}
+
+/// A fence read back.
+pub(crate) fn decode_fence(key: &[u8], value: &[u8]) -> Result<Fence, Damaged> {
+    let damaged = || Damaged(String::from_utf8_lossy(key).into_owned());
+    let record: FenceRecord = serde_json::from_slice(value).map_err(|_| damaged())?;
+    let holder = Life {
+        replica: record.holder,
+        incarnation: record.incarnation,
+    };
+    let successor = record.successor.map(|name| name.parse()).transpose();
+    let state = match record.state {
+        WrittenState::Held => FenceState::Held,
+        WrittenState::Released => FenceState::Released {
+            head: Revision::new(record.head.ok_or_else(damaged)?),
+            successor: successor.map_err(|_| damaged())?,
+        },
+        WrittenState::Deleted => FenceState::Deleted,
+    };
+    Ok(Fence {
+        holder: (&holder).try_into().map_err(|_| damaged())?,
+        epoch: Epoch::new(record.epoch),
+        state,
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TermsRecord {
+    read_lease_nanos: u64,
+    margin_nanos: u64,
+}
+
+/// The lease terms as they stand in the store.
+pub(crate) fn encode_terms(terms: LeaseTerms) -> Bytes {
+    json(&TermsRecord {
+        read_lease_nanos: terms.read_lease().as_nanos(),
+        margin_nanos: terms.margin().as_nanos(),
+    })
+}
+
+/// Lease terms read back.
+pub(crate) fn decode_terms(value: &[u8]) -> Result<LeaseTerms, Damaged> {
+    let damaged = || Damaged("terms".to_owned());
+    let record: TermsRecord = serde_json::from_slice(value).map_err(|_| damaged())?;
+    let nanos = Duration::from_nanos;
+    LeaseTerms::new(nanos(record.read_lease_nanos), nanos(record.margin_nanos))
+        .map_err(|_| damaged())
+}
+
+#[derive(Serialize, Deserialize)]
+struct FloorRecord {
+    level: u32,
+}
+
+/// The level floor as it stands in the store.
+pub(crate) fn encode_floor(level: u32) -> Bytes {
+    json(&FloorRecord { level })
+}
+
+/// The level floor read back.
+pub(crate) fn decode_floor(value: &[u8]) -> Result<u32, Damaged> {
+    let record: Result<FloorRecord, _> = serde_json::from_slice(value);
+    record
+        .map(|record| record.level)
+        .map_err(|_| Damaged("floor".to_owned()))
+}
+
+/// A complaint's value: the life it is about.
+pub(crate) fn encode_life(life: &Life) -> Bytes {
+    json(life)
+}
+
+/// The life a complaint is about.
+pub(crate) fn decode_life(value: &[u8]) -> Option<Life> {
+    serde_json::from_slice(value).ok()
+}
+
+fn json(record: &impl Serialize) -> Bytes {
+    let written = serde_json::to_vec(record);
+    written.expect("a record is plain data").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_fencing::{Holder, Incarnation};
+
+    #[test]
+    fn a_fence_survives_its_encoding() {
+        let holder = Holder {
+            replica: "polyplane-0".parse().expect("a replica id"),
+            incarnation: Incarnation::new(41),
+        };
+        let released = FenceState::Released {
+            head: Revision::new(7),
+            successor: Some("polyplane-1".parse().expect("a replica id")),
+        };
+        for state in [FenceState::Held, released, FenceState::Deleted] {
+            let fence = Fence {
+                holder: holder.clone(),
+                epoch: Epoch::new(3),
+                state,
+            };
+            let text = encode_fence(&fence);
+            assert_eq!(decode_fence(b"fence/a", &text), Ok(fence));
+        }
+    }
+
+    #[test]
+    fn a_fence_from_before_member_keys_is_of_a_life_that_is_over() {
+        let text = br#"{"holder":"polyplane-0","incarnation":"6f1c","epoch":4,"state":"Held"}"#;
+        let fence = decode_fence(b"fence/a", text).expect("it can be read");
+        assert_eq!(fence.holder.incarnation, Incarnation::new(0));
+        assert_eq!(fence.epoch, Epoch::new(4));
+        assert!(decode_fence(b"fence/a", b"{}").is_err());
+    }
+
+    #[test]
+    fn terms_floor_and_complaints_survive_their_encoding() {
+        let terms = LeaseTerms::default();
+        assert_eq!(decode_terms(&encode_terms(terms)), Ok(terms));
+        assert_eq!(decode_floor(&encode_floor(3)), Ok(3));
+        let (from, about): (ReplicaId, ReplicaId) = (
+            "a.b".parse().expect("a replica id"),
+            "c".parse().expect("a replica id"),
+        );
+        let key = complaint_key(&from, &about);
+        assert_eq!(complaint_of(&key), Some((from, about)));
+    }
+}

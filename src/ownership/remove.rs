@@ -1,0 +1,170 @@
+//! Deleting a plane: the tenure ends, the fence says Deleted, the range goes in pieces under that
+//! fence (FENCING 10). Only the holder deletes; where there is none, whoever deletes takes the
+//! fence first. Must not know the directory: who calls this removes the record afterwards.
+
+use crate::birth::Birth;
+use crate::let_go::Word;
+use crate::peers::{PeerMessage, PeerReply};
+use crate::planes::{Planes, WakeError};
+use crate::record::fence_key;
+use crate::slot::Slot;
+use crate::take::{NotToDelete, Wanted};
+use crate::translate::{revision, stored};
+use polyplane_fencing::{Event, Holder, Revision as FenceRevision};
+use polyplane_plane::{Ended, delete_range};
+use polyplane_storage::{CommitError, Compare, Op, Txn};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long another holder may take to delete a plane.
+const DELETE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why a plane's range could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// Its fence cannot be had.
+    #[error("cannot take the fence of the control plane")]
+    Fence(#[source] WakeError),
+    /// Its holder does not delete it.
+    #[error("the control plane's holder did not delete it: {0}")]
+    Holder(String),
+    /// The outcome of its last word is not known yet; calling again goes on.
+    #[error("the store does not say whether the fence was moved")]
+    Unsaid,
+    /// Its objects cannot be removed.
+    #[error("cannot remove the objects of the control plane")]
+    Range(#[source] polyplane_plane::DeleteError),
+}
+
+impl Planes {
+    /// Ends a plane for good, wherever it is: nobody is answered any more, its fence is put to
+    /// Deleted, its objects are removed. Calling again goes on where it stopped.
+    ///
+    /// # Errors
+    /// See [`DeleteError`].
+    ///
+    /// # Cancel safety
+    /// What has begun goes on without the caller.
+    pub async fn delete(self: &Arc<Self>, birth: &Birth) -> Result<(), DeleteError> {
+        let (planes, birth) = (Arc::clone(self), birth.clone());
+        let deleting =
+            tokio::spawn(async move { planes.delete_now(&birth, Forward::Allowed).await });
+        match deleting.await {
+            Ok(result) => result,
+            Err(error) => Err(DeleteError::Holder(error.to_string())),
+        }
+    }
+
+    /// Deletes a plane that is held here, or by nobody alive. Of another holder it is asked, if
+    /// that is allowed: what a peer asks for is not asked on.
+    pub(crate) async fn delete_now(
+        self: &Arc<Self>,
+        birth: &Birth,
+        forward: Forward,
+    ) -> Result<(), DeleteError> {
+        let slot = self.slot_of(birth).await.map_err(DeleteError::Fence)?;
+        let busy = slot.busy().await;
+        if let Some(awake) = slot.sleeps() {
+            awake.plane.close(Ended::Deleted).await;
+        }
+        let held = match slot.take_held() {
+            Some(held) => Some(held),
+            None if slot.custody.holds() => None,
+            None => match self.take(&slot, Wanted::Deleted).await {
+                Ok(held) => Some(held),
+                Err(NotToDelete::Already(fence)) => return self.remove_range(birth, fence).await,
+                Err(NotToDelete::HeldBy(holder)) => {
+                    drop(busy);
+                    self.drop_if_idle(&slot);
+                    return self.ask_to_delete(birth, &holder, forward).await;
+                }
+                Err(NotToDelete::Failed(error)) => return Err(DeleteError::Fence(error)),
+            },
+        };
+        if let Some(held) = held {
+            // Nothing of it is loaded: it only goes.
+            let head = revision(held.acquired);
+            slot.custody.step(Event::Loaded { head });
+            slot.custody.until(held.serve_from).await;
+        }
+        let fence = self.say_deleted(&slot).await?;
+        drop(busy);
+        self.drop_if_idle(&slot);
+        self.remove_range(birth, fence).await
+    }
+
+    async fn say_deleted(&self, slot: &Arc<Slot>) -> Result<FenceRevision, DeleteError> {
+        let actions = slot.custody.step(Event::Delete);
+        match self.say(slot, actions, None, None).await {
+            Word::RemoveRange(fence) => Ok(fence),
+            Word::Unsaid => {
+                slot.custody.abandon();
+                Err(DeleteError::Unsaid)
+            }
+            // It was lost to somebody else meanwhile: look again.
+            Word::Released | Word::CalledOff => Err(DeleteError::Unsaid),
+        }
+    }
+
+    async fn remove_range(&self, birth: &Birth, fence: FenceRevision) -> Result<(), DeleteError> {
+        let compare = Compare::Unchanged {
+            key: fence_key(&birth.id),
+            revision: stored(fence),
+        };
+        let removed = delete_range(self.store(), &birth.id, vec![compare]).await;
+        removed.map(drop).map_err(DeleteError::Range)
+    }
+
+    async fn ask_to_delete(
+        &self,
+        birth: &Birth,
+        holder: &Holder,
+        forward: Forward,
+    ) -> Result<(), DeleteError> {
+        let view = self.ring().view();
+        let member = view.member(&holder.replica);
+        let member = member.filter(|member| member.incarnation == holder.incarnation);
+        let (Some(member), Forward::Allowed) = (member, forward) else {
+            return Err(DeleteError::Holder("it is not held here".to_owned()));
+        };
+        let message = PeerMessage::Delete {
+            birth: birth.clone(),
+        };
+        let reply = self.ring().call(member, message.into(), DELETE_PATIENCE);
+        match reply.await {
+            Ok(PeerReply::Done) => Ok(()),
+            Ok(other) => Err(DeleteError::Holder(format!("it answered {other:?}"))),
+            Err(error) => Err(DeleteError::Holder(error.to_string())),
+        }
+    }
+
+    /// Removes the fence of a deleted plane, once its directory record is gone: the id never comes
+    /// back, and every acquire compares the record.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub async fn forget(&self, birth: &Birth) -> Result<(), CommitError> {
+        let key = fence_key(&birth.id);
+        let mut compares = vec![Compare::Present { key: key.clone() }];
+        let directory = birth.directory.as_ref();
+        compares.extend(directory.map(|directory| Compare::NotCreatedAt {
+            key: directory.key.clone(),
+            revision: directory.created,
+        }));
+        let txn = Txn {
+            compares,
+            ops: vec![Op::Delete { key }],
+        };
+        match self.store().commit(txn).await {
+            Ok(_) | Err(CommitError::Refused { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether another holder may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forward {
+    Allowed,
+    Forbidden,
+}

@@ -1,0 +1,421 @@
+//! The ring as this replica sees it: its own life, the view of all members, and what it has
+//! witnessed of the others' lives. What runs behind it is in `driver`, `members` and `suspicion`.
+//!
+//! Must not know planes. Invariant: a judgement of a fence rests on a view, and a view is what the
+//! store said, in its order.
+
+use crate::driver;
+use crate::life::{LifeCell, time};
+use crate::members;
+use crate::options::ReplicaOptions;
+use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
+use crate::record::Damaged;
+use crate::suspicion::Suspicion;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use polyplane_fencing::member::Cadence;
+use polyplane_fencing::{
+    Duration as Length, Fence, Holder, LeaseTerms, Member as Machine, Observed, Rules, Sighting,
+    Time, Witness,
+};
+use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
+use polyplane_storage::{Clock, LeaseError, Revision, Store, SystemClock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// Between two reads of the own member key.
+pub(crate) const READ_EVERY: Duration = Duration::from_millis(100);
+/// Commands to the driver that may wait.
+const COMMANDS_MAX: usize = 16;
+
+/// Why a replica does not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The store's lease terms are others (FENCING 8).
+    #[error("the store says {stored}, this replica is set to {own}")]
+    Terms {
+        /// What the store says.
+        stored: LeaseTerms,
+        /// What this replica was told.
+        own: LeaseTerms,
+    },
+    /// The store has been used by newer programs and cannot be served by this one any more.
+    #[error("the store has come to level {floor}, this program knows level {level} only")]
+    Floor {
+        /// The store's level.
+        floor: u32,
+        /// This program's.
+        level: u32,
+    },
+    /// What stands in the store was not written by this program.
+    #[error("the store cannot be understood")]
+    Damaged(#[from] Damaged),
+    /// The store gives no lease.
+    #[error("the store gives no lease")]
+    Lease(#[source] LeaseError),
+    /// No thread could be started.
+    #[error("the membership's thread cannot be started")]
+    Thread(#[source] std::io::Error),
+    /// The replica was told to stop before it had joined.
+    #[error("the replica was stopped before it had joined")]
+    Stopped,
+}
+
+/// How the ring is, for a metric.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingStats {
+    /// The number of the newest view.
+    pub view: u64,
+    /// Members that take planes.
+    pub serving: usize,
+    /// Members that give theirs away.
+    pub draining: usize,
+    /// How long this replica could still answer from memory without a further proof.
+    pub read_lease_margin: Duration,
+    /// Lives of this replica that have ended since the process began.
+    pub lives_lost: u64,
+    /// Peers this replica has asked the store to remove.
+    pub evictions: u64,
+}
+
+/// What the driver is told.
+pub(crate) enum Command {
+    /// Say Draining in the member key; answered when it stands there.
+    Drain(oneshot::Sender<()>),
+    /// Remove the own member key and end; answered when it is gone or the store does not answer.
+    Leave(oneshot::Sender<()>),
+}
+
+/// Everything that the tasks of one ring share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: ReplicaOptions,
+    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) machine: Arc<Mutex<Machine>>,
+    pub(crate) witness: Mutex<Witness>,
+    pub(crate) life: watch::Sender<Option<Arc<LifeCell>>>,
+    pub(crate) view: ArcSwap<View>,
+    /// Told at each change of the view.
+    pub(crate) view_changed: watch::Sender<ViewNumber>,
+    /// Everything up to here has been told by the watch on the member keys.
+    pub(crate) told: watch::Sender<Revision>,
+    /// The level of each member's binary.
+    pub(crate) levels: Mutex<BTreeMap<ReplicaId, u32>>,
+    pub(crate) suspicion: Suspicion,
+    pub(crate) stop: CancellationToken,
+    pub(crate) lives_lost: std::sync::atomic::AtomicU64,
+}
+
+/// The membership of this replica. Joins on [`Ring::join`] and goes on by itself: whoever loses the
+/// member key starts again as a newcomer without planes.
+pub struct Ring {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Ring {
+    /// Joins the ring of a store. A predecessor of the same name is over from then on.
+    ///
+    /// The membership runs on a thread of its own and renews only while tasks of the calling
+    /// runtime get anywhere: alive but stuck is dead (FENCING 18). While the store does not answer
+    /// this waits.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub async fn join(
+        store: Arc<dyn Store>,
+        options: ReplicaOptions,
+        peers: Arc<dyn Peers>,
+    ) -> Result<Arc<Self>, JoinError> {
+        Self::join_by(store, options, peers, Arc::new(SystemClock)).await
+    }
+
+    /// The same by another clock, which must run in suspend.
+    ///
+    /// # Errors
+    /// See [`JoinError`].
+    pub async fn join_by(
+        store: Arc<dyn Store>,
+        options: ReplicaOptions,
+        peers: Arc<dyn Peers>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, JoinError> {
+        let witness = match store.opened_at() {
+            Some(at) => Witness::embedded_store(crate::translate::revision(at)),
+            None => Witness::shared_store(),
+        };
+        let (machine, _) = newcomer(&options);
+        let shared = Arc::new(Shared {
+            store,
+            peers,
+            clock,
+            machine: Arc::new(Mutex::new(machine)),
+            witness: Mutex::new(witness),
+            life: watch::Sender::new(None),
+            view: ArcSwap::default(),
+            view_changed: watch::Sender::new(ViewNumber::default()),
+            told: watch::Sender::new(Revision(0)),
+            levels: Mutex::default(),
+            suspicion: Suspicion::default(),
+            stop: CancellationToken::new(),
+            lives_lost: std::sync::atomic::AtomicU64::new(0),
+            options,
+        });
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let ring = Arc::new(Self {
+            shared: Arc::clone(&shared),
+            commands,
+        });
+        driver::start(&shared, received).await?;
+        tokio::spawn(crate::suspicion::ping(Arc::clone(&shared)));
+        tokio::spawn(crate::suspicion::hear_complaints(shared));
+        Ok(ring)
+    }
+
+    /// The newest view.
+    pub fn view(&self) -> Arc<View> {
+        self.shared.view.load_full()
+    }
+
+    /// Told at each change of the view.
+    pub fn view_changes(&self) -> watch::Receiver<ViewNumber> {
+        self.shared.view_changed.subscribe()
+    }
+
+    /// This life; none while the replica is a newcomer.
+    pub fn holder(&self) -> Option<Holder> {
+        Some(self.life()?.holder().clone())
+    }
+
+    /// Ends when this life has lost its member key: every plane taken in it is lost. Ended already
+    /// while the replica is a newcomer.
+    pub fn over(&self) -> CancellationToken {
+        match self.life() {
+            Some(life) => life.over().clone(),
+            None => {
+                let over = CancellationToken::new();
+                over.cancel();
+                over
+            }
+        }
+    }
+
+    /// The name of this replica.
+    pub fn id(&self) -> &ReplicaId {
+        &self.shared.options.id
+    }
+
+    /// The own record in the newest view.
+    pub fn own_member(&self) -> Option<Member> {
+        self.view().member(self.id()).cloned()
+    }
+
+    /// The newest revision that a member read of this life has seen: a directory that has been
+    /// told up to here knows every plane created before that read was sent (FENCING 21).
+    pub fn observed(&self) -> Revision {
+        self.life().map_or(Revision(0), |life| life.observed())
+    }
+
+    /// Waits for the answer of a member read that is sent from now on and returns its revision;
+    /// none if it does not come before the deadline.
+    pub async fn next_observed(&self, deadline: Instant) -> Option<Revision> {
+        let life = self.life()?;
+        let from = life.now();
+        loop {
+            let changed = life.changed().notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if life.over().is_cancelled() {
+                return None;
+            }
+            if let Some(revision) = life.observed_since(from) {
+                return Some(revision);
+            }
+            timeout_at(deadline, changed).await.ok()?;
+        }
+    }
+
+    /// Waits until the view has come to this number or a newer one; whether it did in time.
+    pub async fn reach(&self, number: ViewNumber, patience: Duration) -> bool {
+        let mut told = self.shared.told.subscribe();
+        if told.borrow().0 >= number.get() {
+            return true;
+        }
+        if let Err(error) = self.shared.store.request_progress().await {
+            tracing::debug!(%error, "the store was not asked for its progress");
+        }
+        let reached = told.wait_for(|told| told.0 >= number.get());
+        matches!(timeout(patience, reached).await, Ok(Ok(_)))
+    }
+
+    /// Who should own a plane, by the newest view.
+    pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
+        self.view().designated(plane, pin).cloned()
+    }
+
+    /// Sends a request to a member and notes whether it could be reached (FENCING 18).
+    ///
+    /// # Errors
+    /// What the transport said; [`PeerError::TimedOut`] after `patience`.
+    pub async fn call(
+        &self,
+        to: &Member,
+        request: PeerRequest,
+        patience: Duration,
+    ) -> Result<PeerReply, PeerError> {
+        crate::suspicion::call(&self.shared, to, request, patience).await
+    }
+
+    /// Notes that a member could not be reached, or was. For whoever else talks to peers. A
+    /// time-out of a request that may take its time proves nothing and is not told.
+    pub fn report(&self, about: &Member, result: Result<(), &PeerError>) {
+        crate::suspicion::report(&self.shared, about, result);
+    }
+
+    /// Says Draining in the member key: planes are given away from now on. There is no way back
+    /// for this process. Returns when the store has taken it.
+    pub async fn announce_drain(&self) {
+        let (done, announced) = oneshot::channel();
+        if self.commands.send(Command::Drain(done)).await.is_ok() {
+            // An error means that the driver has ended.
+            let _ = announced.await;
+        }
+    }
+
+    /// Removes the own member key and ends the membership. Every plane must have been let go.
+    pub async fn leave(&self) {
+        let (done, left) = oneshot::channel();
+        if self.commands.send(Command::Leave(done)).await.is_ok() {
+            // An error means that the driver has ended.
+            let _ = left.await;
+        }
+        self.shared.stop.cancel();
+    }
+
+    /// Ends the membership as a crash would: nothing is said to the store. For tests.
+    pub fn vanish(&self) {
+        self.shared.stop.cancel();
+    }
+
+    /// How the ring is.
+    pub fn stats(&self) -> RingStats {
+        let view = self.view();
+        let of = |standing| view.members().filter(|m| m.standing == standing).count();
+        let margin = self.life().map_or(0, |life| life.margin());
+        RingStats {
+            view: view.number().get(),
+            serving: of(Standing::Serving),
+            draining: of(Standing::Draining),
+            read_lease_margin: Duration::from_nanos(margin),
+            lives_lost: self
+                .shared
+                .lives_lost
+                .load(std::sync::atomic::Ordering::Relaxed),
+            evictions: self.shared.suspicion.evictions(),
+        }
+    }
+
+    /// The store whose ring it is.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    /// What the replica was told of itself.
+    pub fn options(&self) -> &ReplicaOptions {
+        &self.shared.options
+    }
+
+    /// The current life.
+    pub(crate) fn life(&self) -> Option<Arc<LifeCell>> {
+        let life = self.shared.life.borrow().clone();
+        life.filter(|life| !life.over().is_cancelled())
+    }
+
+    /// The current life, or the next one if it begins in time.
+    pub(crate) async fn await_life(&self, patience: Duration) -> Option<Arc<LifeCell>> {
+        let mut lives = self.shared.life.subscribe();
+        let living = |life: &Option<Arc<LifeCell>>| {
+            life.as_ref()
+                .is_some_and(|life| !life.over().is_cancelled())
+        };
+        let found = timeout(patience, lives.wait_for(living)).await;
+        found.ok()?.ok()?.clone()
+    }
+
+    /// A fence read from the store, judged by what was witnessed.
+    pub(crate) fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
+        self.shared.witness.lock().judge(fence)
+    }
+
+    /// The lowest level of all members, if there are any.
+    pub(crate) fn level_of_all(&self) -> Option<u32> {
+        self.shared.levels.lock().values().min().copied()
+    }
+
+    /// What the machines say of an answer, for the test that the copies say the same.
+    #[cfg(test)]
+    pub(crate) fn verdict(&self, guard: &crate::guard::RingGuard) -> polyplane_fencing::Verdict {
+        let lease = self.shared.machine.lock().lease().clone();
+        guard.seat().verdict(&lease)
+    }
+
+    /// Ends with the membership.
+    pub(crate) fn stopped(&self) -> &CancellationToken {
+        &self.shared.stop
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+impl Shared {
+    /// The time, for a check made now.
+    pub(crate) fn now(&self) -> Time {
+        time(&*self.clock)
+    }
+
+    /// The current life, over or not.
+    pub(crate) fn current(&self) -> Option<Arc<LifeCell>> {
+        self.life.borrow().clone()
+    }
+
+    /// A new view is known.
+    pub(crate) fn see(&self, view: View) {
+        let now = self.now();
+        let holders: Vec<Holder> = view.members().map(members::holder).collect();
+        {
+            let mut witness = self.witness.lock();
+            witness.observe(now, view.number(), holders.iter().cloned());
+            let kept = u64::try_from(members::DEATHS_KEPT.as_nanos()).unwrap_or(u64::MAX);
+            let horizon = now.as_nanos().saturating_sub(kept);
+            witness.forget(Time::from_nanos(horizon));
+        }
+        let number = view.number();
+        tracing::info!(view = %number, members = holders.len(), "the ring has changed");
+        self.view.store(Arc::new(view));
+        self.view_changed.send_replace(number);
+        crate::suspicion::view(self, holders);
+    }
+}
+
+/// A newcomer's machine, and what it does first.
+pub(crate) fn newcomer(
+    options: &ReplicaOptions,
+) -> (Machine, Vec<polyplane_fencing::member::Action>) {
+    let length = |duration: Duration| {
+        Length::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    };
+    let cadence = Cadence {
+        read_every: length(READ_EVERY),
+        renew_every: length(options.member_ttl / 3),
+    };
+    Machine::new(options.id.clone(), options.terms, cadence, Rules::default())
+}

@@ -1,0 +1,281 @@
+//! What follows the ring in the background: planes that others are designated for are handed off,
+//! planes of a life that is over are ended, and the root's owner keeps the store's house: it
+//! compacts history that nobody may ask for any more and raises the level floor.
+
+use crate::let_go::Parted;
+use crate::planes::{Planes, ROOT};
+use crate::record::{FLOOR_KEY, decode_floor, encode_floor};
+use crate::slot::Slot;
+use bytes::Bytes;
+use polyplane_plane::Ended;
+use polyplane_ring::Standing;
+use polyplane_storage::{Compare, Op, Revision, Txn};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// How often everything is looked at even if nothing was told.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at the store's house.
+const HOUSE_EVERY: Duration = Duration::from_secs(10);
+/// Between two samples of the store's revision, of which the oldest is compacted to.
+const SAMPLE_EVERY: Duration = Duration::from_secs(30);
+
+/// Starts the steward. It ends with the planes.
+pub(crate) fn start(planes: &Arc<Planes>) {
+    let closing = planes.closing().clone();
+    let mut views = planes.ring().view_changes();
+    let weak = Arc::downgrade(planes);
+    tokio::spawn(async move {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut house = House::default();
+        loop {
+            let over = match weak.upgrade() {
+                Some(planes) => planes.ring().over(),
+                None => return,
+            };
+            // The end of a life is told once; while there is none the ticks go on.
+            let newcomer = over.is_cancelled();
+            tokio::select! {
+                // The end first, then what was told, then the routine.
+                biased;
+                () = closing.cancelled() => return,
+                () = over.cancelled(), if !newcomer => {}
+                changed = views.changed() => if changed.is_err() { return },
+                _ = ticks.tick() => {}
+            }
+            let Some(planes) = weak.upgrade() else {
+                return;
+            };
+            planes.end_dead();
+            planes.hand_off_strays();
+            house.keep(&planes).await;
+        }
+    });
+}
+
+/// Ends the plane of a slot whose life is over. Its fence is its next holder's affair.
+pub(crate) fn bury(slot: Arc<Slot>) {
+    if let Some(awake) = slot.sleeps() {
+        awake.plane.end(Ended::Lost);
+    }
+}
+
+impl Planes {
+    /// Ends every plane that was taken in a life that is over, and those whose fence was lost.
+    fn end_dead(&self) {
+        for slot in self.slots() {
+            if slot.custody.life().over().is_cancelled() {
+                self.drop_dead(&slot);
+                bury(slot);
+            } else if let Some(lost) = slot.lost_plane() {
+                self.measures().conflict();
+                lost.plane.end(Ended::Lost);
+                self.drop_if_idle(&slot);
+            }
+        }
+    }
+
+    /// Hands off every plane that another member is designated for; the root last. A few at a
+    /// time: the others wait for their turn.
+    pub(crate) fn hand_off_strays(&self) {
+        let mut strays: Vec<Arc<Slot>> = self.slots();
+        strays.retain(|slot| slot.custody.holds() && self.stray(slot));
+        let tenants = strays.iter().any(|slot| slot.birth.id != ROOT);
+        for slot in strays {
+            if tenants && slot.birth.id == ROOT {
+                continue;
+            }
+            let Some(planes) = self.shared() else {
+                return;
+            };
+            if slot.begin_leaving() {
+                tokio::spawn(planes.hand_off_stray(slot));
+            }
+        }
+    }
+
+    fn stray(&self, slot: &Slot) -> bool {
+        let designated = self.designated(&slot.birth);
+        designated.is_some_and(|member| member.id != *self.ring().id())
+    }
+
+    async fn hand_off_stray(self: Arc<Self>, slot: Arc<Slot>) {
+        let place = tokio::select! {
+            // Whoever closes lets go of everything itself.
+            biased;
+            () = self.closing().cancelled() => None,
+            place = self.places_out().acquire() => place.ok(),
+        };
+        // The view may have changed while it waited.
+        let designated = self.designated(&slot.birth);
+        let successor = designated.filter(|member| member.id != *self.ring().id());
+        if let (Some(_place), Some(successor)) = (place, successor)
+            && let Parted::Kept(reason) = self.hand_off(&slot, Some(&successor)).await
+        {
+            tracing::info!(plane = slot.birth.id, reason, "a plane was not handed off");
+        }
+        slot.end_leaving();
+    }
+
+    /// Gives every plane away: Draining stands in the member key, planes in use go to their
+    /// successors, the others are released in bulk, the root goes last. Returns whether nothing is
+    /// held any more at the deadline. The replica stays a member and forwards until
+    /// [`Planes::close`].
+    pub async fn drain(&self, deadline: Instant) -> bool {
+        let announced = tokio::time::timeout_at(deadline, self.ring().announce_drain());
+        if announced.await.is_err() {
+            return false;
+        }
+        let mut views = self.ring().view_changes();
+        loop {
+            let own = self.ring().own_member();
+            let seen = own.is_none_or(|own| own.standing == Standing::Draining);
+            if seen {
+                self.release_unused(deadline).await;
+                self.hand_off_strays();
+                let held = self.slots();
+                if !held.iter().any(|slot| slot.custody.holds()) {
+                    return true;
+                }
+                if self.is_last() {
+                    // Nobody is there to take anything.
+                    self.let_go_of_all(held).await;
+                    return true;
+                }
+            }
+            let looked = Instant::now() + Duration::from_millis(20);
+            if looked >= deadline {
+                return false;
+            }
+            // Whichever comes first: the view, or the next look at what is still held.
+            let _ = tokio::time::timeout_at(looked, views.changed()).await;
+        }
+    }
+
+    /// Whether nobody is left who wants planes. Draining ones among themselves pass nothing on.
+    fn is_last(&self) -> bool {
+        let view = self.ring().view();
+        view.members()
+            .all(|member| member.standing == Standing::Draining)
+    }
+
+    /// Releases what nobody watches or writes to at the moment, many fences at once.
+    async fn release_unused(&self, deadline: Instant) {
+        let unused = |slot: &Arc<Slot>| match slot.awake() {
+            Some(awake) => {
+                let stats = awake.plane.stats();
+                stats.watchers == 0 && stats.queued == 0 && slot.birth.id != ROOT
+            }
+            None => false,
+        };
+        let slots: Vec<Arc<Slot>> = self.slots().into_iter().filter(unused).collect();
+        let stray: Vec<Arc<Slot>> = slots.into_iter().filter(|slot| self.stray(slot)).collect();
+        if !stray.is_empty() {
+            // What is late is handed off like the others.
+            let _ = tokio::time::timeout_at(deadline, self.put_to_sleep(stray)).await;
+        }
+    }
+}
+
+/// What the root's owner does for the store.
+#[derive(Default)]
+struct House {
+    looked: Option<Instant>,
+    /// The store's revision at earlier times, oldest first.
+    samples: VecDeque<(Instant, Revision)>,
+    /// Since when all members have had this level.
+    level: Option<(u32, Instant)>,
+}
+
+impl House {
+    async fn keep(&mut self, planes: &Arc<Planes>) {
+        let now = Instant::now();
+        let owner = planes
+            .known(ROOT)
+            .is_some_and(|slot| slot.awake().is_some());
+        if !owner {
+            self.samples.clear();
+            self.level = None;
+            return;
+        }
+        if self.looked.is_some_and(|looked| now < looked + HOUSE_EVERY) {
+            return;
+        }
+        self.looked = Some(now);
+        self.compact(planes, now).await;
+        self.raise_floor(planes, now).await;
+    }
+
+    /// Compacts to the newest sample that is older than the history to be kept. A late request can
+    /// only name an older revision, so nothing has to be compared (FENCING 14).
+    async fn compact(&mut self, planes: &Planes, now: Instant) {
+        let due = self
+            .samples
+            .back()
+            .is_none_or(|(at, _)| now >= *at + SAMPLE_EVERY);
+        if due {
+            match planes.store().revision().await {
+                Ok(revision) => self.samples.push_back((now, revision)),
+                Err(error) => tracing::debug!(%error, "the store's revision is not known"),
+            }
+        }
+        let history = planes.ring().options().history;
+        let mut below = None;
+        while let Some((at, revision)) = self.samples.front().copied()
+            && now >= at + history
+        {
+            below = Some(revision);
+            self.samples.pop_front();
+        }
+        if let Some(below) = below {
+            match planes.store().compact(below).await {
+                Ok(()) => tracing::debug!(%below, "compacted"),
+                Err(error) => tracing::debug!(%error, "history was not compacted"),
+            }
+        }
+    }
+
+    /// Raises the store's floor to the level that all members have had for long enough.
+    async fn raise_floor(&mut self, planes: &Planes, now: Instant) {
+        let Some(level) = planes.ring().level_of_all() else {
+            return;
+        };
+        let since = match self.level {
+            Some((known, since)) if known == level => since,
+            Some(_) | None => now,
+        };
+        self.level = Some((level, since));
+        if now < since + planes.ring().options().raise_floor_after {
+            return;
+        }
+        let key = Bytes::from_static(FLOOR_KEY);
+        let Ok((_, found)) = planes.store().get(FLOOR_KEY).await else {
+            return;
+        };
+        let floor = found.as_ref().map(|found| decode_floor(&found.value));
+        let compare = match (&found, floor) {
+            (None, _) => Compare::Absent { key: key.clone() },
+            (Some(found), Some(Ok(floor))) if floor < level => Compare::Unchanged {
+                key: key.clone(),
+                revision: found.modified,
+            },
+            (Some(_), _) => return,
+        };
+        let put = Op::Put {
+            key,
+            value: encode_floor(level),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: vec![compare],
+            ops: vec![put],
+        };
+        match planes.store().commit(txn).await {
+            Ok(_) => tracing::info!(level, "the store's level floor was raised"),
+            Err(error) => tracing::debug!(%error, "the level floor was not raised"),
+        }
+    }
+}

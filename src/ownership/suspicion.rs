@@ -1,0 +1,296 @@
+//! The eviction driver: feeds what is learnt of peers into [`Eviction`] and does what it says.
+//! Owns pings and complaints; must not know planes.
+//!
+//! Each member pings its next neighbours by name, so that a death is seen within a tenth of a
+//! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
+//! time-outs evict only when half of the other replicas complain (FENCING 18).
+
+use crate::pace::Pace;
+use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest};
+use crate::record::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
+use crate::ring::Shared;
+use crate::translate::member_txn;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use polyplane_fencing::Holder;
+use polyplane_fencing::eviction::{Action, Event, Eviction, Trouble};
+use polyplane_ring::{Member, ReplicaId};
+use polyplane_storage::{
+    CommitError, Compare, KeyValue, Op, RangeRequest, Revision, StoreEvent, Txn, prefix_end,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Between two pings of a neighbour.
+const PING_EVERY: Duration = Duration::from_millis(100);
+/// A ping without an answer has timed out after this.
+const PING_PATIENCE: Duration = Duration::from_secs(1);
+/// Neighbours that a member pings.
+const NEIGHBOURS: usize = 2;
+/// Pings without an answer, at most.
+const PINGS_MAX: usize = 32;
+
+/// What this replica suspects.
+#[derive(Default)]
+pub(crate) struct Suspicion {
+    machine: Mutex<Option<Eviction>>,
+    /// The newest complaints of others, by key: whom about.
+    heard: Mutex<BTreeMap<Bytes, Holder>>,
+    evictions: AtomicU64,
+}
+
+impl Suspicion {
+    /// Peers this replica has asked the store to remove.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+}
+
+/// A new life suspects nobody yet.
+pub(crate) fn begin(shared: &Shared, me: Holder) {
+    *shared.suspicion.machine.lock() = Some(Eviction::new(me));
+    let view = shared.view.load();
+    let members = view.members().map(crate::members::holder).collect();
+    step(shared, Event::View(members));
+}
+
+/// A new view is known.
+pub(crate) fn view(shared: &Shared, members: Vec<Holder>) {
+    step(shared, Event::View(members));
+}
+
+/// Notes whether a member could be reached.
+pub(crate) fn report(shared: &Shared, about: &Member, result: Result<(), &PeerError>) {
+    let peer = crate::members::holder(about);
+    let event = match result {
+        Ok(()) => Event::Reached(peer),
+        Err(PeerError::Refused) => Event::Unreachable {
+            peer,
+            trouble: Trouble::ResetAndRefused,
+        },
+        Err(PeerError::TimedOut) => Event::Unreachable {
+            peer,
+            trouble: Trouble::TimedOut,
+        },
+        // It was reached, in some way.
+        Err(PeerError::Failed(_)) => return,
+    };
+    step(shared, event);
+}
+
+/// Sends a request. Any answer shows that the peer lives; a refusal that it does not. A request may
+/// take its time, so only pings count as timed out.
+pub(crate) async fn call(
+    shared: &Shared,
+    to: &Member,
+    request: PeerRequest,
+    patience: Duration,
+) -> Result<PeerReply, PeerError> {
+    let ping = matches!(request.message, PeerMessage::Ping { .. });
+    let called = timeout(patience, shared.peers.call(to, request)).await;
+    let result = called.unwrap_or(Err(PeerError::TimedOut));
+    match &result {
+        Ok(_) => report(shared, to, Ok(())),
+        Err(PeerError::TimedOut) if !ping => {}
+        Err(error) => report(shared, to, Err(error)),
+    }
+    result
+}
+
+fn step(shared: &Shared, event: Event) {
+    let now = shared.now();
+    let actions = {
+        let mut machine = shared.suspicion.machine.lock();
+        let Some(machine) = machine.as_mut() else {
+            return;
+        };
+        machine.step(now, event)
+    };
+    for action in actions {
+        perform(shared, action);
+    }
+}
+
+/// Does one thing, on a task of its own. Its outcome is told by the view, or by the watch on
+/// complaints.
+fn perform(shared: &Shared, action: Action) {
+    let Some(life) = shared.current() else {
+        return;
+    };
+    let me = life.holder().clone();
+    let alive = Compare::CreatedAt {
+        key: life.member_key().clone(),
+        revision: Revision(me.incarnation.get()),
+    };
+    let txn = match action {
+        Action::Evict {
+            target,
+            transaction,
+        } => {
+            tracing::warn!(
+                target = %target.replica,
+                incarnation = %target.incarnation,
+                "a peer is gone or stuck: it is removed from the ring"
+            );
+            shared.suspicion.evictions.fetch_add(1, Ordering::Relaxed);
+            member_txn(&transaction, None)
+        }
+        Action::Complain(about) => Txn {
+            compares: vec![alive],
+            ops: vec![Op::Put {
+                key: complaint_key(&me.replica, &about.replica),
+                value: encode_life(&Life::from(&about)),
+                lease: Some(life.lease()),
+            }],
+        },
+        Action::Withdraw(about) => Txn {
+            compares: vec![alive],
+            ops: vec![Op::Delete {
+                key: complaint_key(&me.replica, &about.replica),
+            }],
+        },
+    };
+    let store = Arc::clone(&shared.store);
+    tokio::spawn(async move {
+        match store.commit(txn).await {
+            Ok(_) => {}
+            Err(CommitError::Refused { .. }) => {
+                tracing::debug!("somebody was faster with an eviction or a complaint");
+            }
+            Err(error) => tracing::debug!(%error, "an eviction or a complaint got no reply"),
+        }
+    });
+}
+
+/// Pings the neighbours, and whoever is complained about, until the ring ends.
+pub(crate) async fn ping(shared: Arc<Shared>) {
+    let mut ticks = interval(PING_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let places = Arc::new(Semaphore::new(PINGS_MAX));
+    loop {
+        tokio::select! {
+            // The end of the ring comes first.
+            biased;
+            () = shared.stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        for member in asked(&shared) {
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                break;
+            };
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move {
+                let _place = place;
+                let view = shared.view.load().number().get();
+                let ping = PeerMessage::Ping { view }.into();
+                // What it says is noted by the call.
+                drop(call(&shared, &member, ping, PING_PATIENCE).await);
+            });
+        }
+        step(&shared, Event::Tick);
+    }
+}
+
+/// Whom to ping now: the next members by name, and whoever somebody complains about.
+fn asked(shared: &Shared) -> Vec<Member> {
+    let view = shared.view.load_full();
+    let own = &shared.options.id;
+    let after = view.members().filter(|member| member.id > *own);
+    let before = view.members().filter(|member| member.id < *own);
+    let mut asked: Vec<Member> = after.chain(before).take(NEIGHBOURS).cloned().collect();
+    let heard = shared.suspicion.heard.lock();
+    for about in heard.values() {
+        let known = asked.iter().any(|member| member.id == about.replica);
+        if let Some(member) = view.member(&about.replica)
+            && member.incarnation == about.incarnation
+            && member.id != *own
+            && !known
+        {
+            asked.push(member.clone());
+        }
+    }
+    asked
+}
+
+/// Follows the complaints of others until the ring ends.
+pub(crate) async fn hear_complaints(shared: Arc<Shared>) {
+    let mut pace = Pace::default();
+    loop {
+        tokio::select! {
+            // The end of the ring comes first.
+            biased;
+            () = shared.stop.cancelled() => return,
+            () = hear_once(&shared, &mut pace) => {}
+        }
+        pace.wait().await;
+    }
+}
+
+/// Reads all complaints, then follows them until the watch ends.
+async fn hear_once(shared: &Shared, pace: &mut Pace) {
+    let request = RangeRequest::prefix(Bytes::from_static(COMPLAINTS));
+    let Ok(reply) = shared.store.range(request).await else {
+        return;
+    };
+    let fresh: BTreeMap<Bytes, &KeyValue> = reply
+        .items
+        .iter()
+        .map(|item| (item.key.clone(), item))
+        .collect();
+    let known: Vec<Bytes> = shared.suspicion.heard.lock().keys().cloned().collect();
+    for gone in known.iter().filter(|key| !fresh.contains_key(*key)) {
+        hear(shared, gone, None);
+    }
+    for (key, item) in &fresh {
+        hear(shared, key, Some(&item.value));
+    }
+    let start = Bytes::from_static(COMPLAINTS);
+    let end = prefix_end(&start);
+    let Ok(mut watch) = shared.store.watch(start, end, reply.revision).await else {
+        return;
+    };
+    *pace = Pace::default();
+    while let Ok(batch) = watch.next().await {
+        for StoreEvent { key, value, .. } in &batch.events {
+            hear(shared, key, value.as_ref());
+        }
+    }
+}
+
+fn hear(shared: &Shared, key: &Bytes, value: Option<&Bytes>) {
+    let Some((from, _)) = complaint_of(key) else {
+        return;
+    };
+    if from == shared.options.id {
+        return;
+    }
+    let about = value
+        .and_then(|value| decode_life(value))
+        .and_then(|life| Holder::try_from(&life).ok());
+    let before = {
+        let mut heard = shared.suspicion.heard.lock();
+        match &about {
+            Some(about) => heard.insert(key.clone(), about.clone()),
+            None => heard.remove(key),
+        }
+    };
+    withdrawn(
+        shared,
+        &from,
+        before.filter(|before| Some(before) != about.as_ref()),
+    );
+    if let Some(about) = about {
+        step(shared, Event::Complaint { from, about });
+    }
+}
+
+fn withdrawn(shared: &Shared, from: &ReplicaId, before: Option<Holder>) {
+    if let Some(about) = before {
+        let from = from.clone();
+        step(shared, Event::Withdrawn { from, about });
+    }
+}

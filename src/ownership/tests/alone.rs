@@ -1,0 +1,176 @@
+//! One replica that has the store to itself takes the same path and waits for nobody.
+
+use super::*;
+use polyplane_storage::{SledOptions, SledStore};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sole_replica_serves_and_finds_everything_again() {
+    let town = Town::new();
+    let birth = town.plane("a").await;
+    {
+        let replica = town.join_as(ReplicaOptions::alone(
+            id("solo"),
+            "h:1".parse().expect("ok"),
+        ));
+        let replica = replica.await;
+        assert_eq!(replica.planes.place(&birth), Place::Here);
+        town.write(&birth, "x", "1").await;
+        assert_eq!(replica.planes.stats().owned, 1);
+        replica.planes.close().await;
+        assert_eq!(replica.planes.stats().owned, 0, "everything is released");
+    }
+    let replica = town.join("solo").await;
+    let began = Instant::now();
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    // Released by its predecessor: rule 1 waits for nobody.
+    assert!(began.elapsed() < wait_of(replica.ring.options().terms));
+    assert_eq!(replica.planes.stats().taken_after_wait, 0);
+}
+
+/// FENCING 22: opening the file proves every earlier incarnation dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_crash_an_embedded_store_makes_nobody_wait() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = || {
+        let store = SledStore::open(folder.path(), SledOptions::default());
+        Arc::new(store.expect("it opens"))
+    };
+    let store = open();
+    let town = Town::over(store.clone());
+    town.join("solo").await;
+    let birth = town.plane("a").await;
+    town.write(&birth, "x", "1").await;
+    let crashed = town.crash("solo");
+    // Nothing is said to the store: the fence stays Held by the dead incarnation.
+    crashed.planes.closing().cancel();
+    store.close().await;
+    drop((crashed, town, store));
+    let town = Town::over(open());
+    let began = Instant::now();
+    let replica = town.join("solo").await;
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    let took = began.elapsed();
+    assert!(took < wait_of(replica.ring.options().terms), "{took:?}");
+    assert_eq!(replica.planes.stats().taken_after_wait, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_that_sleeps_has_a_released_fence() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    let births = [
+        town.plane("a").await,
+        town.plane("b").await,
+        town.plane("c").await,
+    ];
+    for birth in &births {
+        town.write(birth, "x", "1").await;
+    }
+    let before = revision(&town).await;
+    replica.planes.put_to_sleep(replica.planes.slots()).await;
+    assert_eq!(
+        revision(&town).await.0,
+        before.0 + 1,
+        "one transaction for all"
+    );
+    assert_eq!(replica.planes.stats().owned, 0);
+    assert_eq!(replica.planes.stats().released_asleep, 3);
+    assert!(replica.planes.slots().is_empty(), "nothing is left of them");
+    let began = Instant::now();
+    assert_eq!(town.read(&births[0], "x").await.as_deref(), Some("1"));
+    assert!(began.elapsed() < wait_of(replica.ring.options().terms));
+}
+
+/// FENCING 17: what the fence says, holds; and adopting it waits (7).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_of_unknown_outcome_is_adopted_with_the_wait() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    let birth = town.plane("a").await;
+    let fence = crate::record::fence_key(&birth.id);
+    let puts = move |txn: &Txn| txn.ops.iter().any(|op| *op.key() == fence);
+    let fault = polyplane_storage::CommitFault::UnknownApplied;
+    replica.store.plan().commits_matching(puts, fault, 1);
+    let began = Instant::now();
+    town.write(&birth, "x", "1").await;
+    assert!(began.elapsed() >= wait_of(replica.ring.options().terms));
+    assert_eq!(replica.planes.stats().taken_after_wait, 1);
+}
+
+/// FENCING 1: an unknown commit is settled by putting the fence again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_of_unknown_outcome_is_settled_by_a_write() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    let birth = town.plane("a").await;
+    town.write(&birth, "x", "1").await;
+    for (fault, landed) in [
+        (polyplane_storage::CommitFault::UnknownApplied, true),
+        (polyplane_storage::CommitFault::UnknownNotApplied, false),
+        (polyplane_storage::CommitFault::UnknownLate, false),
+    ] {
+        let of_plane = |txn: &Txn| txn.ops.iter().any(|op| op.key().starts_with(b"p/a/"));
+        replica.store.plan().commits_matching(of_plane, fault, 1);
+        let plane = town.find(&birth).await;
+        let written = plane.submit(Write {
+            operations: vec![put("y", "2")],
+            ..Write::default()
+        });
+        match written.await {
+            Ok(_) => assert!(landed),
+            Err(SubmitError::Unavailable(_)) => assert!(!landed),
+            Err(error) => panic!("not an answer to an unknown outcome: {error:?}"),
+        }
+        replica.store.apply_late().await;
+        // The tenure goes on, and what came late was refused.
+        town.write(&birth, "z", "3").await;
+        assert_eq!(town.read(&birth, "z").await.as_deref(), Some("3"));
+    }
+    assert_eq!(replica.planes.stats().taken, 1, "one tenure all the while");
+}
+
+/// FENCING 10: a deleted plane never comes back, and its fence goes with its directory record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_plane_stays_deleted() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    let birth = town.plane("a").await;
+    town.write(&birth, "x", "1").await;
+    replica.planes.delete(&birth).await.expect("it goes");
+    let left = polyplane_storage::RangeRequest::prefix("p/a/");
+    let left = town.store.range(left).await.expect("it answers");
+    assert!(left.items.is_empty(), "{:?}", left.items);
+    let woken = replica.planes.wake(&birth).await;
+    assert!(matches!(woken, Err(WakeError::Deleted)), "{woken:?}");
+    replica.planes.delete(&birth).await.expect("again is fine");
+    replica.planes.forget(&birth).await.expect("it answers");
+    let fence = crate::record::fence_key(&birth.id);
+    let kept = town.store.get(&fence).await.expect("it answers").1;
+    assert!(kept.is_some(), "the directory record is still there");
+    let directory = birth.directory.clone().expect("a tenant has one");
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Delete { key: directory.key }],
+    };
+    town.store.commit(txn).await.expect("it is removed");
+    replica.planes.forget(&birth).await.expect("it answers");
+    assert!(
+        town.store
+            .get(&fence)
+            .await
+            .expect("it answers")
+            .1
+            .is_none()
+    );
+    // An old directory does not bring it back.
+    let woken = replica.planes.wake(&birth).await;
+    assert!(matches!(woken, Err(WakeError::Deleted)), "{woken:?}");
+    assert!(
+        town.store
+            .get(&fence)
+            .await
+            .expect("it answers")
+            .1
+            .is_none()
+    );
+}

@@ -1,0 +1,164 @@
+//! Planned moves: nothing fails, nothing is lost.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A client that writes one value after the other and notes what was acknowledged.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<Vec<Version>>,
+}
+
+impl Writer {
+    fn start(town: &Arc<Town>, birth: &Birth) -> Self {
+        let (stop, written) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let (town, birth) = (Arc::clone(town), birth.clone());
+        let (ends, counts) = (Arc::clone(&stop), Arc::clone(&written));
+        let task = tokio::spawn(async move {
+            let mut versions = Vec::new();
+            while !ends.load(Ordering::Acquire) {
+                let n = versions.len();
+                let committed = town.write(&birth, &format!("w-{n}"), &n.to_string()).await;
+                versions.push(committed.version);
+                counts.fetch_add(1, Ordering::AcqRel);
+            }
+            versions
+        });
+        Self {
+            stop,
+            written,
+            task,
+        }
+    }
+
+    async fn more(&self, count: u64) {
+        let goal = self.written.load(Ordering::Acquire) + count;
+        until("writes go on", || {
+            self.written.load(Ordering::Acquire) >= goal
+        })
+        .await;
+    }
+
+    /// Ends it, and checks that every write is there, in order.
+    async fn check(self, town: &Town, birth: &Birth) -> usize {
+        self.stop.store(true, Ordering::Release);
+        let versions = self.task.await.expect("no write failed");
+        assert!(versions.is_sorted_by(|a, b| a < b), "versions go on");
+        let plane = town.find(birth).await;
+        let cut = plane.snapshot();
+        for n in 0..versions.len() {
+            let found = value(&cut, &format!("w-{n}"));
+            assert_eq!(found, Some(n.to_string()), "an acknowledged write is lost");
+        }
+        versions.len()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_goes_to_the_newcomer_under_writes_and_comes_back() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    let writer = Writer::start(&town, &birth);
+    writer.more(20).await;
+    let b = town.join("b").await;
+    until("b has it", || b.planes.awake(&birth.id).is_some()).await;
+    writer.more(20).await;
+    assert_eq!(
+        a.planes.place(&birth),
+        Place::There(b.ring.own_member().expect("it is in"))
+    );
+    assert_eq!(a.planes.stats().hand_offs_done, 1);
+    let deadline = Instant::now() + PATIENCE;
+    assert!(b.planes.drain(deadline).await, "everything went in time");
+    assert_eq!(b.planes.stats().owned, 0);
+    until("a has it again", || a.planes.awake(&birth.id).is_some()).await;
+    writer.more(20).await;
+    b.planes.close().await;
+    writer.more(20).await;
+    let count = writer.check(&town, &birth).await;
+    let stats = a.planes.stats();
+    println!(
+        "{count} writes; a handed over in {:?}",
+        stats.hand_offs_took
+    );
+    assert_eq!(
+        stats.taken_after_wait, 0,
+        "a planned move waits for no lease"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_of_three_loses_nothing() {
+    let town = Town::new();
+    for name in ["a", "b", "c"] {
+        town.join(name).await;
+    }
+    let mut writers = Vec::new();
+    for n in 0..6 {
+        let birth = town.plane(&format!("p{n}")).await;
+        writers.push((Writer::start(&town, &birth), birth));
+    }
+    for name in ["c", "b", "a"] {
+        for (writer, _) in &writers {
+            writer.more(3).await;
+        }
+        let old = Arc::clone(town.replicas.lock().get(name).expect("it runs"));
+        assert!(old.planes.drain(Instant::now() + PATIENCE).await);
+        town.replicas.lock().remove(name);
+        old.planes.close().await;
+        town.wires.listening.lock().remove(&id(name));
+        town.join(name).await;
+    }
+    for (writer, birth) in writers {
+        writer.more(3).await;
+        writer.check(&town, &birth).await;
+    }
+    let replicas: Vec<_> = town.replicas.lock().values().cloned().collect();
+    for replica in replicas {
+        assert_eq!(replica.ring.stats().evictions, 0, "nobody was thought dead");
+        assert_eq!(replica.planes.stats().taken_after_wait, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_is_deleted_from_a_replica_that_does_not_hold_it() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let b = town.join("b").await;
+    until("a sees both", || members(&a) == ["a", "b"]).await;
+    let birth = town.plane_of("a", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    assert!(a.planes.awake(&birth.id).is_some());
+    b.planes
+        .delete(&birth)
+        .await
+        .expect("its holder deletes it");
+    assert!(a.planes.awake(&birth.id).is_none());
+    let left = polyplane_storage::RangeRequest::prefix(format!("p/{}/", birth.id));
+    let left = town.store.range(left).await.expect("it answers");
+    assert!(left.items.is_empty());
+    for replica in [&a, &b] {
+        let woken = replica.planes.wake(&birth).await;
+        let gone = matches!(woken, Err(WakeError::Deleted | WakeError::Moved(_)));
+        assert!(gone, "{woken:?}");
+    }
+}
+
+/// FENCING 19: replicas that are all Draining go on serving until the last is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_one_lets_go_of_everything() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    assert!(a.planes.drain(Instant::now() + PATIENCE).await);
+    assert_eq!(a.planes.stats().owned, 0);
+    // A Draining replica stays eligible while no Serving one is left.
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    a.planes.close().await;
+}

@@ -1,0 +1,207 @@
+//! Joining, leaving, losing the member key.
+
+use super::*;
+use crate::record::{FLOOR_KEY, encode_floor};
+use polyplane_fencing::Duration as Length;
+use polyplane_plane::Answerable;
+use polyplane_storage::ReadFault;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_see_each_other_come_and_go() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    assert_eq!(members(&a), ["a"]);
+    let b = town.join("b").await;
+    assert_eq!(members(&b), ["a", "b"]);
+    until("a sees b", || members(&a) == ["a", "b"]).await;
+    assert_eq!(a.ring.view().number(), b.ring.view().number());
+    b.planes.close().await;
+    until("a sees b go", || members(&a) == ["a"]).await;
+    assert!(b.ring.over().is_cancelled());
+}
+
+/// FENCING 5: a newcomer of a known name ends its predecessor's life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_incarnations_the_newer_lives() {
+    let town = Town::new();
+    let old = town.join("a").await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let over = old.ring.over();
+    let plane = old.planes.awake("p").expect("it is awake");
+    let first = old.ring.holder().expect("it lives");
+    // The old process does not end: it is only late to learn.
+    old.store.plan().next_reads(ReadFault::Hang, 1000);
+    let new = town.join("a").await;
+    let second = new.ring.holder().expect("it lives");
+    assert!(second.incarnation > first.incarnation);
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    let written = plane.submit(Write {
+        operations: vec![put("x", "old")],
+        ..Write::default()
+    });
+    let answer = tokio::time::timeout(PATIENCE, written)
+        .await
+        .expect("it answers");
+    assert!(matches!(answer, Err(SubmitError::Lost)), "{answer:?}");
+    // A refused compare proves the loss (9).
+    tokio::time::timeout(PATIENCE, over.cancelled())
+        .await
+        .expect("the old life is over");
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    old.ring.vanish();
+}
+
+/// FENCING 8.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_other_terms_does_not_join() {
+    let town = Town::new();
+    town.join("a").await;
+    let millis = Length::from_millis;
+    let other = ReplicaOptions {
+        terms: LeaseTerms::new(millis(150), millis(100)).expect("neither is zero"),
+        ..options("b")
+    };
+    let joined = Ring::join(Arc::clone(&town.store), other, Arc::new(NoPeers)).await;
+    assert!(matches!(joined.err(), Some(JoinError::Terms { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_below_the_floor_does_not_join() {
+    let town = Town::new();
+    let put = Op::Put {
+        key: FLOOR_KEY.into(),
+        value: encode_floor(ReplicaOptions::LEVEL + 1),
+        lease: None,
+    };
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![put],
+    };
+    town.store.commit(txn).await.expect("it is put");
+    let joined = Ring::join(Arc::clone(&town.store), options("a"), Arc::new(NoPeers)).await;
+    assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
+    let newer = ReplicaOptions {
+        level: ReplicaOptions::LEVEL + 1,
+        ..options("a")
+    };
+    town.join_as(newer).await;
+}
+
+/// FENCING 16: unsure is not lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lapsed_read_lease_holds_answers_and_keeps_planes() {
+    let town = Town::new();
+    let replica = town
+        .join_as(ReplicaOptions {
+            member_ttl: Duration::from_secs(30),
+            ..options("a")
+        })
+        .await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let plane = town.find(&birth).await;
+    let unavailable = || polyplane_storage::ReadError::Unavailable("by plan".to_owned());
+    replica
+        .store
+        .plan()
+        .next_reads(ReadFault::Fail(unavailable()), 100_000);
+    until("the lease runs out", || {
+        replica.ring.stats().read_lease_margin == Duration::ZERO
+    })
+    .await;
+    let soon = Instant::now() + Duration::from_millis(50);
+    assert!(plane.answerable(soon).await.is_err(), "the answer is held");
+    replica.store.plan().clear();
+    let deadline = Instant::now() + PATIENCE;
+    plane
+        .answerable(deadline)
+        .await
+        .expect("the next proof resumes it");
+    let taken = replica.planes.stats().taken;
+    assert_eq!(taken, 1, "the plane was kept");
+    // A commit that is acknowledged is a proof too (9).
+    replica
+        .store
+        .plan()
+        .next_reads(ReadFault::Fail(unavailable()), 100_000);
+    until("the lease runs out", || {
+        replica.ring.stats().read_lease_margin == Duration::ZERO
+    })
+    .await;
+    town.write(&birth, "x", "2").await;
+    assert!(replica.ring.stats().read_lease_margin > Duration::ZERO);
+    replica.store.plan().clear();
+}
+
+/// Who lost its member key has lost its planes and starts again as a newcomer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_member_key_ends_a_life_and_begins_another() {
+    let town = Town::new();
+    let replica = town.join("a").await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let plane = town.find(&birth).await;
+    let first = replica.ring.holder().expect("it lives");
+    let over = replica.ring.over();
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Delete {
+            key: crate::member_record::member_key(&id("a")),
+        }],
+    };
+    town.store.commit(txn).await.expect("it is removed");
+    over.cancelled().await;
+    let now = Instant::now() + PATIENCE;
+    assert!(plane.answerable(now).await.is_err(), "its planes are over");
+    until("it is a member again", || {
+        let holder = replica.ring.holder();
+        holder.is_some_and(|holder| holder.incarnation > first.incarnation)
+    })
+    .await;
+    assert_eq!(replica.ring.stats().lives_lost, 1);
+    town.write(&birth, "x", "2").await;
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+}
+
+/// FENCING 21: a read that was sent after this call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_member_read_knows_what_was_committed_before() {
+    let town = Town::new();
+    let replica = town.join("a").await;
+    let birth = town.plane("p").await;
+    let created = birth.directory.expect("a tenant has one").created;
+    let deadline = Instant::now() + PATIENCE;
+    let seen = replica.ring.next_observed(deadline).await;
+    assert!(seen.expect("it comes") >= created);
+}
+
+/// The check without a lock says what the machine says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guard_and_machine_agree() {
+    let town = Town::new();
+    let replica = town.join("a").await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let slot = replica.planes.known("p").expect("it is awake");
+    let guard = slot.awake().expect("it is awake").guard;
+    use polyplane_plane::CommitGuard;
+    assert_eq!(guard.answerable(), Answerable::Yes);
+    assert_eq!(
+        replica.ring.verdict(&guard),
+        polyplane_fencing::Verdict::Answer
+    );
+    replica.planes.put_to_sleep(vec![slot]).await;
+    assert_eq!(guard.answerable(), Answerable::Lost);
+    assert_eq!(
+        replica.ring.verdict(&guard),
+        polyplane_fencing::Verdict::Moved
+    );
+    town.write(&birth, "x", "2").await;
+    // A later tenure is not the old guard's.
+    assert_eq!(guard.answerable(), Answerable::Lost);
+    assert_eq!(
+        replica.ring.verdict(&guard),
+        polyplane_fencing::Verdict::Moved
+    );
+}

@@ -1,0 +1,314 @@
+//! Several replicas in one process on one store: rings, planes, and peers that are function calls
+//! with delays and cuts.
+
+mod alone;
+mod crashes;
+mod hand_offs;
+mod membership;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use polyplane_fencing::LeaseTerms;
+use polyplane_plane::{
+    Base, Committed, Flags, Key, Layer, LogBounds, NewObject, Operation, Plane, Snapshot,
+    SubmitError, Version, Write, foreign,
+};
+use polyplane_ring::PlaneId;
+use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore, Op, Revision, Store, Txn};
+use tokio::time::{Instant, sleep};
+
+use crate::*;
+
+/// How long anything in a test may take before it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store with the replicas on it.
+struct Town {
+    store: Arc<dyn Store>,
+    wires: Arc<Wires>,
+    layer: Arc<Layer>,
+    replicas: Mutex<BTreeMap<String, Arc<Replica>>>,
+}
+
+/// One replica, with a store of its own that fails on request.
+struct Replica {
+    ring: Arc<Ring>,
+    planes: Arc<Planes>,
+    store: Arc<FaultyStore>,
+}
+
+/// Who answers whom.
+#[derive(Default)]
+struct Wires {
+    /// None while the listener stands and nobody answers yet.
+    listening: Mutex<HashMap<ReplicaId, Option<Weak<Planes>>>>,
+    /// Calls from the first to the second never come back.
+    cut: Mutex<Vec<(ReplicaId, ReplicaId)>>,
+    delay: Mutex<Duration>,
+}
+
+struct Wire {
+    from: ReplicaId,
+    wires: Arc<Wires>,
+}
+
+#[async_trait]
+impl Peers for Wire {
+    async fn call(&self, to: &Member, request: PeerRequest) -> Result<PeerReply, PeerError> {
+        let delay = *self.wires.delay.lock();
+        sleep(delay).await;
+        let cut = (self.from.clone(), to.id.clone());
+        if self.wires.cut.lock().contains(&cut) {
+            std::future::pending::<()>().await;
+        }
+        loop {
+            let listening = self.wires.listening.lock().get(&to.id).cloned();
+            if let Some(planes) = listening.ok_or(PeerError::Refused)? {
+                let planes = planes.upgrade().ok_or(PeerError::Refused)?;
+                return Ok(planes.handle(&self.from, request).await);
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn id(name: &str) -> ReplicaId {
+    name.parse().expect("a replica id")
+}
+
+fn options(name: &str) -> ReplicaOptions {
+    ReplicaOptions {
+        member_ttl: Duration::from_secs(1),
+        ..ReplicaOptions::new(id(name), format!("{name}:1").parse().expect("an address"))
+    }
+}
+
+impl Town {
+    fn new() -> Arc<Self> {
+        Self::over(Arc::new(MemoryStore::new(MemoryOptions::default())))
+    }
+
+    fn over(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            wires: Arc::default(),
+            layer: Layer::empty(),
+            replicas: Mutex::default(),
+        })
+    }
+
+    async fn join(self: &Arc<Self>, name: &str) -> Arc<Replica> {
+        self.join_as(options(name)).await
+    }
+
+    async fn join_as(self: &Arc<Self>, options: ReplicaOptions) -> Arc<Replica> {
+        let name = options.id.clone();
+        let store = Arc::new(FaultyStore::new(Arc::clone(&self.store)));
+        let wire = Wire {
+            from: name.clone(),
+            wires: Arc::clone(&self.wires),
+        };
+        // Whoever is in the ring can be reached: the listener comes first.
+        self.wires.listening.lock().insert(name.clone(), None);
+        let ring = Ring::join(store.clone(), options, Arc::new(wire)).await;
+        let ring = ring.expect("it joins");
+        let planes_options = PlanesOptions {
+            indexes: Vec::new(),
+            log: LogBounds::default(),
+            idle: Duration::from_secs(3600),
+        };
+        let now = "2026-01-01T00:00:00Z";
+        let started = Planes::start(Arc::clone(&ring), planes_options, now, self.layer.hash());
+        let (planes, _) = started.await.expect("the store can be used");
+        planes
+            .layers()
+            .bring(&self.layer)
+            .await
+            .expect("it is stored");
+        let listener = Arc::downgrade(&planes);
+        self.wires
+            .listening
+            .lock()
+            .insert(name.clone(), Some(listener));
+        let replica = Arc::new(Replica {
+            ring,
+            planes,
+            store,
+        });
+        let known = Arc::clone(&replica);
+        self.replicas.lock().insert(name.to_string(), known);
+        replica
+    }
+
+    /// The process of a replica ends without a word; its listener with it.
+    fn crash(&self, name: &str) -> Arc<Replica> {
+        self.wires.listening.lock().remove(&id(name));
+        let replica = self.replicas.lock().remove(name).expect("it runs");
+        replica.ring.vanish();
+        replica
+    }
+
+    /// Makes a plane: its directory record, and what is known of its birth.
+    async fn plane(&self, name: &str) -> Birth {
+        let key = foreign::object_key(ROOT, &Key::new("polyplane.dev", "planes", None, name));
+        let put = Op::Put {
+            key: key.clone(),
+            value: foreign::encode(&object(name, "plane")),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: Vec::new(),
+            ops: vec![put],
+        };
+        let created = self.store.commit(txn).await.expect("it is put").revision;
+        Birth {
+            id: name.to_owned(),
+            base: 0,
+            layer: self.layer.hash().clone(),
+            born: Version::new(Base(0), created, 0),
+            born_at: "2026-01-01T00:00:00Z".to_owned(),
+            params: BTreeMap::new(),
+            directory: Some(DirectoryKey { key, created }),
+            pin: Pin::Anywhere,
+        }
+    }
+
+    /// A plane that is to be at this replica while all of `ring` are in it.
+    async fn plane_of(&self, owner: &str, ring: &[&str]) -> Birth {
+        let members = ring.iter().map(|name| member(name));
+        let view = View::new(ViewNumber::new(1), members);
+        let placed = |n: usize| {
+            let plane: PlaneId = format!("plane-{n}").parse().expect("a plane id");
+            let designated = view.designated(&plane, &Pin::Anywhere);
+            designated.is_some_and(|member| member.id == id(owner))
+        };
+        let n = (0..1000).find(|n| placed(*n)).expect("one of a thousand");
+        self.plane(&format!("plane-{n}")).await
+    }
+
+    fn any(&self) -> Arc<Replica> {
+        let replicas = self.replicas.lock();
+        Arc::clone(replicas.values().next().expect("somebody runs"))
+    }
+
+    /// The plane, awake at whoever owns it, as a request finds it that comes to any replica.
+    async fn find(&self, birth: &Birth) -> Arc<Plane> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut replica = self.any();
+        loop {
+            match replica.planes.wake(birth).await {
+                Ok(plane) => return plane,
+                Err(WakeError::Moved(Some(member))) => {
+                    let known = self.replicas.lock().get(member.id.as_str()).cloned();
+                    replica = known.unwrap_or_else(|| self.any());
+                }
+                Err(WakeError::Moved(None) | WakeError::Unavailable(_)) => replica = self.any(),
+                Err(error) => panic!("the plane cannot be had: {error:?}"),
+            }
+            assert!(Instant::now() < deadline, "the plane is nobody's");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Writes as a client of the ring does: what was not sequenced is tried again at the new owner.
+    async fn write(&self, birth: &Birth, name: &str, value: &str) -> Committed {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let plane = self.find(birth).await;
+            let write = Write {
+                operations: vec![put(name, value)],
+                ..Write::default()
+            };
+            match plane.submit(write).await {
+                Ok(committed) => return committed,
+                Err(SubmitError::Lost) => {}
+                Err(error) => panic!("a write failed: {error:?}"),
+            }
+            assert!(Instant::now() < deadline, "a write never got through");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Reads as a client of the ring does.
+    async fn read(&self, birth: &Birth, name: &str) -> Option<String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let plane = self.find(birth).await;
+            let cut = plane.snapshot();
+            if plane.answerable(deadline).await.is_ok() {
+                return value(&cut, name);
+            }
+            assert!(Instant::now() < deadline, "nobody answers");
+        }
+    }
+}
+
+fn member(name: &str) -> Member {
+    Member {
+        id: id(name),
+        incarnation: polyplane_ring::Incarnation::new(1),
+        address: "h:1".parse().expect("an address"),
+        zone: None,
+        weight: Weight::default(),
+        standing: Standing::Serving,
+    }
+}
+
+/// A config map with one value.
+fn object(name: &str, value: &str) -> NewObject {
+    let head = format!(r#"{{"metadata":{{"name":"{name}","#);
+    let tail = r#""creationTimestamp":"2026-01-01T00:00:00Z"}"#;
+    NewObject {
+        version_slot: head.len(),
+        labels: None,
+        body: format!(r#"{head}{tail},"data":{{"k":"{value}"}}}}"#).into(),
+        storage_version: "v1".into(),
+        expires: None,
+        flags: Flags::NONE,
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new("", "configmaps", Some("ns"), name)
+}
+
+fn put(name: &str, value: &str) -> Operation {
+    Operation::Put {
+        key: key(name),
+        object: object(name, value),
+    }
+}
+
+fn value(cut: &Snapshot, name: &str) -> Option<String> {
+    let object = cut.get(&key(name))?;
+    let body: serde_json::Value = serde_json::from_slice(&object.body()).expect("JSON");
+    body["data"]["k"].as_str().map(str::to_owned)
+}
+
+/// Waits until something holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn members(replica: &Replica) -> Vec<String> {
+    let view = replica.ring.view();
+    view.members().map(|member| member.id.to_string()).collect()
+}
+
+/// Read lease and margin together.
+fn wait_of(terms: LeaseTerms) -> Duration {
+    Duration::from_nanos(terms.read_lease().as_nanos() + terms.margin().as_nanos())
+}
+
+/// The store's revision now.
+async fn revision(town: &Town) -> Revision {
+    town.store.revision().await.expect("it answers")
+}
