@@ -132,6 +132,32 @@ pub enum OpenError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// What was asked for cannot be: an endpoint, a certificate.
+    #[error("{reason}")]
+    Options {
+        /// What is wrong, for people.
+        reason: String,
+    },
+    /// A member of the cluster must not be used.
+    #[error("the etcd member {endpoint} is refused: {reason}")]
+    Refused {
+        /// The member's endpoint as it was given.
+        endpoint: String,
+        /// Why, and what helps.
+        reason: String,
+    },
+    /// The user or the password is wrong.
+    #[error("etcd does not let this user in; check user and password: {reason}")]
+    Login {
+        /// What etcd said.
+        reason: String,
+    },
+    /// No member answered in time.
+    #[error("etcd cannot be reached: {reason}")]
+    Unreachable {
+        /// What each endpoint said.
+        reason: String,
+    },
     /// There is no room even to open.
     #[error("no space to open {}; free some and start again", path.display())]
     NoSpace {

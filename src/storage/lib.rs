@@ -4,15 +4,17 @@
 //! * [`Store`] is the trait; everything above it holds an `Arc<dyn Store>`.
 //! * [`MemoryStore`] keeps everything in the process; for tests and `--store memory`.
 //! * [`SledStore`] is the embedded default: one folder, one process, power-safe.
+//! * [`EtcdStore`] is shared by replicas: an etcd cluster.
 //! * [`FaultyStore`] wraps any of them and misbehaves on request.
 //! * `conformance` is the one suite every engine passes (feature `testing`).
 //!
 //! Invariant: this crate knows bytes, keys and revisions. It knows no kinds, no planes, no HTTP.
-//! Only `sled.rs` and its submodules name sled.
+//! Only `sled.rs` and its submodules name sled, only `etcd.rs` and its submodules etcd's client.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod error;
+mod etcd;
 mod faults;
 mod lease;
 mod memory;
@@ -21,6 +23,7 @@ mod store;
 mod txn;
 mod watch;
 
+pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Pem};
 pub use self::sled::{DiskHook, SledOptions, SledStore};
 pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};

@@ -335,8 +335,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<StoreWatch, ReadError>;
 
     /// Has every open watch tell its progress soon: a batch, with or without events, whose
-    /// revision is not older than the newest one at the call. Does nothing where watches do so by
-    /// themselves.
+    /// revision is not older than any that this store has answered with before the call. Does
+    /// nothing where watches do so by themselves.
     async fn request_progress(&self) -> Result<(), ReadError> {
         Ok(())
     }
@@ -348,7 +348,8 @@ pub trait Store: Send + Sync + 'static {
     /// revision it is [`ReadError::Future`].
     async fn compact(&self, below: Revision) -> Result<(), ReadError>;
 
-    /// A new lease that ends `ttl` after its last renewal, by the store's clock.
+    /// A new lease that ends `ttl` after its last renewal, by the store's clock. A store may round
+    /// `ttl` up, to whole seconds and to its least.
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError>;
 
     /// Renews a lease for its `ttl` from now.

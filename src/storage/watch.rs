@@ -59,6 +59,13 @@ struct Feed {
 struct Shared {
     feed: Mutex<Feed>,
     wake: Notify,
+    gone: Arc<Notify>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.gone.notify_waiters();
+    }
 }
 
 /// A running watch. Dropping it ends it.
@@ -71,6 +78,7 @@ pub struct StoreWatch {
 #[derive(Clone)]
 pub struct WatchSender {
     shared: Weak<Shared>,
+    gone: Arc<Notify>,
 }
 
 /// A watch whose range has been told up to `after`, and the side that feeds it. For engines.
@@ -83,13 +91,16 @@ pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
         progress: after,
         end: None,
     };
+    let gone = Arc::new(Notify::new());
     let shared = Arc::new(Shared {
         feed: Mutex::new(feed),
         wake: Notify::new(),
+        gone: Arc::clone(&gone),
     });
     (
         WatchSender {
             shared: Arc::downgrade(&shared),
+            gone,
         },
         StoreWatch {
             shared,
@@ -123,6 +134,7 @@ impl StoreWatch {
     pub fn sender(&self) -> WatchSender {
         WatchSender {
             shared: Arc::downgrade(&self.shared),
+            gone: Arc::clone(&self.shared.gone),
         }
     }
 
@@ -198,6 +210,20 @@ impl WatchSender {
         };
         shared.feed.lock().end.get_or_insert(end);
         shared.wake.notify_one();
+    }
+
+    /// Ends when nobody reads the watch any more.
+    pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (shared, gone) = (Weak::clone(&self.shared), Arc::clone(&self.gone));
+        async move {
+            // Made before looking, so that an end between the look and the wait is kept.
+            let ended = gone.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if shared.strong_count() > 0 {
+                ended.await;
+            }
+        }
     }
 
     /// Whether nobody reads the watch any more.

@@ -1,7 +1,7 @@
 //! History, compaction, watches, leases, closing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -316,24 +316,32 @@ pub(super) async fn lease_takes_its_keys_with_it(store: Arc<dyn Store>) {
     assert_eq!(store.lease_revoke(long).await, Err(LeaseError::NotFound));
 }
 
+/// Waits for as long as a short lease is there.
+async fn outlive_a_lease(store: &Arc<dyn Store>) {
+    let timer = store
+        .lease_grant(Duration::from_millis(500))
+        .await
+        .expect("a lease");
+    let before = done(store, vec![put_leased("timer", timer)]).await;
+    let mut watch = store
+        .watch(key("timer"), key("times"), before)
+        .await
+        .expect("a watch");
+    while watch.next().await.expect("goes on").events.is_empty() {}
+}
+
 pub(super) async fn lease_kept_alive_stays(store: Arc<dyn Store>) {
+    // The store says itself how long a short lease is there.
+    let began = Instant::now();
+    outlive_a_lease(&store).await;
     let kept = store
-        .lease_grant(Duration::from_millis(2_000))
+        .lease_grant(began.elapsed() * 3)
         .await
         .expect("a lease");
     let after = done(&store, vec![put_leased("kept", kept)]).await;
     // Each of these leases ends after the last; together they outlast the kept one's first term.
     for _ in 0..6 {
-        let timer = store
-            .lease_grant(Duration::from_millis(500))
-            .await
-            .expect("a lease");
-        let before = done(&store, vec![put_leased("timer", timer)]).await;
-        let mut watch = store
-            .watch(key("timer"), key("times"), before)
-            .await
-            .expect("a watch");
-        while watch.next().await.expect("goes on").events.is_empty() {}
+        outlive_a_lease(&store).await;
         store.lease_keep_alive(kept).await.expect("still alive");
     }
     let found = store.get(b"kept").await.expect("read").1.expect("there");

@@ -58,6 +58,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Default)]
 struct Model {
+    /// The store's revision at the beginning: a shared store has a past.
+    start: u64,
     head: u64,
     floor: u64,
     events: Vec<StoreEvent>,
@@ -179,7 +181,7 @@ impl Model {
     }
 
     async fn check(&self, store: &dyn Store, ago: u64) {
-        let at = self.head.saturating_sub(ago);
+        let at = self.head.saturating_sub(ago).max(self.start);
         let (start, end) = (Bytes::new(), Bytes::new());
         let history = store
             .history(start.clone(), end.clone(), Revision(at))
@@ -236,12 +238,18 @@ pub fn model<F: Future<Output = Arc<dyn Store>>>(
     let result = runner.run(&steps(), |steps| {
         runtime.block_on(async {
             let mut store = open(None).await;
-            let mut model = Model::default();
+            let start = store.revision().await.expect("read").0;
+            let mut model = Model {
+                start,
+                head: start,
+                floor: start,
+                ..Model::default()
+            };
             for step in &steps {
                 match step {
                     Step::Commit { compares, ops } => model.commit(&*store, compares, ops).await,
                     Step::Compact { keep } => {
-                        let below = model.head.saturating_sub(*keep);
+                        let below = model.head.saturating_sub(*keep).max(model.start);
                         store.compact(Revision(below)).await.expect("compacted");
                         model.floor = model.floor.max(below);
                     }

@@ -1,0 +1,471 @@
+//! The shared engine: etcd, for replicas that form a ring.
+//!
+//! * `wire`: our words in etcd's and back, and the key prefix. `reply`: what its errors mean.
+//! * `members`: a connection to each member, which are fit, and which one is asked.
+//! * `calls`: commits, reads and leases. `feed`: watches that go on by themselves, histories.
+//! * `version`: which etcd is refused. `space`: the quota.
+//!
+//! # Guarantees
+//! * A commit is one transaction and is sent once. It is final when etcd says that it was applied,
+//!   that a compare did not hold, or that it was turned away before it was proposed; everything
+//!   else is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
+//! * Reads without a revision are linearizable; no member is asked whose version is known to
+//!   answer them from the past.
+//! * The history is read from above the compaction revision, never at it, and a previous value
+//!   that compaction took ends it: [`ReadError::Compacted`].
+//! * With one of several members dead, hanging or without a leader, another is asked.
+//! * Lease terms are whole seconds, rounded up, and at least what etcd grants: 2 s with its default
+//!   election timeout. A change of leader begins each term anew.
+
+mod calls;
+mod feed;
+mod members;
+mod reply;
+mod space;
+mod version;
+mod wire;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::feed::{Asked, EventStream, Feed, Part, Told};
+use self::members::{Members, Report};
+use self::space::Space;
+use self::wire::Keys;
+use crate::error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
+use crate::store::{
+    Committed, Health, History, KeyValue, LeaseId, Limits, RangeReply, RangeRequest, Revision,
+    Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn,
+};
+use crate::txn::check;
+use crate::watch::{StoreWatch, WatchEnd, WatchSender, store_watch};
+
+/// etcd's own limits with its default flags: 128 operations and 128 compares, 1.5 MiB per request,
+/// of which some is left for compares and framing.
+const ETCD_LIMITS: Limits = Limits {
+    ops_max: TXN_OPS_MAX + 8,
+    compares_max: TXN_OPS_MAX + 8,
+    txn_bytes_max: 1408 * 1024,
+    value_bytes_max: 1400 * 1024,
+    key_bytes_max: 4 * 1024,
+    transactions_max: 8,
+};
+
+/// How often members are asked how they are.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Calls that fail ask for it at once, but not more often than this.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of a history beyond which it is not gathered.
+const HISTORY_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// How long a history may take to begin or to go on.
+const HISTORY_STALL_MAX: Duration = Duration::from_secs(10);
+
+/// Text in PEM form.
+pub type Pem = Vec<u8>;
+
+/// TLS to etcd.
+#[derive(Clone, Default)]
+pub struct EtcdTls {
+    /// Who may sign the servers' certificates; `None` is the system's roots.
+    pub ca: Option<Pem>,
+    /// The client's certificate and its key.
+    pub cert_and_key: Option<(Pem, Pem)>,
+    /// The name in the servers' certificates, if it is not the endpoint's host.
+    pub server_name: Option<String>,
+}
+
+/// How an [`EtcdStore`] connects.
+#[derive(Clone)]
+pub struct EtcdOptions {
+    /// `host:port`, `http://host:port` or `https://host:port`, best of all members.
+    pub endpoints: Vec<String>,
+    /// In front of every key. Stores with prefixes of which neither begins with the other share an
+    /// etcd without seeing each other.
+    pub prefix: Bytes,
+    /// User and password.
+    pub user: Option<(String, String)>,
+    /// Given, endpoints without a scheme speak TLS.
+    pub tls: Option<EtcdTls>,
+    /// How long a call may take. A commit that takes longer is unknown.
+    pub call_timeout: Duration,
+    /// How long opening waits for a member to be fit.
+    pub open_timeout: Duration,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            prefix: Bytes::from_static(b"/polyplane/"),
+            user: None,
+            tls: None,
+            call_timeout: Duration::from_secs(5),
+            open_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+struct Inner {
+    options: Arc<EtcdOptions>,
+    keys: Keys,
+    members: Arc<Members>,
+    space: Space,
+    /// The newest revision that any answer has shown.
+    seen: AtomicU64,
+    floor: AtomicU64,
+    used_bytes: AtomicU64,
+    feeds: Mutex<Vec<(WatchSender, Arc<Asked>)>>,
+    closed: watch::Sender<bool>,
+}
+
+/// A store in an etcd cluster. Dropping it ends its watches.
+pub struct EtcdStore {
+    inner: Arc<Inner>,
+}
+
+impl EtcdStore {
+    /// Connects, and waits until a member is fit.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a member with a version that must not be used, a wrong password or an
+    /// endpoint that cannot be is told at once, unreachable members after
+    /// [`EtcdOptions::open_timeout`].
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves nothing behind.
+    pub async fn connect(options: EtcdOptions) -> Result<Arc<Self>, OpenError> {
+        let options = Arc::new(options);
+        let members = Arc::new(Members::new(Arc::clone(&options)).await?);
+        let deadline = Instant::now() + options.open_timeout;
+        let report = loop {
+            let report = members.probe().await;
+            if let Some(refusal) = members.refusal() {
+                return Err(refusal);
+            }
+            match (report, members.none_fit()) {
+                (Some(report), None) => break report,
+                (_, why) if Instant::now() >= deadline => {
+                    let reason = why.unwrap_or_else(|| "no member is fit".to_owned());
+                    return Err(OpenError::Unreachable { reason });
+                }
+                _ => tokio::time::sleep(PROBE_PAUSE).await,
+            }
+        };
+        let inner = Arc::new(Inner {
+            keys: Keys::new(options.prefix.clone()),
+            options,
+            members,
+            space: Space::default(),
+            seen: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            used_bytes: AtomicU64::new(0),
+            feeds: Mutex::default(),
+            closed: watch::Sender::new(false),
+        });
+        inner.note(report);
+        inner.look_first().await?;
+        // Ends by itself when the store is closed or dropped.
+        tokio::spawn(keep_probing(
+            Arc::downgrade(&inner),
+            inner.closed.subscribe(),
+        ));
+        Ok(Arc::new(Self { inner }))
+    }
+}
+
+impl Drop for EtcdStore {
+    fn drop(&mut self) {
+        self.inner.end();
+    }
+}
+
+/// Ends when the store is closed.
+async fn closing(closed: &mut watch::Receiver<bool>) {
+    // Its sender lives in the store: an error says the same.
+    let _ = closed.wait_for(|closed| *closed).await;
+}
+
+/// Asks the members how they are, and whether the quota is free again.
+async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
+    loop {
+        let Some(inner) = store.upgrade() else { return };
+        let hurry = inner.members.hurry.notified();
+        tokio::select! {
+            biased;
+            () = closing(&mut closed) => return,
+            () = hurry => tokio::time::sleep(PROBE_PAUSE).await,
+            () = tokio::time::sleep(PROBE_INTERVAL) => {}
+        }
+        if let Some(report) = inner.members.probe().await {
+            inner.note(report);
+        }
+        if inner.space.is_full() {
+            inner.look_for_space().await;
+        }
+    }
+}
+
+impl Inner {
+    fn note(&self, report: Report) {
+        self.used_bytes.store(report.db_bytes, Ordering::Relaxed);
+        self.space.note(&report.errors);
+    }
+
+    fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    fn saw(&self, revision: Revision) {
+        self.seen.fetch_max(revision.0, Ordering::SeqCst);
+    }
+
+    fn floor(&self) -> Revision {
+        Revision(self.floor.load(Ordering::SeqCst))
+    }
+
+    fn raise_floor(&self, floor: Revision) {
+        self.floor.fetch_max(floor.0, Ordering::SeqCst);
+    }
+
+    fn compacted(&self) -> ReadError {
+        ReadError::Compacted {
+            floor: self.floor(),
+        }
+    }
+
+    /// Ends everything that runs.
+    fn end(&self) {
+        self.closed.send_replace(true);
+        for (sender, _) in self.feeds.lock().drain(..) {
+            sender.end(WatchEnd::Closed);
+        }
+    }
+
+    /// The events after a revision up to another, from a watch that is ended there.
+    async fn gather(
+        &self,
+        part: &Part,
+        after: Revision,
+        through: Revision,
+    ) -> Result<Vec<StoreEvent>, ReadError> {
+        let unavailable = |text: String| ReadError::Unavailable(text);
+        let member = self.members.current();
+        let stream = EventStream::open(&member, &self.keys, part, after).await;
+        let mut stream = stream.map_err(|fault| unavailable(fault.to_string()))?;
+        let (mut events, mut bytes) = (Vec::new(), 0_usize);
+        let mut stalled = Instant::now() + HISTORY_STALL_MAX;
+        loop {
+            let told = tokio::select! {
+                biased;
+                told = stream.next() => told,
+                why = member.unfit() => return Err(unavailable(why)),
+                () = tokio::time::sleep_until(stalled) => {
+                    self.members.suspect(&member, "a history does not go on");
+                    return Err(unavailable("the history does not go on".to_owned()));
+                }
+                () = tokio::time::sleep(feed::PROGRESS_RETRY) => {
+                    match stream.request_progress().await {
+                        Ok(()) => continue,
+                        Err(fault) => Err(fault),
+                    }
+                }
+            };
+            match told {
+                Ok(Told::Events(more)) => {
+                    stalled = Instant::now() + HISTORY_STALL_MAX;
+                    let last = more.last().map_or(after, |event| event.revision);
+                    for event in more {
+                        if event.revision <= through {
+                            bytes += event_bytes(&event);
+                            events.push(event);
+                        }
+                    }
+                    if bytes > HISTORY_BYTES_MAX {
+                        let text = format!("a history of more than {HISTORY_BYTES_MAX} bytes");
+                        return Err(unavailable(text));
+                    }
+                    if last >= through {
+                        return Ok(events);
+                    }
+                }
+                Ok(Told::Progress(at)) if at >= through => return Ok(events),
+                Ok(Told::Progress(_)) => {}
+                Ok(Told::Compacted(floor)) => {
+                    self.raise_floor(floor);
+                    return Err(self.compacted());
+                }
+                Err(fault) => {
+                    self.members.suspect(&member, &fault.to_string());
+                    return Err(unavailable(fault.to_string()));
+                }
+            }
+        }
+    }
+
+    async fn history(&self, part: Part, after: Revision) -> Result<History, ReadError> {
+        let through = self.check_history(after).await?;
+        if through <= after {
+            return Ok(History {
+                revision: through,
+                events: Vec::new(),
+            });
+        }
+        let deadline = Instant::now() + HISTORY_STALL_MAX;
+        loop {
+            match self.gather(&part, after, through).await {
+                Ok(events) => {
+                    return Ok(History {
+                        revision: through,
+                        events,
+                    });
+                }
+                Err(ReadError::Unavailable(_)) if Instant::now() < deadline => {
+                    tokio::time::sleep(PROBE_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn watch(self: &Arc<Self>, part: Part, after: Revision) -> Result<StoreWatch, ReadError> {
+        self.check_history(after).await?;
+        let (sender, watch) = store_watch(after);
+        let asked = Arc::new(Asked::default());
+        let mut feeds = self.feeds.lock();
+        if self.is_closed() {
+            return Err(ReadError::Closed);
+        }
+        feeds.retain(|(sender, _)| !sender.is_gone());
+        feeds.push((sender.clone(), Arc::clone(&asked)));
+        drop(feeds);
+        let store = Arc::downgrade(self);
+        let feed = Feed {
+            members: Arc::clone(&self.members),
+            keys: self.keys.clone(),
+            part,
+            sender,
+            asked,
+            closed: self.closed.subscribe(),
+            told: after,
+            raise_floor: Arc::new(move |floor| {
+                if let Some(store) = store.upgrade() {
+                    store.raise_floor(floor);
+                }
+            }),
+        };
+        // Ends by itself with the watch or the store.
+        tokio::spawn(feed.run());
+        Ok(watch)
+    }
+}
+
+fn event_bytes(event: &StoreEvent) -> usize {
+    let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+    event.key.len() + length(&event.value) + length(&event.previous)
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
+        check(&txn, &ETCD_LIMITS).map_err(CommitError::Rejected)?;
+        if self.inner.is_closed() {
+            return Err(CommitError::Rejected(Rejection::Closed));
+        }
+        self.inner.commit(txn).await
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeReply, ReadError> {
+        self.inner.range(request).await
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        self.inner.get(key).await
+    }
+
+    async fn history(
+        &self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<History, ReadError> {
+        self.inner.history(Part { start, end }, after).await
+    }
+
+    async fn watch(
+        &self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<StoreWatch, ReadError> {
+        self.inner.watch(Part { start, end }, after).await
+    }
+
+    async fn request_progress(&self) -> Result<(), ReadError> {
+        if self.inner.is_closed() {
+            return Err(ReadError::Closed);
+        }
+        let seen = Revision(self.inner.seen.load(Ordering::SeqCst));
+        for (_, asked) in &*self.inner.feeds.lock() {
+            asked.progress(seen);
+        }
+        Ok(())
+    }
+
+    async fn revision(&self) -> Result<Revision, ReadError> {
+        self.inner.head().await
+    }
+
+    async fn compact(&self, below: Revision) -> Result<(), ReadError> {
+        self.inner.compact(below).await
+    }
+
+    async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {
+        self.inner.lease_grant(ttl).await
+    }
+
+    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        self.inner.lease_keep_alive(lease).await
+    }
+
+    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        self.inner.lease_revoke(lease).await
+    }
+
+    fn opened_at(&self) -> Option<Revision> {
+        None
+    }
+
+    fn limits(&self) -> Limits {
+        ETCD_LIMITS
+    }
+
+    fn status(&self) -> StoreStatus {
+        StoreStatus {
+            health: self.health(),
+            used_bytes: self.inner.used_bytes.load(Ordering::Relaxed),
+            floor: self.inner.floor(),
+        }
+    }
+
+    fn health(&self) -> Health {
+        if self.inner.is_closed() {
+            let reason = "the store is closed".to_owned();
+            return Health::Failed { reason };
+        }
+        match self.inner.members.none_fit() {
+            Some(reason) => Health::Failed { reason },
+            None => self.inner.space.health(),
+        }
+    }
+
+    async fn close(&self) {
+        self.inner.end();
+    }
+}

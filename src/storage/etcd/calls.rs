@@ -1,0 +1,430 @@
+//! Commits, reads, compaction and leases: one call to one member each.
+//!
+//! A commit is sent once. The one repetition is the client's own, with a new token, after a member
+//! said that it does not know the old one, which it does before it proposes anything. Reads are
+//! asked again, at another member if there is one, until their time is over.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use etcd_client::{AlarmAction, AlarmType, Error, GetOptions, GetResponse};
+use tokio::time::{Instant, timeout};
+
+use super::Inner;
+use super::feed::{EventStream, Part, Told};
+use super::members::Member;
+use super::reply::{self, Fault, fault};
+use super::wire::{self, head, number};
+use crate::error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
+use crate::store::{
+    Committed, Fields, KeyValue, LeaseId, Op, RangeReply, RangeRequest, Revision, Txn,
+};
+
+/// Keys of a page if the request leaves it to the engine.
+const PAGE_KEYS: usize = 1_000;
+/// Keys of a page at most.
+const PAGE_KEYS_MAX: usize = 10_000;
+/// How long one member may take for a read before another is asked.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_millis(320);
+
+impl Inner {
+    pub(super) async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
+        if let Some(why) = self.members.none_fit() {
+            // Nothing was sent, so nothing will be done.
+            let text = format!("no etcd member is fit: {why}");
+            return Err(CommitError::Rejected(Rejection::ReadOnly(text)));
+        }
+        let puts = txn.ops.iter().any(|op| matches!(op, Op::Put { .. }));
+        if puts && let Some(why) = self.space.full() {
+            return Err(CommitError::Rejected(Rejection::NoSpace(why)));
+        }
+        let before = Revision(self.seen.load(std::sync::atomic::Ordering::SeqCst));
+        let member = self.members.current();
+        let request = self.keys.txn(&txn);
+        let mut kv = member.kv();
+        let reply = tokio::select! {
+            // The reply first: it may be there when the member is found unfit.
+            biased;
+            reply = timeout(self.options.call_timeout, kv.txn(request)) => reply,
+            why = member.unfit() => {
+                return Err(CommitError::Unknown(format!("{}: {why}", member.endpoint)));
+            }
+        };
+        let fault = match reply {
+            Ok(Ok(reply)) => {
+                self.saw(head(reply.header()));
+                return self.keys.answer(&txn, reply);
+            }
+            Ok(Err(error)) => fault(&error),
+            Err(_) => {
+                let text = format!("no answer in {:?}", self.options.call_timeout);
+                Fault::Unavailable(text)
+            }
+        };
+        Err(match fault {
+            Fault::TooManyOps(text) => CommitError::Rejected(Rejection::TooManyOps(text)),
+            Fault::TooLarge(text) => CommitError::Rejected(Rejection::TooLarge(text)),
+            Fault::Malformed(text) => CommitError::Rejected(Rejection::Malformed(text)),
+            Fault::NoLease(text) => CommitError::Rejected(Rejection::NoLease(text)),
+            Fault::Denied(text) => CommitError::Rejected(Rejection::ReadOnly(text)),
+            Fault::NoSpace(text) => {
+                self.space.fill(&text);
+                self.settle_full(&txn, before, text).await
+            }
+            fault @ (Fault::Compacted
+            | Fault::Future
+            | Fault::ReplyTooLarge
+            | Fault::TokenInvalid
+            | Fault::LoginWrong(_)
+            | Fault::AuthOff
+            | Fault::Corrupt(_)
+            | Fault::Unavailable(_)) => {
+                self.members.suspect(&member, &fault.to_string());
+                CommitError::Unknown(format!("{}: {fault}", member.endpoint))
+            }
+        })
+    }
+
+    /// Finds out whether the transaction that was told of a used-up quota was done; see `space`.
+    async fn settle_full(&self, txn: &Txn, before: Revision, text: String) -> CommitError {
+        let unknown = |why: &str| CommitError::Unknown(format!("{text}; {why}"));
+        let put = txn.ops.iter().find_map(|op| match op {
+            Op::Put { key, value, .. } => Some((key, value)),
+            Op::Delete { .. } => None,
+        });
+        let Some((key, value)) = put else {
+            return unknown("it puts nothing");
+        };
+        let part = Part {
+            start: key.clone(),
+            end: [&key[..], &[0]].concat().into(),
+        };
+        match self.history(part, before).await {
+            Ok(history) => {
+                let ours = |found: &Bytes| found == value;
+                if history
+                    .events
+                    .iter()
+                    .any(|e| e.value.as_ref().is_some_and(ours))
+                {
+                    return unknown("one like it was done");
+                }
+                CommitError::Rejected(Rejection::NoSpace(text))
+            }
+            Err(error) => unknown(&error.to_string()),
+        }
+    }
+
+    /// Asks the cluster, not one member, whether the alarm is still raised.
+    pub(super) async fn look_for_space(&self) {
+        let member = self.members.current();
+        let mut maintenance = member.calls.maintenance_client();
+        let asked = maintenance.alarm(AlarmAction::Get, AlarmType::Nospace, None);
+        match timeout(ATTEMPT_TIMEOUT, asked).await {
+            Ok(Ok(reply)) if reply.alarms().is_empty() => self.space.free(),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                let text = reply::describe(&error);
+                tracing::debug!(text, "cannot ask etcd for its alarms");
+            }
+            Err(_) => tracing::debug!("etcd does not tell its alarms"),
+        }
+    }
+
+    /// Does a read at one member after the other until it has an answer or its time is over.
+    async fn read<T, F>(&self, call: impl Fn(Arc<Member>) -> F + Send) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Error>> + Send,
+    {
+        let deadline = Instant::now() + self.options.call_timeout;
+        let mut wait = RETRY_FIRST;
+        loop {
+            let fault = match self.members.none_fit() {
+                Some(why) => Fault::Unavailable(why),
+                None => {
+                    let member = self.members.current();
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    let answer = timeout(ATTEMPT_TIMEOUT.min(left), call(Arc::clone(&member)));
+                    let fault = match answer.await {
+                        Ok(Ok(answer)) => return Ok(answer),
+                        Ok(Err(error)) => fault(&error),
+                        Err(_) => Fault::Unavailable("it does not answer".to_owned()),
+                    };
+                    if !matches!(fault, Fault::Unavailable(_)) {
+                        return Err(fault);
+                    }
+                    self.members.suspect(&member, &fault.to_string());
+                    fault
+                }
+            };
+            if Instant::now() + wait >= deadline {
+                return Err(fault);
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    fn open(&self) -> Result<(), ReadError> {
+        match self.is_closed() {
+            true => Err(ReadError::Closed),
+            false => Ok(()),
+        }
+    }
+
+    async fn read_error(&self, fault: Fault, at: Revision) -> ReadError {
+        match fault {
+            Fault::Compacted => {
+                self.learn_floor(at).await;
+                self.compacted()
+            }
+            Fault::Future => match self.head().await {
+                Ok(head) => ReadError::Future { head },
+                Err(error) => error,
+            },
+            Fault::Corrupt(text) => ReadError::Corrupt(text),
+            other => ReadError::Unavailable(other.to_string()),
+        }
+    }
+
+    /// Takes in what a revision that turned out to be compacted says about the floor. Only a watch
+    /// tells the compaction revision.
+    async fn learn_floor(&self, at: Revision) {
+        let part = Part {
+            start: Bytes::from_static(b"\0"),
+            end: Bytes::from_static(b"\0\0"),
+        };
+        let member = self.members.current();
+        let told = timeout(ATTEMPT_TIMEOUT, async {
+            let after = Revision(at.0.saturating_sub(1));
+            let mut stream = EventStream::open(&member, &self.keys, &part, after).await?;
+            stream.next().await
+        });
+        let floor = match told.await {
+            Ok(Ok(Told::Compacted(floor))) => floor,
+            Ok(Ok(Told::Events(_) | Told::Progress(_)) | Err(_)) | Err(_) => Revision(at.0 + 1),
+        };
+        self.raise_floor(floor);
+    }
+
+    /// Gets a page; halves it, and more, while its answer is larger than the client takes.
+    async fn page(&self, request: &RangeRequest) -> Result<GetResponse, Fault> {
+        let range = self.keys.outer_range(&request.start, &request.end);
+        let mut keys = match (request.limit, request.fields) {
+            (0, Fields::All) => PAGE_KEYS,
+            (0, Fields::KeysOnly) => PAGE_KEYS_MAX,
+            (limit, _) => limit.min(PAGE_KEYS_MAX),
+        };
+        loop {
+            let reply = self.read(|member| {
+                let (key, end) = (range.key.clone(), range.end.clone());
+                let options = wire::page_options(request, end, keys);
+                async move { member.kv().get(key, Some(options)).await }
+            });
+            match reply.await {
+                Err(Fault::ReplyTooLarge) if keys > 1 => keys = (keys / 8).max(1),
+                reply => {
+                    let reply = reply?;
+                    self.saw(head(reply.header()));
+                    return Ok(reply);
+                }
+            }
+        }
+    }
+
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeReply, ReadError> {
+        self.open()?;
+        let empty = |revision| RangeReply {
+            revision,
+            items: Vec::new(),
+            more: false,
+        };
+        if let Some(at) = request.at {
+            if at < self.floor() {
+                return Err(self.compacted());
+            }
+            if at == Revision(0) {
+                // Before everything; etcd would take it for now.
+                return Ok(empty(at));
+            }
+        }
+        if !request.end.is_empty() && request.start >= request.end {
+            let head = self.head().await?;
+            return match request.at {
+                Some(at) if at > head => Err(ReadError::Future { head }),
+                at => Ok(empty(at.unwrap_or(head))),
+            };
+        }
+        let mut reply = match self.page(&request).await {
+            Ok(reply) => reply,
+            Err(fault) => {
+                let at = request.at.unwrap_or_default();
+                return Err(self.read_error(fault, at).await);
+            }
+        };
+        let items = reply.take_kvs().into_iter();
+        Ok(RangeReply {
+            revision: request.at.unwrap_or_else(|| head(reply.header())),
+            items: items.map(|found| self.keys.key_value(found.0)).collect(),
+            more: reply.more(),
+        })
+    }
+
+    pub(super) async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        self.open()?;
+        if key.is_empty() {
+            return Ok((self.head().await?, None));
+        }
+        let outer = self.keys.outer(key);
+        let reply = self.read(|member| {
+            let key = outer.clone();
+            async move { member.kv().get(key, None).await }
+        });
+        let mut reply = match reply.await {
+            Ok(reply) => reply,
+            Err(fault) => return Err(self.read_error(fault, Revision(0)).await),
+        };
+        let at = head(reply.header());
+        self.saw(at);
+        let found = reply.take_kvs().into_iter().next();
+        Ok((at, found.map(|found| self.keys.key_value(found.0))))
+    }
+
+    /// Reads nothing, linearizable, as of a revision if one is given: what it shows is the newest
+    /// revision, and whether the other is still there.
+    async fn look(&self, at: Option<Revision>) -> Result<Revision, Fault> {
+        let key = self.keys.outer(b"\0");
+        let reply = self.read(|member| {
+            let mut options = GetOptions::new().with_count_only();
+            if let Some(at) = at {
+                options = options.with_revision(number(at));
+            }
+            let key = key.clone();
+            async move { member.kv().get(key, Some(options)).await }
+        });
+        let reply = reply.await?;
+        let head = head(reply.header());
+        self.saw(head);
+        Ok(head)
+    }
+
+    /// The first read: shows that the user may read here, and the revision that all later
+    /// transactions are beyond.
+    pub(super) async fn look_first(&self) -> Result<(), OpenError> {
+        match self.look(None).await {
+            Ok(_) => Ok(()),
+            Err(fault @ Fault::Denied(_)) => Err(OpenError::Login {
+                reason: fault.to_string(),
+            }),
+            Err(fault) => Err(OpenError::Unreachable {
+                reason: fault.to_string(),
+            }),
+        }
+    }
+
+    pub(super) async fn head(&self) -> Result<Revision, ReadError> {
+        self.open()?;
+        let head = self.look(None).await;
+        head.map_err(|fault| ReadError::Unavailable(fault.to_string()))
+    }
+
+    /// Whether the history after a revision can be read; gives the newest revision.
+    pub(super) async fn check_history(&self, after: Revision) -> Result<Revision, ReadError> {
+        self.open()?;
+        if after < self.floor() {
+            return Err(self.compacted());
+        }
+        // One below: it is there exactly if `after` is above the compaction revision.
+        let probed = Revision(after.0.saturating_sub(1).max(1));
+        match self.look(Some(probed)).await {
+            Ok(head) if after > head => Err(ReadError::Future { head }),
+            Ok(head) => Ok(head),
+            Err(fault) => Err(self.read_error(fault, probed).await),
+        }
+    }
+
+    pub(super) async fn compact(&self, below: Revision) -> Result<(), ReadError> {
+        let head = self.head().await?;
+        if below > head {
+            return Err(ReadError::Future { head });
+        }
+        if below <= self.floor() {
+            return Ok(());
+        }
+        if below.0 > 1 {
+            // So that our floor is above etcd's compaction revision.
+            let revision = number(below) - 1;
+            let done = self.read(|member| async move {
+                member.calls.kv_client().compact(revision, None).await
+            });
+            match done.await {
+                Ok(_) => {}
+                Err(Fault::Compacted) => {
+                    // By another, there or beyond.
+                    self.learn_floor(Revision(below.0 - 2)).await;
+                }
+                Err(fault) => return Err(ReadError::Unavailable(fault.to_string())),
+            }
+        }
+        self.raise_floor(below);
+        Ok(())
+    }
+}
+
+/// Leases: sessions that the cluster keeps, and whose keys it deletes.
+impl Inner {
+    fn open_lease(&self) -> Result<(), LeaseError> {
+        match self.is_closed() {
+            true => Err(LeaseError::Closed),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {
+        self.open_lease()?;
+        let up = u64::from(ttl.subsec_nanos() > 0);
+        let seconds = i64::try_from((ttl.as_secs() + up).max(1)).unwrap_or(i64::MAX);
+        // A grant whose answer is lost leaves a lease that nobody renews.
+        let granted = self
+            .read(|member| async move { member.calls.lease_client().grant(seconds, None).await });
+        match granted.await {
+            Ok(lease) => Ok(LeaseId(lease.id())),
+            Err(fault) => Err(LeaseError::Unavailable(fault.to_string())),
+        }
+    }
+
+    pub(super) async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        self.open_lease()?;
+        let kept = self.read(|member| async move {
+            match member.calls.lease_client().keep_alive(lease.0).await {
+                Ok(_) => Ok(true),
+                // Its word for an answer without a term.
+                Err(Error::LeaseKeepAliveError(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        match kept.await {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(Fault::NoLease(_)) => Err(LeaseError::NotFound),
+            Err(fault) => Err(LeaseError::Unavailable(fault.to_string())),
+        }
+    }
+
+    pub(super) async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError> {
+        self.open_lease()?;
+        let revoked =
+            self.read(|member| async move { member.calls.lease_client().revoke(lease.0).await });
+        match revoked.await {
+            Ok(reply) => {
+                self.saw(head(reply.header()));
+                Ok(())
+            }
+            Err(Fault::NoLease(_)) => Err(LeaseError::NotFound),
+            Err(fault) => Err(LeaseError::Unavailable(fault.to_string())),
+        }
+    }
+}

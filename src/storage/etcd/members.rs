@@ -1,0 +1,464 @@
+//! The members of the etcd cluster: a connection to each, which are fit, and which one is asked.
+//!
+//! The client keeps sending to members that are dead or hang, so each member has a client of its
+//! own here, and all calls go to one that is fit, the leader if it is among the endpoints: it
+//! answers without asking another. A member is not asked before it has shown its version.
+//!
+//! Each member has two connections, for calls and for streams, so that a large history does not
+//! stand in front of a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Channel, Client, ConnectOptions, KvClient, WatchClient};
+use parking_lot::RwLock;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use super::EtcdOptions;
+use super::reply::{Fault, describe, fault};
+use super::version;
+use crate::error::OpenError;
+
+/// Bytes of one message from etcd beyond which it is refused.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long a member may take to say how it is.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The server counts pings that come faster than every 5 seconds as an attack.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Flow-control windows: enough to keep a gigabit busy over 10 ms.
+const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+/// How a member is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has not been asked yet.
+    New,
+    /// It answers and knows a leader.
+    Fit {
+        /// It is the leader.
+        leads: bool,
+    },
+    /// A call to it failed since it was last asked.
+    Suspect(String),
+    /// It does not answer, or cannot: no leader, a learner.
+    Unfit(String),
+    /// It does not let the user in, or nobody without one.
+    Barred(String),
+    /// It must not be used: a version with stale reads, another cluster.
+    Refused(String),
+}
+
+impl Standing {
+    /// It has been asked and cannot be used now.
+    fn is_out(&self) -> bool {
+        match self {
+            Self::New | Self::Fit { .. } | Self::Suspect(_) => false,
+            Self::Unfit(_) | Self::Barred(_) | Self::Refused(_) => true,
+        }
+    }
+
+    fn why(&self) -> &str {
+        match self {
+            Self::New | Self::Fit { .. } => "",
+            Self::Suspect(why) | Self::Unfit(why) | Self::Barred(why) | Self::Refused(why) => why,
+        }
+    }
+}
+
+/// What a member tells beside its standing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Bytes of its database file.
+    pub(super) db_bytes: u64,
+    /// Alarms and errors, as it words them.
+    pub(super) errors: Vec<String>,
+}
+
+/// One member.
+pub(super) struct Member {
+    pub(super) endpoint: String,
+    pub(super) calls: Client,
+    kv: KvClient,
+    streams: Client,
+    watches: WatchClient,
+    standing: watch::Sender<Standing>,
+    logged_in: std::sync::atomic::AtomicBool,
+}
+
+impl Member {
+    pub(super) fn kv(&self) -> KvClient {
+        self.kv.clone()
+    }
+
+    pub(super) fn watches(&self) -> WatchClient {
+        self.watches.clone()
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    /// Ends when the member is found not to answer.
+    pub(super) async fn unfit(&self) -> String {
+        let mut standing = self.standing.subscribe();
+        let unfit = standing.wait_for(|now| now.is_out()).await;
+        match unfit.as_deref() {
+            Ok(standing) => standing.why().to_owned(),
+            Err(_) => "the member is gone".to_owned(),
+        }
+    }
+
+    /// Takes a new token for both connections.
+    pub(super) async fn log_in(&self, options: &EtcdOptions) -> Result<(), Fault> {
+        let Some(user) = &options.user else {
+            return Ok(());
+        };
+        for client in [&self.calls, &self.streams] {
+            let logged_in = client.clone().update_user(Some(user.clone())).await;
+            match logged_in {
+                Ok(()) => {}
+                Err(error) => match fault(&error) {
+                    Fault::AuthOff => {
+                        tracing::warn!(endpoint = %self.endpoint, "etcd checks no passwords");
+                    }
+                    fault => return Err(fault),
+                },
+            }
+        }
+        self.logged_in.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Asks the member how it is, on both connections.
+    async fn probe(&self, cluster: &AtomicU64, options: &EtcdOptions) -> (Standing, Report) {
+        let asked = tokio::time::timeout(PROBE_TIMEOUT, async {
+            if options.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
+                self.log_in(options).await?;
+            }
+            let mut streams = self.streams.maintenance_client();
+            let mut calls = self.calls.maintenance_client();
+            let (first, second) = tokio::join!(calls.status(), streams.status());
+            second.and(first).map_err(|error| fault(&error))
+        });
+        let status = match asked.await {
+            Err(_) => {
+                let text = "it does not answer".to_owned();
+                return (Standing::Unfit(text), Report::default());
+            }
+            Ok(Err(fault)) => {
+                let why = fault.to_string();
+                let standing = match fault {
+                    Fault::TokenInvalid => {
+                        self.logged_in.store(false, Ordering::Relaxed);
+                        Standing::Unfit(why)
+                    }
+                    Fault::LoginWrong(_) | Fault::Denied(_) => Standing::Barred(why),
+                    _ => Standing::Unfit(why),
+                };
+                return (standing, Report::default());
+            }
+            Ok(Ok(status)) => status,
+        };
+        let (cluster_id, member_id) = status
+            .header()
+            .map_or((0, 0), |header| (header.cluster_id(), header.member_id()));
+        let known = cluster.load(Ordering::SeqCst);
+        let standing = if let Some(refusal) = version::refusal(status.version()) {
+            Standing::Refused(refusal)
+        } else if known != 0 && known != cluster_id {
+            Standing::Refused("it belongs to another cluster than the first endpoint".to_owned())
+        } else if status.is_learner() {
+            Standing::Unfit("it is a learner".to_owned())
+        } else if status.leader() == 0 {
+            Standing::Unfit("it knows no leader".to_owned())
+        } else {
+            // The first that is fit says which cluster it is.
+            let _ = cluster.compare_exchange(0, cluster_id, Ordering::SeqCst, Ordering::SeqCst);
+            Standing::Fit {
+                leads: status.leader() == member_id,
+            }
+        };
+        let report = Report {
+            db_bytes: u64::try_from(status.db_size()).unwrap_or(0),
+            errors: status.errors().to_vec(),
+        };
+        (standing, report)
+    }
+}
+
+/// An endpoint before anything was sent to it.
+struct EndpointUrl {
+    name: String,
+    endpoint: Endpoint,
+}
+
+impl EndpointUrl {
+    fn new(given: &str, options: &EtcdOptions) -> Result<Self, OpenError> {
+        let wrong = |reason: String| OpenError::Options {
+            reason: format!("the etcd endpoint {given:?}: {reason}"),
+        };
+        let (scheme, rest) = match given.split_once("://") {
+            Some((scheme, rest)) => (Some(scheme), rest),
+            None => (None, given),
+        };
+        let scheme = match (scheme, &options.tls) {
+            (Some("https"), _) | (None, Some(_)) => "https",
+            (Some("http"), Some(_)) => {
+                return Err(wrong("http:// with TLS options; use https://".to_owned()));
+            }
+            (Some("http") | None, None) => "http",
+            (Some(other), _) => return Err(wrong(format!("{other}:// is not spoken by etcd"))),
+        };
+        let has_port = rest.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok()
+        });
+        if !has_port {
+            return Err(wrong("it needs a host and a port".to_owned()));
+        }
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{rest}"))
+            .map_err(|error| wrong(error.to_string()))?
+            .connect_timeout(PROBE_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(false)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        if scheme == "https" {
+            endpoint = endpoint
+                .tls_config(tls_config(options))
+                .map_err(|error| wrong(format!("TLS: {}", chain(&error))))?;
+        }
+        Ok(Self {
+            name: given.to_owned(),
+            endpoint,
+        })
+    }
+
+    async fn client(&self) -> Result<Client, OpenError> {
+        // Every call wants a leader: a member without one says so instead of waiting for it.
+        let options = ConnectOptions::new()
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        let channel = Channel::Tonic(self.endpoint.connect_lazy());
+        let client = Client::from_channel(channel, Some(options)).await;
+        client.map_err(|error| OpenError::Options {
+            reason: format!("the etcd endpoint {:?}: {}", self.name, describe(&error)),
+        })
+    }
+
+    async fn member(self) -> Result<Member, OpenError> {
+        let calls = self.client().await?;
+        let streams = self.client().await?;
+        Ok(Member {
+            kv: calls
+                .kv_client()
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            watches: streams
+                .watch_client()
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            endpoint: self.name,
+            calls,
+            streams,
+            standing: watch::Sender::new(Standing::New),
+            logged_in: std::sync::atomic::AtomicBool::new(false),
+        })
+    }
+}
+
+fn tls_config(options: &EtcdOptions) -> ClientTlsConfig {
+    let mut config = ClientTlsConfig::new();
+    let Some(tls) = &options.tls else {
+        return config.with_native_roots();
+    };
+    config = match &tls.ca {
+        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
+        None => config.with_native_roots(),
+    };
+    if let Some((cert, key)) = &tls.cert_and_key {
+        config = config.identity(Identity::from_pem(cert, key));
+    }
+    if let Some(name) = &tls.server_name {
+        config = config.domain_name(name);
+    }
+    config
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// All members.
+pub(super) struct Members {
+    all: Vec<Arc<Member>>,
+    current: RwLock<Arc<Member>>,
+    cluster: Arc<AtomicU64>,
+    options: Arc<EtcdOptions>,
+    /// Have all members asked how they are at once.
+    pub(super) hurry: Notify,
+}
+
+impl Members {
+    /// Connects to nothing yet.
+    pub(super) async fn new(options: Arc<EtcdOptions>) -> Result<Self, OpenError> {
+        let mut all = Vec::with_capacity(options.endpoints.len());
+        for endpoint in &options.endpoints {
+            all.push(Arc::new(
+                EndpointUrl::new(endpoint, &options)?.member().await?,
+            ));
+        }
+        let Some(first) = all.first() else {
+            return Err(OpenError::Options {
+                reason: "no etcd endpoint is given".to_owned(),
+            });
+        };
+        Ok(Self {
+            current: RwLock::new(Arc::clone(first)),
+            all,
+            cluster: Arc::new(AtomicU64::new(0)),
+            options,
+            hurry: Notify::new(),
+        })
+    }
+
+    /// The member to ask.
+    pub(super) fn current(&self) -> Arc<Member> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Why no member can be asked, if that is what was last found out about all of them.
+    pub(super) fn none_fit(&self) -> Option<String> {
+        // The usual case, without looking further.
+        if !self.current.read().standing.borrow().is_out() {
+            return None;
+        }
+        let mut reasons = Vec::with_capacity(self.all.len());
+        for member in &self.all {
+            let standing = member.standing();
+            if !standing.is_out() {
+                return None;
+            }
+            reasons.push(format!("{}: {}", member.endpoint, standing.why()));
+        }
+        Some(reasons.join("; "))
+    }
+
+    /// Why the store must not be opened, whatever other members say.
+    pub(super) fn refusal(&self) -> Option<OpenError> {
+        self.all.iter().find_map(|member| {
+            let endpoint = member.endpoint.clone();
+            match member.standing() {
+                Standing::Refused(reason) => Some(OpenError::Refused { endpoint, reason }),
+                Standing::Barred(why) => {
+                    let reason = format!("{endpoint}: {why}");
+                    Some(OpenError::Login { reason })
+                }
+                Standing::New
+                | Standing::Fit { .. }
+                | Standing::Suspect(_)
+                | Standing::Unfit(_) => None,
+            }
+        })
+    }
+
+    /// Takes a new token at a member that does not know the old one.
+    pub(super) async fn log_in(&self, member: &Member) {
+        if let Err(fault) = member.log_in(&self.options).await {
+            tracing::warn!(endpoint = %member.endpoint, %fault, "cannot log in to etcd");
+        }
+    }
+
+    /// A call to a member failed: others are asked from now on, until it has answered again.
+    pub(super) fn suspect(&self, member: &Arc<Member>, why: &str) {
+        let changed = member.standing.send_if_modified(|standing| {
+            let fit = matches!(standing, Standing::Fit { .. });
+            if fit {
+                *standing = Standing::Suspect(why.to_owned());
+            }
+            fit
+        });
+        if changed {
+            tracing::warn!(endpoint = %member.endpoint, why, "an etcd member failed");
+        }
+        self.choose();
+        self.hurry.notify_one();
+    }
+
+    /// Asks all members how they are, at the same time, and chooses. Gives the report of the one
+    /// that is chosen.
+    pub(super) async fn probe(&self) -> Option<Report> {
+        let mut asked = JoinSet::new();
+        for (index, member) in self.all.iter().enumerate() {
+            let member = Arc::clone(member);
+            let (cluster, options) = (Arc::clone(&self.cluster), Arc::clone(&self.options));
+            asked.spawn(async move { (index, member.probe(&cluster, &options).await) });
+        }
+        let mut reports = vec![None; self.all.len()];
+        while let Some(told) = asked.join_next().await {
+            let Ok((index, (standing, report))) = told else {
+                continue;
+            };
+            let fit = matches!(standing, Standing::Fit { .. });
+            if fit {
+                reports[index] = Some(report);
+            }
+            self.note(&self.all[index], standing);
+            if fit {
+                // The first that answers is better than one that does not.
+                self.choose();
+            }
+        }
+        self.choose();
+        let current = self.current();
+        let index = self
+            .all
+            .iter()
+            .position(|member| Arc::ptr_eq(member, &current));
+        index.and_then(|index| reports[index].take())
+    }
+
+    fn note(&self, member: &Member, standing: Standing) {
+        let before = member.standing.send_replace(standing.clone());
+        match (&before, &standing) {
+            (Standing::Fit { .. }, Standing::Fit { .. }) => {}
+            (_, Standing::Fit { .. }) => {
+                tracing::info!(endpoint = %member.endpoint, "the etcd member is fit");
+            }
+            (before, now) if before != now => {
+                tracing::warn!(endpoint = %member.endpoint, ?now, "the etcd member is not fit");
+            }
+            _ => {}
+        }
+    }
+
+    /// The leader, else the current one if it is fit, else any that is.
+    fn choose(&self) {
+        let mut current = self.current.write();
+        let rank = |member: &Arc<Member>| match &*member.standing.borrow() {
+            Standing::Fit { leads: true } => 0,
+            Standing::Fit { leads: false } => 1,
+            Standing::New | Standing::Suspect(_) => 2,
+            Standing::Unfit(_) => 3,
+            Standing::Barred(_) => 4,
+            Standing::Refused(_) => 5,
+        };
+        let best = self.all.iter().min_by_key(|member| rank(member));
+        if let Some(best) = best
+            && rank(best) < rank(&current)
+        {
+            tracing::debug!(endpoint = %best.endpoint, "asking this etcd member from now on");
+            *current = Arc::clone(best);
+        }
+    }
+}
