@@ -274,6 +274,21 @@ impl ApiError {
         Self::new(Reason::ServiceUnavailable, message)
     }
 
+    /// The data has another owner by now. Promises that nothing of the request was carried out
+    /// here, so it may be repeated there.
+    pub fn moved() -> Self {
+        Self::new(
+            Reason::Moved,
+            "the control plane moved to another server while the request waited",
+        )
+        .with_retry_after(1)
+    }
+
+    /// Whether the request may be repeated at another owner.
+    pub fn is_moved(&self) -> bool {
+        self.reason == Reason::Moved
+    }
+
     /// The resource does not know this verb.
     pub fn method_not_supported(what: Qualified<'_>, action: &str) -> Self {
         let message = format!(

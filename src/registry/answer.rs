@@ -25,6 +25,13 @@ pub enum StreamEnd {
     /// The plane went to another owner, to sleep or away.
     #[error("the plane is no longer served here")]
     Closed,
+    /// A watch ended because the plane has another owner; it can go on there.
+    #[error("the control plane moved to another replica")]
+    Moved {
+        /// The newest version such that everything up to it was told, the initial events
+        /// included; `None` if none is known.
+        told: Option<u64>,
+    },
 }
 
 /// The slices of a body, in order.

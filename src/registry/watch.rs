@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{
-    Event, Next, Snapshot, Start, Version, WatchError, WatchFrom, WatchScope, Watcher,
+    Ended, Event, Next, Snapshot, Start, Version, WatchError, WatchFrom, WatchScope, Watcher,
 };
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -228,6 +228,7 @@ impl Feed {
                     1,
                 ));
             }
+            Err(WatchError::Ended(Ended::Lost | Ended::Moved)) => return Err(ApiError::moved()),
             Err(error) => return Err(ApiError::service_unavailable(error.to_string())),
         }
         Ok(())
@@ -314,6 +315,10 @@ impl Feed {
                     self.ready.push_back(frame);
                 }
                 Ok(Next::Bookmark(_)) => {}
+                Ok(Next::Closed(Ended::Lost | Ended::Moved)) => {
+                    let told = self.watcher.take().map(|watcher| watcher.told().raw());
+                    return Some(Err(StreamEnd::Moved { told }));
+                }
                 Ok(Next::Lagged | Next::Closed(_)) => {
                     self.watcher = None;
                 }

@@ -11,7 +11,8 @@ use crate::delete::Removal;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{
-    Committed, Key, ObjectRef, Operation, Settled, Snapshot, SubmitError, TurnGuard, Write,
+    Committed, Key, NotAnswerable, ObjectRef, Operation, Settled, Snapshot, SubmitError, TurnGuard,
+    Write,
 };
 use std::future::Future;
 use std::sync::Arc;
@@ -173,8 +174,11 @@ pub async fn answerable(call: &Call<'_>) -> Result<(), ApiError> {
         .plane
         .answerable(deadline)
         .await
-        .map_err(|error| {
-            ApiError::service_unavailable(format!("the control plane cannot be read here: {error}"))
+        .map_err(|error| match error {
+            NotAnswerable::Lost => ApiError::moved(),
+            other => ApiError::service_unavailable(format!(
+                "the control plane cannot be read here: {other}"
+            )),
         })
 }
 
@@ -205,6 +209,7 @@ fn refusal(error: &SubmitError) -> ApiError {
         SubmitError::Deadline => {
             ApiError::timeout("request did not complete within the allotted timeout", 0)
         }
+        SubmitError::Lost => ApiError::moved(),
         other => ApiError::service_unavailable(chain(other)).with_retry_after(RETRY_SECONDS),
     }
 }

@@ -45,6 +45,9 @@ pub enum Reason {
     Expired,
     /// The server cannot serve at this time.
     ServiceUnavailable,
+    /// Somebody else answers for the data by now, and nothing was changed here. The layers above
+    /// ask there; a client that is told of it all the same sees [`Reason::ServiceUnavailable`].
+    Moved,
 }
 
 impl Reason {
@@ -70,7 +73,7 @@ impl Reason {
             Self::UnsupportedMediaType => "UnsupportedMediaType",
             Self::InternalError => "InternalError",
             Self::Expired => "Expired",
-            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::ServiceUnavailable | Self::Moved => "ServiceUnavailable",
         }
     }
 
@@ -90,7 +93,7 @@ impl Reason {
             Self::Invalid => 422,
             Self::TooManyRequests => 429,
             Self::Unknown | Self::ServerTimeout | Self::StoreReadError | Self::InternalError => 500,
-            Self::ServiceUnavailable => 503,
+            Self::ServiceUnavailable | Self::Moved => 503,
             Self::Timeout => 504,
         }
     }
