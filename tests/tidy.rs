@@ -184,6 +184,7 @@ fn crates_know_only_what_lies_below_them() {
                 "ownership",
                 "plane",
                 "registry",
+                "ring",
                 "storage",
             ],
         ),

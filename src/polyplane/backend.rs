@@ -12,8 +12,8 @@ use polyplane_controllers::Reconcilers;
 use polyplane_plane::{Plane, Prefix};
 use polyplane_registry::{Answer, KindTable, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, Kind, LocateError, Pki, PlaneApi,
-    PlaneRecord, PlaneReference,
+    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, Kind, LocateError, Pki, Place,
+    PlaneApi, PlaneRecord, PlaneReference,
 };
 use polyplane_storage::Health;
 use std::collections::BTreeMap;
@@ -222,6 +222,17 @@ impl PlaneRecord for Record {
             Target::Root => "root",
             Target::Plane(located) => &located.name,
         }
+    }
+
+    fn id(&self) -> &str {
+        match &self.target {
+            Target::Root => "root",
+            Target::Plane(located) => located.id(),
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place::Here
     }
 
     fn client_ca(&self) -> &ClientCa {

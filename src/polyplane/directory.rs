@@ -162,6 +162,11 @@ impl World {
 }
 
 impl Located {
+    /// The immutable id.
+    pub fn id(&self) -> &str {
+        &self.birth.id
+    }
+
     /// The interface of the plane, if it is awake.
     pub fn awake(&self, world: &World) -> Option<Arc<Api>> {
         let plane = world.planes.awake(&self.birth.id)?;

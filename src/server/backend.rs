@@ -19,8 +19,28 @@ use crate::route::PlaneReference;
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Another replica, as peers reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Its id.
+    pub replica: String,
+    /// Host and port of its peer listener.
+    pub address: String,
+}
+
+/// Who answers for a plane, as this replica knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// This replica does, or should take it.
+    Here,
+    /// Another replica does.
+    There(Peer),
+    /// Nobody at the moment; that changes by itself.
+    Nobody,
+}
+
 /// Why a plane cannot be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocateError {
     /// No plane has this name or id.
     #[error("no such control plane")]
@@ -34,6 +54,9 @@ pub enum LocateError {
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleting,
+    /// Another replica answers for the plane, named if it is known. Nothing was done here.
+    #[error("the control plane is served by another replica")]
+    Moved(Option<Peer>),
 }
 
 /// Everything behind the server.
@@ -44,6 +67,12 @@ pub trait Backend: Send + Sync {
         &'a self,
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>>;
+
+    /// The number of the newest view of the ring that this replica knows; 0 without a ring. It
+    /// travels beside an answer that says where a plane went.
+    fn view(&self) -> u64 {
+        0
+    }
 
     /// The checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are shown.
     fn checks(&self) -> Vec<HealthCheck> {
@@ -58,6 +87,12 @@ pub trait Backend: Send + Sync {
 pub trait PlaneRecord: Send + Sync {
     /// The name, for messages and logs.
     fn name(&self) -> &str;
+
+    /// The immutable id, by which replicas name the plane to each other.
+    fn id(&self) -> &str;
+
+    /// Who answers for the plane. Looks into memory only.
+    fn place(&self) -> Place;
 
     /// The CA of the plane's client certificates.
     fn client_ca(&self) -> &ClientCa;

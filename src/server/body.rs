@@ -3,7 +3,8 @@
 //! Slices of stored objects are gathered into chunks of up to 64 KiB, because one frame per small
 //! slice costs more than the copy; large slices pass untouched. A watch gives what has come since
 //! the last write as one chunk. A finite answer that nobody fetches is let go by a watchdog, since
-//! HTTP/2 does not even ask a body for data while the client's window is closed.
+//! HTTP/2 does not even ask a body for data while the client's window is closed. What another
+//! replica answers is passed on frame by frame.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -12,10 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::peer::headers::strip;
+use crate::peer::pool::PeerStream;
+use crate::relay::{Relay, Source as RelaySource};
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures_util::Stream;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use polyplane_registry::StreamEnd;
@@ -29,7 +34,7 @@ const PASS_BYTES: usize = 16 * 1024;
 /// A complete answer below this length needs no watchdog: it fits buffers on the way.
 const GUARDED_BYTES: u64 = 512 * 1024;
 
-type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
+pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
 /// Why a body ended before its end; the client sees a broken stream.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +45,9 @@ pub enum BodyEnd {
     /// The client fetched too little in the time it had.
     #[error("the answer was not fetched in time")]
     Abandoned,
+    /// The replica behind the answer is gone.
+    #[error("the answer of another replica broke off")]
+    Peer(#[source] hyper::Error),
     /// Compression failed.
     #[error("the answer could not be compressed")]
     Compression(#[source] std::io::Error),
@@ -54,6 +62,8 @@ enum Inner {
     Chunked(Chunked),
     Guarded(Guarded),
     Watch(Box<Watch>),
+    Relay(Box<Relay>),
+    Forwarded(Box<PeerStream>),
 }
 
 /// How long a finite answer may take and may lie still.
@@ -116,18 +126,39 @@ impl ResponseBody {
         )))
     }
 
-    /// A body that goes on until the client leaves, the source ends or `ending` comes.
-    pub(crate) fn watch(
-        stream: SliceStream,
-        ending: WaitForCancellationFutureOwned,
-        gauge: WatchGauge,
-    ) -> Self {
-        Self(Inner::Watch(Box::new(Watch {
-            source: Chunked::new(Source::Stream(stream), None, Coding::Identity),
-            ending: Box::pin(ending),
-            gauge,
-            ended: false,
-        })))
+    /// A body that goes on until the client leaves, the source ends or its `ending` comes.
+    pub(crate) fn watch(watch: Watch) -> Self {
+        Self(Inner::Watch(Box::new(watch)))
+    }
+
+    /// A watch for another replica: if its plane moves, the trailers say what `farewell` makes of
+    /// the version that was told.
+    pub(crate) fn watch_of_peer(mut watch: Watch, farewell: Farewell) -> Self {
+        watch.farewell = Some(farewell);
+        Self(Inner::Watch(Box::new(watch)))
+    }
+
+    /// A watch that goes on elsewhere when its plane moves.
+    pub(crate) fn relay(relay: Relay) -> Self {
+        Self(Inner::Relay(Box::new(relay)))
+    }
+
+    /// What another replica answers.
+    pub(crate) fn forwarded(stream: PeerStream) -> Self {
+        Self(Inner::Forwarded(Box::new(stream)))
+    }
+
+    /// The source of a relayed watch.
+    pub(crate) fn into_source(self) -> Option<RelaySource> {
+        match self.0 {
+            Inner::Relay(relay) => Some(relay.into_source()),
+            Inner::Empty
+            | Inner::Whole(_)
+            | Inner::Chunked(_)
+            | Inner::Guarded(_)
+            | Inner::Watch(_)
+            | Inner::Forwarded(_) => None,
+        }
     }
 }
 
@@ -347,15 +378,45 @@ impl Drop for WatchGauge {
     }
 }
 
-struct Watch {
+/// Makes the trailers of a watch whose plane moved, of the version up to which it was told.
+pub(crate) type Farewell = Box<dyn Fn(Option<u64>) -> HeaderMap + Send + Sync>;
+
+/// A watch of this replica.
+pub(crate) struct Watch {
     source: Chunked,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
     gauge: WatchGauge,
     ended: bool,
+    /// It ended with a move, and up to which version it was told.
+    moved: Option<Option<u64>>,
+    farewell: Option<Farewell>,
 }
 
 impl Watch {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyEnd>>> {
+    pub(crate) fn new(
+        stream: SliceStream,
+        ending: WaitForCancellationFutureOwned,
+        gauge: WatchGauge,
+    ) -> Self {
+        Self {
+            source: Chunked::new(Source::Stream(stream), None, Coding::Identity),
+            ending: Box::pin(ending),
+            gauge,
+            ended: false,
+            moved: None,
+            farewell: None,
+        }
+    }
+
+    /// Whether it ended because its plane moved, and up to which version it was told.
+    pub(crate) fn moved(&self) -> Option<Option<u64>> {
+        self.moved
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyEnd>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -371,6 +432,9 @@ impl Watch {
                 // A watch whose source is gone just ends; the client resumes.
                 if let Some(Err(error)) = &end {
                     tracing::debug!(%error, "a watch ended early");
+                    if let BodyEnd::Source(StreamEnd::Moved { told }) = error {
+                        self.moved = Some(*told);
+                    }
                 }
                 Poll::Ready(None)
             }
@@ -382,6 +446,31 @@ impl Watch {
             }
         }
     }
+
+    /// The trailers, once.
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        let told = self.moved?;
+        self.farewell.take().map(|farewell| farewell(told))
+    }
+}
+
+/// The next frame of another replica's answer, without what only replicas say to each other.
+fn poll_forwarded(
+    stream: &mut PeerStream,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+    let frame = std::task::ready!(Pin::new(stream).poll_frame(context));
+    Poll::Ready(match frame {
+        None => None,
+        Some(Err(error)) => Some(Err(BodyEnd::Peer(error))),
+        Some(Ok(frame)) => match frame.into_trailers() {
+            Ok(mut trailers) => {
+                strip(&mut trailers);
+                Some(Ok(Frame::trailers(trailers)))
+            }
+            Err(frame) => Some(Ok(frame)),
+        },
+    })
 }
 
 impl Body for ResponseBody {
@@ -397,7 +486,15 @@ impl Body for ResponseBody {
             Inner::Whole(bytes) => Poll::Ready(bytes.take().map(Ok)),
             Inner::Chunked(body) => body.poll_chunk(context),
             Inner::Guarded(body) => body.poll(context),
-            Inner::Watch(body) => body.poll(context),
+            Inner::Watch(body) => match std::task::ready!(body.poll(context)) {
+                None => {
+                    let trailers = body.take_trailers();
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                some => Poll::Ready(some),
+            },
+            Inner::Relay(body) => body.poll(context).map(|chunk| chunk.map(Ok)),
+            Inner::Forwarded(stream) => return poll_forwarded(stream, context),
         };
         chunk.map(|chunk| chunk.map(|result| result.map(Frame::data)))
     }
@@ -408,7 +505,9 @@ impl Body for ResponseBody {
             Inner::Whole(Some(bytes)) => bytes.is_empty(),
             Inner::Chunked(body) => body.left == Some(0) && body.failed.is_none(),
             Inner::Guarded(_) => false,
-            Inner::Watch(body) => body.ended,
+            Inner::Watch(body) => body.ended && (body.farewell.is_none() || body.moved.is_none()),
+            Inner::Relay(body) => body.is_over(),
+            Inner::Forwarded(stream) => stream.is_end_stream(),
         }
     }
 
@@ -418,7 +517,8 @@ impl Body for ResponseBody {
             Inner::Whole(Some(bytes)) => SizeHint::with_exact(bytes.len() as u64),
             Inner::Chunked(body) => body.size_hint(),
             Inner::Guarded(body) => body.size,
-            Inner::Watch(_) => SizeHint::default(),
+            Inner::Watch(_) | Inner::Relay(_) => SizeHint::default(),
+            Inner::Forwarded(stream) => stream.size_hint(),
         }
     }
 }
@@ -532,7 +632,8 @@ mod tests {
         let token = tokio_util::sync::CancellationToken::new();
         let counted = Arc::new(AtomicU64::new(0));
         let gauge = WatchGauge(Box::new(Count(Arc::clone(&counted))));
-        let mut body = ResponseBody::watch(stream, token.clone().cancelled_owned(), gauge);
+        let mut body =
+            ResponseBody::watch(Watch::new(stream, token.clone().cancelled_owned(), gauge));
         let first = body.frame().await.expect("a frame").expect("data");
         assert_eq!(first.into_data().expect("data"), "a\nb\nc\n");
         assert_eq!(counted.load(Ordering::Relaxed), 3);

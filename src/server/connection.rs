@@ -1,8 +1,9 @@
 //! One connection: its handshake, its protocol, and who is behind it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use http::HeaderValue;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -13,8 +14,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::limits::Place;
-use crate::pipeline;
+use crate::limits::Seat;
+use crate::peer::headers::{Received, encode_chain};
+use crate::pipeline::{self, Caller, Origin};
 use crate::shared::Shared;
 use crate::tls::ALPN_H2;
 
@@ -34,6 +36,10 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// What is known of the client before it asks for anything.
 pub(crate) struct Connection {
     chain: Option<ClientChain>,
+    /// The chain as peers are told of it; made when the first request is forwarded.
+    chain_value: OnceLock<HeaderValue>,
+    /// Address and port of the client.
+    remote: Option<HeaderValue>,
     verdicts: Mutex<Vec<Verdict>>,
 }
 
@@ -45,9 +51,11 @@ struct Verdict {
 }
 
 impl Connection {
-    pub(crate) fn new(chain: Option<ClientChain>) -> Self {
+    pub(crate) fn new(chain: Option<ClientChain>, remote: Option<HeaderValue>) -> Self {
         Self {
             chain,
+            chain_value: OnceLock::new(),
+            remote,
             verdicts: Mutex::new(Vec::new()),
         }
     }
@@ -55,6 +63,16 @@ impl Connection {
     /// The certificates the client showed; possession is proven.
     pub(crate) fn chain(&self) -> Option<&ClientChain> {
         self.chain.as_ref()
+    }
+
+    /// What peers are told of the client.
+    pub(crate) fn received(&self) -> Received {
+        let value = |chain| self.chain_value.get_or_init(|| encode_chain(chain)).clone();
+        Received {
+            chain: self.chain.as_ref().map(value),
+            remote: self.remote.clone(),
+            time_left: None,
+        }
     }
 
     /// The user that the chain stands for under `ca`; verified once per connection and CA.
@@ -91,9 +109,11 @@ pub(crate) async fn serve(
     shared: Arc<Shared>,
     acceptor: TlsAcceptor,
     socket: TcpStream,
-    place: Place,
+    seat: Seat,
 ) {
-    let _place = place;
+    let _seat = seat;
+    let remote = socket.peer_addr().ok();
+    let remote = remote.and_then(|address| HeaderValue::try_from(address.to_string()).ok());
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "a socket keeps its delay");
     }
@@ -119,11 +139,15 @@ pub(crate) async fn serve(
     let session = stream.get_ref().1;
     let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
     let chain = session.peer_certificates().and_then(ClientChain::possessed);
-    let connection = Arc::new(Connection::new(chain));
+    let connection = Arc::new(Connection::new(chain, remote));
+    let caller = Arc::new(Caller {
+        connection,
+        origin: Origin::Client,
+    });
     let served = if is_h2 {
-        serve_h2(&shared, connection, stream).await
+        serve_h2(&shared, caller, stream).await
     } else {
-        serve_h1(&shared, connection, stream).await
+        serve_h1(&shared, caller, stream).await
     };
     if let Err(error) = served {
         tracing::debug!(%error, "a connection ended with an error");
@@ -132,13 +156,13 @@ pub(crate) async fn serve(
 
 async fn serve_h2(
     shared: &Arc<Shared>,
-    connection: Arc<Connection>,
+    caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
     let service = {
         let shared = Arc::clone(shared);
         service_fn(move |request: http::Request<Incoming>| {
-            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&connection), request);
+            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&caller), request);
             async move { Ok::<_, Infallible>(work.await) }
         })
     };
@@ -170,13 +194,13 @@ async fn serve_h2(
 
 async fn serve_h1(
     shared: &Arc<Shared>,
-    connection: Arc<Connection>,
+    caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
     let service = {
         let shared = Arc::clone(shared);
         service_fn(move |request: http::Request<Incoming>| {
-            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&connection), request);
+            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&caller), request);
             async move { Ok::<_, Infallible>(work.await) }
         })
     };

@@ -15,34 +15,45 @@ mod connection;
 mod discovery;
 mod documents;
 mod drain;
+mod forward;
 mod health;
 mod impersonate;
 pub mod kubeconfig;
 mod limits;
+mod local;
 mod metrics;
 mod negotiate;
 mod observe;
 mod openapi;
 pub mod options;
 mod paths;
+mod peer;
 mod pipeline;
 pub mod pki;
+mod prove;
+mod relay;
 mod request_info;
 mod resolve;
 mod respond;
 mod route;
 mod server;
+mod session;
 mod shared;
 pub mod tls;
 mod version;
 mod warnings;
+mod watch_query;
 
 pub use backend::{
-    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, PlaneApi, PlaneRecord,
+    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Peer, Place, PlaneApi, PlaneRecord,
 };
 pub use limits::Limits;
+pub use local::DrainRequested;
 pub use metrics::{Exposition, Kind};
 pub use options::{CompletedOptions, Config, Options, StopPolicy};
+pub use peer::transport::PeerTransport;
+pub use peer::{PeerLimits, Peering};
+pub use pki::peer::PeerTls;
 pub use pki::{Identity, Pki, PkiError};
 pub use route::PlaneReference;
 pub use server::{Server, StopHandle, Stopped};

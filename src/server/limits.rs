@@ -1,4 +1,4 @@
-//! What a request may take: time, bytes and a place among those in flight.
+//! What a request may take: time, bytes and a seat among those in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,7 +62,7 @@ pub(crate) enum BodyError {
 }
 
 /// Reads a whole body. One frame, the common case, is not copied.
-pub(crate) async fn read_body(mut body: Incoming, bytes_max: usize) -> Result<Bytes, BodyError> {
+pub(crate) async fn read_body(body: &mut Incoming, bytes_max: usize) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(BodyError::TooLong);
     }
@@ -95,33 +95,33 @@ pub(crate) async fn read_body(mut body: Incoming, bytes_max: usize) -> Result<By
 
 /// Counts what is in flight against a bound.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Seats {
     taken: AtomicUsize,
-    places_max: usize,
+    seats_max: usize,
 }
 
-/// A place; given back when dropped.
+/// A seat; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct Seat {
+    seats: Arc<Seats>,
 }
 
-impl Places {
-    pub(crate) fn new(places_max: usize) -> Arc<Self> {
+impl Seats {
+    pub(crate) fn new(seats_max: usize) -> Arc<Self> {
         Arc::new(Self {
             taken: AtomicUsize::new(0),
-            places_max,
+            seats_max,
         })
     }
 
-    /// A place, if one is free.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<Place> {
-        if self.taken.fetch_add(1, Ordering::Relaxed) >= self.places_max {
+    /// A seat, if one is free.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Seat> {
+        if self.taken.fetch_add(1, Ordering::Relaxed) >= self.seats_max {
             self.taken.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Place {
-            places: Arc::clone(self),
+        Some(Seat {
+            seats: Arc::clone(self),
         })
     }
 
@@ -130,9 +130,9 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
-        self.places.taken.fetch_sub(1, Ordering::Relaxed);
+        self.seats.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_back() {
-        let places = Places::new(1);
-        let first = places.take();
-        assert!(first.is_some() && places.take().is_none());
+    fn seats_are_given_back() {
+        let seats = Seats::new(1);
+        let first = seats.take();
+        assert!(first.is_some() && seats.take().is_none());
         drop(first);
-        assert!(places.take().is_some());
-        assert_eq!(places.taken(), 0);
+        assert!(seats.take().is_some());
+        assert_eq!(seats.taken(), 0);
     }
 }

@@ -16,7 +16,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 
-use crate::limits::Places;
+use crate::forward::Forwarding;
+use crate::limits::Seats;
 use crate::version::VERSION;
 
 const SHARDS: usize = 16;
@@ -165,16 +166,22 @@ type Shard = HashMap<u64, (OwnedLabels, Series)>;
 pub(crate) struct Metrics {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    pub reads: Arc<Places>,
-    pub writes: Arc<Places>,
+    pub reads: Arc<Seats>,
+    pub writes: Arc<Seats>,
     /// Handshakes that failed or took too long.
     pub failed_handshakes: AtomicU64,
     /// Open connections.
-    pub connections: Arc<Places>,
+    pub connections: Arc<Seats>,
     /// Requests refused because too many were in flight.
     pub rejected: AtomicU64,
     /// Requests that panicked.
     pub panics: AtomicU64,
+    /// What became of requests sent to other replicas.
+    pub forwarding: Forwarding,
+    /// Requests that wait for another replica.
+    pub forwards: Arc<Seats>,
+    /// Watches that another replica answers.
+    pub forwarded_watches: Arc<Seats>,
 }
 
 thread_local! {
@@ -192,16 +199,25 @@ fn own_shard() -> usize {
 }
 
 impl Metrics {
-    pub(crate) fn new(reads_max: usize, writes_max: usize, connections_max: usize) -> Self {
+    pub(crate) fn new(
+        reads_max: usize,
+        writes_max: usize,
+        connections_max: usize,
+        forwards_max: usize,
+    ) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             hasher: RandomState::new(),
-            reads: Places::new(reads_max),
-            writes: Places::new(writes_max),
-            connections: Places::new(connections_max),
+            reads: Seats::new(reads_max),
+            writes: Seats::new(writes_max),
+            connections: Seats::new(connections_max),
             failed_handshakes: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             panics: AtomicU64::new(0),
+            forwarding: Forwarding::default(),
+            forwards: Seats::new(forwards_max),
+            // Streams and connections bound them.
+            forwarded_watches: Seats::new(usize::MAX),
         }
     }
 
@@ -277,12 +293,12 @@ impl Metrics {
             Kind::Gauge,
             "Requests in flight.",
         );
-        for (kind, places) in [("mutating", &self.writes), ("readOnly", &self.reads)] {
+        for (kind, seats) in [("mutating", &self.writes), ("readOnly", &self.reads)] {
             let labels = [("request_kind", kind)];
             out.sample(
                 "apiserver_current_inflight_requests",
                 &labels,
-                places.taken(),
+                seats.taken(),
             );
         }
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -541,7 +557,7 @@ mod tests {
 
     #[test]
     fn shards_are_merged_and_buckets_are_cumulative() {
-        let metrics = Metrics::new(10, 10, 10);
+        let metrics = Metrics::new(10, 10, 10, 10);
         std::thread::scope(|scope| {
             for millis in [1, 30, 90_000] {
                 let metrics = &metrics;
@@ -571,7 +587,7 @@ mod tests {
 
     #[test]
     fn the_number_of_series_is_bounded() {
-        let metrics = Metrics::new(10, 10, 10);
+        let metrics = Metrics::new(10, 10, 10, 10);
         for number in 0..SERIES_MAX + 100 {
             let resource = format!("r{number}");
             let labels = Labels {

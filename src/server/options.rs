@@ -16,6 +16,9 @@ use tokio::net::TcpListener;
 
 use crate::backend::Backend;
 use crate::limits::Limits;
+use crate::local::{DrainOnce, DrainRequested};
+use crate::peer::Peering;
+use crate::peer::listener::PeerSide;
 use crate::pki::{Pki, PkiError};
 use crate::server::Server;
 use crate::shared::Shared;
@@ -24,8 +27,10 @@ use crate::tls::{TlsError, server_config};
 /// What somebody asked for, unchecked.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder of everything the server keeps; keys lie in `pki` below it.
+    /// The folder of everything the server keeps.
     pub data_folder: PathBuf,
+    /// The folder of keys and certificates; `pki` in the data folder if absent.
+    pub certs_folder: Option<PathBuf>,
     /// Addresses to listen on, `127.0.0.1:6443`. Port 0 takes any free one.
     pub listen: Vec<String>,
     /// Host names and addresses, beside the loopback ones, under which clients reach the server.
@@ -60,6 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             data_folder: PathBuf::from(".polyplane"),
+            certs_folder: None,
             listen: vec!["127.0.0.1:6443".to_owned()],
             host_names: Vec::new(),
             advertise: None,
@@ -147,8 +153,12 @@ impl Options {
         if !problems.is_empty() {
             return Err(OptionProblems(problems));
         }
+        let certs_folder = self
+            .certs_folder
+            .unwrap_or_else(|| self.data_folder.join("pki"));
         Ok(CompletedOptions {
             data_folder: self.data_folder,
+            certs_folder,
             listen,
             host_names,
             advertise: self.advertise,
@@ -201,6 +211,8 @@ fn zero_limits(limits: &Limits) -> impl Iterator<Item = &'static str> {
 pub struct CompletedOptions {
     /// The folder of everything the server keeps.
     pub data_folder: PathBuf,
+    /// The folder of keys and certificates.
+    pub certs_folder: PathBuf,
     /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
     /// Names in the serving certificate.
@@ -254,7 +266,7 @@ impl CompletedOptions {
     /// # Errors
     /// If the data folder cannot be used.
     pub fn configure(self) -> Result<Config, ConfigError> {
-        let pki = Pki::load_or_create(&self.data_folder.join("pki")).map_err(ConfigError::Pki)?;
+        let pki = Pki::load_or_create(&self.certs_folder).map_err(ConfigError::Pki)?;
         let pki = Arc::new(pki);
         let tls = server_config(Arc::clone(&pki), self.host_names).map_err(ConfigError::Tls)?;
         Ok(Config {
@@ -263,6 +275,8 @@ impl CompletedOptions {
             advertise: self.advertise,
             limits: self.limits,
             stop: self.stop,
+            peering: None,
+            drain_requested: None,
         })
     }
 }
@@ -279,6 +293,10 @@ pub struct Config {
     pub limits: Limits,
     /// How the server stops.
     pub stop: StopPolicy,
+    /// How it speaks to the other replicas, if it is one of several.
+    pub peering: Option<Peering>,
+    /// What `POST /drain` calls; without it there is no such path.
+    pub drain_requested: Option<DrainRequested>,
 }
 
 impl Config {
@@ -291,8 +309,16 @@ impl Config {
             .advertise
             .or_else(|| local.map(|address| address.to_string()))
             .unwrap_or_default();
-        let shared = Shared::new(backend, self.limits, address);
-        Server::new(shared, self.tls, self.stop, listeners)
+        let (side, peer_listeners) = match self.peering {
+            Some(peering) => {
+                let side = PeerSide::new(peering.transport, peering.handler);
+                (Some(Arc::new(side)), peering.listeners)
+            }
+            None => (None, Vec::new()),
+        };
+        let drain_once = self.drain_requested.map(DrainOnce::new);
+        let shared = Shared::new(backend, self.limits, address, side, drain_once);
+        Server::new(shared, self.tls, self.stop, listeners, peer_listeners)
     }
 }
 

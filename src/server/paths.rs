@@ -59,19 +59,29 @@ pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply
 
 /// Answers an authorized request for a path.
 pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply, Refusal> {
-    if let Some((endpoint, check)) = Endpoint::of(request.path) {
-        return health(request, endpoint, check);
+    if let Some(answer) = of_this_replica(request) {
+        return answer;
     }
     match request.path {
         "/" => return Ok(index(request, kinds)),
-        "/version" | "/version/" => return version(request),
-        "/metrics" if request.plane == PlaneReference::Root => return Ok(metrics(request)),
         path if path == "/openapi" || path.starts_with("/openapi/") => {
             return openapi::serve(request, kinds);
         }
         _ => {}
     }
     discovery(request, kinds)
+}
+
+/// Answers what needs no plane; none if the path needs one.
+pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply, Refusal>> {
+    if let Some((endpoint, check)) = Endpoint::of(request.path) {
+        return Some(health(request, endpoint, check));
+    }
+    match request.path {
+        "/version" | "/version/" => Some(version(request)),
+        "/metrics" if request.plane == PlaneReference::Root => Some(Ok(metrics(request))),
+        _ => None,
+    }
 }
 
 fn health(

@@ -2,22 +2,21 @@
 //!
 //! [`Pipeline::process`] reads top to bottom. Each stage returns a value that only it can make, so
 //! no stage can be left out: without [`Located`] nothing can be proven, without [`Proven`] nothing
-//! wakes, and the registry only takes what is authorized.
+//! wakes, and the registry only takes what is authorized. A request goes through them at the
+//! replica that owns its plane; where that is another one, `forward` sends it there.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{
-    ALL_UNAUTHENTICATED, Authentication, Authenticator as _, Credentials, Denied, UserInfo,
-};
+use polyplane_auth::ALL_UNAUTHENTICATED;
 use polyplane_registry::{ResourceRequest, Verb};
 
 use crate::audit_id;
@@ -25,11 +24,15 @@ use crate::authorize::{Authorized, authorize};
 use crate::backend::{LocateError, PlaneApi, PlaneRecord};
 use crate::body::{Patience, ResponseBody, WatchGauge};
 use crate::connection::Connection;
+use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
-use crate::limits::{BodyError, Place, parse_go_duration, read_body};
+use crate::limits::{BodyError, Seat, parse_go_duration, read_body};
+use crate::local::DRAIN_PATH;
 use crate::metrics::Labels;
 use crate::observe::{OpenWatch, labels_of};
 use crate::paths;
+use crate::peer::headers::{MovedTo, strip};
+use crate::prove::Proven;
 use crate::request_info::{RequestInfo, ResourceInfo};
 use crate::resolve::resolve;
 use crate::respond::{AUDIT_ID, Client, Delivery, Refusal, RefusedEarly, Reply, refuse};
@@ -38,21 +41,55 @@ use crate::shared::Shared;
 
 /// A watch has no deadline of its own; its source ends it.
 const NO_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
+
+/// Whom a request comes from.
+pub(crate) struct Caller {
+    pub connection: Arc<Connection>,
+    pub origin: Origin,
+}
+
+/// By which way a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From the client itself.
+    Client,
+    /// From a peer that the client is connected to.
+    Peer {
+        /// What is left for the answer.
+        time_left: Option<Duration>,
+    },
+}
+
+/// A request's body, kept until nobody can need it again.
+enum RequestBody {
+    Coming(Incoming),
+    Read(Bytes),
+}
+
 /// Answers a request. Never fails: whatever happens becomes a reply.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
-    connection: Arc<Connection>,
+    caller: Arc<Caller>,
     request: Request<Incoming>,
 ) -> Reply {
     let started = Instant::now();
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    strip(&mut parts.headers);
     let audit_id = match parts.headers.get(AUDIT_ID) {
         Some(given) if !given.is_empty() => given.clone(),
         _ => audit_id::new(),
     };
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
-    let work = answer(&shared, &connection, &parts, body, &query, &client, started);
+    let asked = Asked {
+        caller: &caller,
+        parts: &parts,
+        query: &query,
+        client: &client,
+        audit_id: &audit_id,
+        started,
+    };
+    let work = answer(&shared, &asked, RequestBody::Coming(body));
     let mut reply = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(reply) => reply,
         Err(_) => {
@@ -65,6 +102,9 @@ pub(crate) async fn serve(
             )
         }
     };
+    if reply.extensions_mut().remove::<Forwarded>().is_some() {
+        return reply;
+    }
     if parts.method == Method::HEAD {
         reply = without_body(reply);
     }
@@ -72,15 +112,51 @@ pub(crate) async fn serve(
     reply
 }
 
-async fn answer(
-    shared: &Arc<Shared>,
-    connection: &Connection,
-    parts: &Parts,
-    body: Incoming,
-    query: &[(String, String)],
-    client: &Client<'_>,
+/// Opens the rest of a watch: `parts` ask for what comes after a version.
+pub(crate) async fn reopen(
+    shared: Arc<Shared>,
+    caller: Arc<Caller>,
+    parts: Parts,
+    audit_id: HeaderValue,
+    hint: Option<MovedTo>,
+) -> Result<Reply, Refusal> {
+    let query = parse_query(parts.uri.query());
+    let client = Client::of(&parts.headers, &query);
+    let asked = Asked {
+        caller: &caller,
+        parts: &parts,
+        query: &query,
+        client: &client,
+        audit_id: &audit_id,
+        started: Instant::now(),
+    };
+    let route = Route::parse(parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
+    let info = RequestInfo::parse(&parts.method, &route.path, &query)
+        .map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let body = RequestBody::Read(Bytes::new());
+    let mut pipeline = Pipeline::new(&shared, &asked, &route, &info, body);
+    pipeline.process(route.plane, hint).await
+}
+
+/// What was read from a request's head before anything was looked up.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    caller: &'a Arc<Caller>,
+    parts: &'a Parts,
+    query: &'a [(String, String)],
+    client: &'a Client<'a>,
+    audit_id: &'a HeaderValue,
     started: Instant,
-) -> Reply {
+}
+
+async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: RequestBody) -> Reply {
+    let Asked {
+        parts,
+        query,
+        client,
+        started,
+        ..
+    } = *asked;
     let route = match Route::parse(parts.uri.path()) {
         Ok(route) => route,
         Err(RouteError::NoPlane) => return refuse(client, &Refusal::no_such_path()),
@@ -96,20 +172,9 @@ async fn answer(
             return refuse(client, &error.into());
         }
     };
-    let labels = labels_of(&parts.method, &parts.headers, &info, query);
-    let mut pipeline = Pipeline {
-        shared,
-        connection,
-        parts,
-        query,
-        client,
-        path: &route.path,
-        info: &info,
-        labels,
-        known_kind: false,
-        started,
-    };
-    let reply = match pipeline.process(route.plane, body).await {
+    let mut pipeline = Pipeline::new(shared, asked, &route, &info, body);
+    let labels = pipeline.labels;
+    let reply = match pipeline.process(route.plane, None).await {
         Ok(reply) => reply,
         Err(refusal) => refuse(client, &refusal),
     };
@@ -129,25 +194,52 @@ async fn answer(
 }
 
 /// One request on its way, with everything that was read from its head.
-struct Pipeline<'a> {
-    shared: &'a Arc<Shared>,
-    connection: &'a Connection,
-    parts: &'a Parts,
-    query: &'a [(String, String)],
-    client: &'a Client<'a>,
-    path: &'a str,
-    info: &'a RequestInfo<'a>,
+pub(crate) struct Pipeline<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) caller: &'a Arc<Caller>,
+    pub(crate) parts: &'a Parts,
+    pub(crate) query: &'a [(String, String)],
+    pub(crate) client: &'a Client<'a>,
+    pub(crate) path: &'a str,
+    pub(crate) info: &'a RequestInfo<'a>,
+    pub(crate) audit_id: &'a HeaderValue,
     labels: Labels<'a>,
     /// The labels name a kind that exists, so they may become a series.
     known_kind: bool,
-    started: Instant,
+    body: RequestBody,
+    pub(crate) started: Instant,
+}
+
+impl<'a> Pipeline<'a> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        asked: &Asked<'a>,
+        route: &'a Route<'a>,
+        info: &'a RequestInfo<'a>,
+        body: RequestBody,
+    ) -> Self {
+        Self {
+            shared,
+            caller: asked.caller,
+            parts: asked.parts,
+            query: asked.query,
+            client: asked.client,
+            path: &route.path,
+            info,
+            audit_id: asked.audit_id,
+            labels: labels_of(&asked.parts.method, &asked.parts.headers, info, asked.query),
+            known_kind: false,
+            body,
+            started: asked.started,
+        }
+    }
 }
 
 impl Pipeline<'_> {
     async fn process(
         &mut self,
         plane: PlaneReference<'_>,
-        body: Incoming,
+        hint: Option<MovedTo>,
     ) -> Result<Reply, Refusal> {
         let deadline = match self.deadline() {
             Ok(deadline) => deadline,
@@ -157,14 +249,46 @@ impl Pipeline<'_> {
                 return Ok(reply);
             }
         };
-        let located = self.locate(plane).await?;
-        let proven = self.prove(&located).await?;
-        let _place = self.take_place()?;
-        if proven.user.in_group(ALL_UNAUTHENTICATED) {
-            return paths::public(&self.path_request(plane), &proven.user);
+        let mut search = Search::new(deadline).hinted(hint);
+        loop {
+            let located = self.locate(plane).await?;
+            let record = &*located.record;
+            if plane == PlaneReference::Root && self.is_about_this_replica(record) {
+                return self.about_this_replica(&located, plane).await;
+            }
+            match self.place(record, &mut search).await? {
+                Step::Moved => return Ok(moved_reply(self.shared, record)),
+                Step::Again => {}
+                Step::Forward(peer) => {
+                    if let Some(reply) = self.forward(&peer, deadline, &mut search).await? {
+                        return Ok(reply);
+                    }
+                }
+                Step::Here => match self.here(&located, plane, deadline).await {
+                    Err(refusal) if !refusal.is_moved() => return Err(refusal),
+                    // Nothing was done, so whoever owns the plane now may be asked.
+                    Err(_) if self.is_direct() => search.pause().await?,
+                    Err(_) => return Ok(moved_reply(self.shared, record)),
+                    Ok(reply) => return Ok(reply),
+                },
+            }
         }
-        let awake = self.wake(&located, &proven).await?;
-        let user = effective_user(&proven.user, &self.parts.headers, awake.authorizer()).await?;
+    }
+
+    /// The stages at the owner.
+    async fn here(
+        &mut self,
+        located: &Located,
+        plane: PlaneReference<'_>,
+        deadline: tokio::time::Instant,
+    ) -> Result<Reply, Refusal> {
+        let proven = self.prove(located).await?;
+        let _seat = self.take_seat()?;
+        if proven.user().in_group(ALL_UNAUTHENTICATED) {
+            return paths::public(&self.path_request(plane), proven.user());
+        }
+        let awake = self.wake(located, &proven).await?;
+        let user = effective_user(proven.user(), &self.parts.headers, awake.authorizer()).await?;
         let authorized = authorize(
             awake.authorizer(),
             user,
@@ -174,12 +298,15 @@ impl Pipeline<'_> {
         )
         .await?;
         match self.info {
+            RequestInfo::Path(path) if plane == PlaneReference::Root && *path == DRAIN_PATH => {
+                self.drain(&authorized.into_user()).await
+            }
             RequestInfo::Path(_) => paths::serve(&self.path_request(plane), &awake.kinds()),
             RequestInfo::Resource(info) => {
                 let kinds = awake.kinds();
                 let verb = resolve(&kinds, info, &self.parts.method)?;
                 self.known_kind = true;
-                let work = self.carry_out(&*awake, info, verb, authorized, body, deadline);
+                let work = self.carry_out(&*awake, located, info, verb, authorized, deadline);
                 within(deadline, info, work).await
             }
         }
@@ -193,7 +320,14 @@ impl Pipeline<'_> {
         {
             return Ok(start + NO_DEADLINE);
         }
-        let longest = self.shared.limits.request_time_max;
+        let longest = match self.caller.origin {
+            Origin::Peer {
+                time_left: Some(left),
+            } => left.min(self.shared.limits.request_time_max),
+            Origin::Peer { time_left: None } | Origin::Client => {
+                self.shared.limits.request_time_max
+            }
+        };
         let asked = self.query.iter().find(|(key, _)| key == "timeout");
         let time = match asked
             .map(|(_, value)| value.as_str())
@@ -221,7 +355,7 @@ impl Pipeline<'_> {
             Ok(record) => return Ok(Located { record }),
             Err(error) => error,
         };
-        if self.bearer().is_none() && self.connection.chain().is_none() {
+        if self.bearer().is_none() && self.caller.connection.chain().is_none() {
             return Err(ApiError::unauthorized("Unauthorized").into());
         }
         let (PlaneReference::Named(name) | PlaneReference::Id(name)) = plane else {
@@ -230,48 +364,9 @@ impl Pipeline<'_> {
         Err(unreachable_plane(error, name))
     }
 
-    /// Proves the caller by the plane's record alone: first its certificate, then its token.
-    async fn prove(&self, located: &Located) -> Result<Proven, Refusal> {
-        let record = &*located.record;
-        let now = SystemTime::now();
-        let (bearer, chain) = (self.bearer(), self.connection.chain());
-        let mut denied = None;
-        if chain.is_some() {
-            match self.connection.user_of_chain(record.client_ca(), now) {
-                Ok(user) => return Ok(Proven { user }),
-                Err(why) => denied = Some(why),
-            }
-        }
-        let credentials = Credentials {
-            bearer,
-            chain,
-            path: self.path,
-            now,
-        };
-        let judged = match bearer {
-            Some(_) => record.bearer().authenticate(&credentials).await,
-            None => self.shared.anonymous.authenticate(&credentials).await,
-        };
-        match judged {
-            Authentication::User(user) => Ok(Proven { user }),
-            Authentication::Denied(why) => Err(unauthorized(record, &denied.unwrap_or(why))),
-            Authentication::NoOpinion => {
-                Err(unauthorized(record, &denied.unwrap_or(Denied::Nothing)))
-            }
-        }
-    }
-
-    fn bearer(&self) -> Option<&str> {
-        let text = self.parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
-        let mut words = text.trim().splitn(3, ' ');
-        let scheme = words.next()?;
-        let token = words.next()?;
-        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-    }
-
-    /// A place among the requests in flight; long-running ones and health need none.
-    fn take_place(&self) -> Result<Option<Place>, Refusal> {
-        let places = match self.info {
+    /// A seat among the requests in flight; long-running ones and health need none.
+    fn take_seat(&self) -> Result<Option<Seat>, Refusal> {
+        let seats = match self.info {
             RequestInfo::Path(_) => return Ok(None),
             RequestInfo::Resource(info) if info.is_long_running() => return Ok(None),
             RequestInfo::Resource(ResourceInfo { verb, .. }) => match verb {
@@ -279,7 +374,7 @@ impl Pipeline<'_> {
                 _ => &self.shared.metrics.writes,
             },
         };
-        places.take().map(Some).ok_or_else(|| {
+        seats.take().map(Some).ok_or_else(|| {
             Shared::count(&self.shared.metrics.rejected);
             let message = "Too many requests, please try again later.";
             ApiError::too_many_requests(message, 1).into()
@@ -295,45 +390,53 @@ impl Pipeline<'_> {
     }
 
     async fn carry_out(
-        &self,
+        &mut self,
         plane: &dyn PlaneApi,
+        located: &Located,
         info: &ResourceInfo<'_>,
         verb: Verb,
         authorized: Authorized,
-        body: Incoming,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         let body = match verb {
             Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
-            _ => self.body(body).await?,
+            _ => self.body().await?,
         };
         let request = self.resource_request(info, verb, authorized, body, deadline);
         let answer = plane.handle(request).await?;
         let delivery = Delivery {
             client: self.client,
             verb,
-            drain: &self.shared.drain,
             patience: Patience {
                 total_max: self.shared.limits.answer_time_max,
                 stall_max: self.shared.limits.answer_stall_max,
             },
             abandoned: &self.shared.abandoned_answers,
         };
-        delivery.reply(answer, || self.gauge()).await
+        delivery
+            .reply(answer, |stream| self.watch(&located.record, stream))
+            .await
     }
 
-    async fn body(&self, body: Incoming) -> Result<Bytes, Refusal> {
+    /// The whole body; read once, however often it is sent on.
+    pub(crate) async fn body(&mut self) -> Result<Bytes, Refusal> {
+        let coming = match &mut self.body {
+            RequestBody::Read(bytes) => return Ok(bytes.clone()),
+            RequestBody::Coming(coming) => coming,
+        };
         let bytes_max = self.shared.limits.body_bytes_max;
-        read_body(body, bytes_max)
-            .await
-            .map_err(|error| match error {
-                BodyError::TooLong => {
-                    ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into()
-                }
-                BodyError::Broken(source) => {
-                    ApiError::bad_request(format!("error reading the body: {source}")).into()
-                }
-            })
+        match read_body(coming, bytes_max).await {
+            Ok(bytes) => {
+                self.body = RequestBody::Read(bytes.clone());
+                Ok(bytes)
+            }
+            Err(BodyError::TooLong) => {
+                Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())
+            }
+            Err(BodyError::Broken(source)) => {
+                Err(ApiError::bad_request(format!("error reading the body: {source}")).into())
+            }
+        }
     }
 
     fn resource_request(
@@ -377,11 +480,11 @@ impl Pipeline<'_> {
         }
     }
 
-    fn gauge(&self) -> WatchGauge {
+    pub(crate) fn gauge(&self) -> WatchGauge {
         OpenWatch::count(self.shared, self.labels)
     }
 
-    fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> paths::PathRequest<'p> {
+    pub(crate) fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> paths::PathRequest<'p> {
         paths::PathRequest {
             shared: self.shared,
             client: self.client,
@@ -395,24 +498,21 @@ impl Pipeline<'_> {
 }
 
 /// Proof that the plane exists. Made only by `locate`.
-struct Located {
+pub(crate) struct Located {
     record: Arc<dyn PlaneRecord>,
 }
 
-/// Proof of who the caller is. Made only by `prove`.
-struct Proven {
-    user: Arc<UserInfo>,
-}
-
-fn unauthorized(record: &dyn PlaneRecord, why: &Denied) -> Refusal {
-    tracing::debug!(plane = record.name(), %why, "unauthorized");
-    ApiError::unauthorized("Unauthorized").into()
+impl Located {
+    pub(crate) fn record(&self) -> &Arc<dyn PlaneRecord> {
+        &self.record
+    }
 }
 
 fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
     let what = Qualified::new("polyplane.dev", "controlplanes");
     match error {
         LocateError::NotFound | LocateError::Deleting => ApiError::not_found(what, name),
+        LocateError::Moved(_) => ApiError::moved(),
         LocateError::Forbidden => ApiError::forbidden(what, name, error),
         LocateError::Unavailable => {
             ApiError::service_unavailable(error.to_string()).with_retry_after(1)

@@ -1,10 +1,23 @@
 //! The server's own CA and what it signs.
 //!
-//! Owns the files in the `pki` folder: the CA and its key, and the administrator's token. Serving
-//! and administrator certificates are issued anew from the CA at each start and live in memory, so
-//! a changed host name or an old certificate needs no procedure.
+//! Owns the files in the certificate folder:
+//!
+//! | file | holds | if it is absent |
+//! |---|---|---|
+//! | `ca.crt`, `ca.key` | the CA of serving and administrator certificates | made, both or none |
+//! | `admin.token` | the administrator's bearer token | made |
+//! | `serving.crt`, `serving.key` | a given serving certificate, chain first to last | issued in memory |
+//! | `peer-ca.crt`, `peer-ca.key` | the CA of replicas among each other | made when peers are wanted |
+//! | `peer.crt`, `peer.key` | a given peer certificate; only `peer-ca.crt` is needed beside it | issued in memory |
+//!
+//! Serving, peer and administrator certificates are issued anew from their CA at each start and
+//! live in memory, so a changed host name or an old certificate needs no procedure. Given ones are
+//! read again when their files change ([`pair`]). A folder that holds everything may be read-only.
 //!
 //! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
+
+pub mod pair;
+pub mod peer;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -21,6 +34,8 @@ use rcgen::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use pair::PairFiles;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
@@ -66,11 +81,20 @@ pub enum PkiError {
         /// What it should hold.
         holds: &'static str,
     },
-    /// One of CA certificate and key is there without the other.
+    /// One of a certificate and its key is there without the other.
     #[error("{} is missing while its counterpart is there; restore it or remove both", path.display())]
     Half {
         /// The file that is missing.
         path: PathBuf,
+    },
+    /// The key is not that of the certificate, or neither can be used.
+    #[error("{} and its key file cannot be used together", path.display())]
+    Mismatch {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What the TLS library said.
+        #[source]
+        source: rustls::Error,
     },
     /// A certificate cannot be made from what was given.
     #[error("cannot issue a certificate")]
@@ -92,10 +116,9 @@ pub struct Identity {
 
 /// The CA with its key, and the administrator's token.
 pub struct Pki {
-    issuer: Issuer<'static, KeyPair>,
-    root: CertificateDer<'static>,
-    root_pem: String,
+    ca: Authority,
     admin_token: String,
+    serving: Option<PairFiles>,
 }
 
 impl Pki {
@@ -104,18 +127,80 @@ impl Pki {
     /// # Errors
     /// If the folder cannot be used or holds something else.
     pub fn load_or_create(folder: &Path) -> Result<Self, PkiError> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(|source| PkiError::Folder {
-                path: folder.to_owned(),
-                source,
-            })?;
-        let (certificate_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
+        make_folder(folder)?;
+        let ca = Authority::load_or_create(folder, "ca", "polyplane-ca")?;
+        Ok(Self {
+            ca,
+            admin_token: load_or_create_token(&folder.join("admin.token"))?,
+            serving: PairFiles::find(folder, "serving")?,
+        })
+    }
+
+    /// The CA certificate.
+    pub fn root(&self) -> &CertificateDer<'static> {
+        &self.ca.root
+    }
+
+    /// The CA certificate as PEM text, for kubeconfigs and `kube-root-ca.crt`.
+    pub fn root_pem(&self) -> &str {
+        &self.ca.root_pem
+    }
+
+    /// The token that stands for the administrator.
+    pub fn admin_token(&self) -> &str {
+        &self.admin_token
+    }
+
+    /// The serving certificate that somebody put into the folder, if so.
+    pub(crate) fn given_serving(&self) -> Option<&PairFiles> {
+        self.serving.as_ref()
+    }
+
+    /// A serving certificate for `names`, which are host names and addresses.
+    ///
+    /// # Errors
+    /// If a name cannot stand in a certificate.
+    pub fn issue_serving(&self, names: &[String]) -> Result<Identity, PkiError> {
+        let mut params = leaf("polyplane", &[ExtendedKeyUsagePurpose::ServerAuth]);
+        for name in names {
+            params.subject_alt_names.push(match name.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.as_str().try_into().map_err(PkiError::Issue)?),
+            });
+        }
+        self.ca.issue(params)
+    }
+
+    /// A client certificate for `name` in `groups`.
+    ///
+    /// # Errors
+    /// If name or groups cannot stand in a certificate.
+    pub fn issue_client(&self, name: &str, groups: &[&str]) -> Result<Identity, PkiError> {
+        let mut params = leaf(name, &[ExtendedKeyUsagePurpose::ClientAuth]);
+        for group in groups {
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *group);
+        }
+        self.ca.issue(params)
+    }
+}
+
+/// A CA with its key.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+    root_pem: String,
+}
+
+impl Authority {
+    /// Reads `<stem>.crt` and `<stem>.key`, or makes both for a CA called `name`.
+    fn load_or_create(folder: &Path, stem: &str, name: &str) -> Result<Self, PkiError> {
+        let certificate_path = folder.join(format!("{stem}.crt"));
+        let key_path = folder.join(format!("{stem}.key"));
         let (root_pem, key_pem) = match (read(&certificate_path)?, read(&key_path)?) {
             (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) => create_ca(&certificate_path, &key_path)?,
+            (None, None) => create_ca(name, &certificate_path, &key_path)?,
             (Some(_), None) => return Err(PkiError::Half { path: key_path }),
             (None, Some(_)) => {
                 return Err(PkiError::Half {
@@ -138,52 +223,7 @@ impl Pki {
             issuer,
             root,
             root_pem,
-            admin_token: load_or_create_token(&folder.join("admin.token"))?,
         })
-    }
-
-    /// The CA certificate.
-    pub fn root(&self) -> &CertificateDer<'static> {
-        &self.root
-    }
-
-    /// The CA certificate as PEM text, for kubeconfigs and `kube-root-ca.crt`.
-    pub fn root_pem(&self) -> &str {
-        &self.root_pem
-    }
-
-    /// The token that stands for the administrator.
-    pub fn admin_token(&self) -> &str {
-        &self.admin_token
-    }
-
-    /// A serving certificate for `names`, which are host names and addresses.
-    ///
-    /// # Errors
-    /// If a name cannot stand in a certificate.
-    pub fn issue_serving(&self, names: &[String]) -> Result<Identity, PkiError> {
-        let mut params = leaf("polyplane", ExtendedKeyUsagePurpose::ServerAuth);
-        for name in names {
-            params.subject_alt_names.push(match name.parse::<IpAddr>() {
-                Ok(address) => SanType::IpAddress(address),
-                Err(_) => SanType::DnsName(name.as_str().try_into().map_err(PkiError::Issue)?),
-            });
-        }
-        self.issue(params)
-    }
-
-    /// A client certificate for `name` in `groups`.
-    ///
-    /// # Errors
-    /// If name or groups cannot stand in a certificate.
-    pub fn issue_client(&self, name: &str, groups: &[&str]) -> Result<Identity, PkiError> {
-        let mut params = leaf(name, ExtendedKeyUsagePurpose::ClientAuth);
-        for group in groups {
-            params
-                .distinguished_name
-                .push(DnType::OrganizationName, *group);
-        }
-        self.issue(params)
     }
 
     fn issue(&self, params: CertificateParams) -> Result<Identity, PkiError> {
@@ -198,6 +238,17 @@ impl Pki {
             key_pem: key.serialize_pem(),
         })
     }
+}
+
+fn make_folder(folder: &Path) -> Result<(), PkiError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|source| PkiError::Folder {
+            path: folder.to_owned(),
+            source,
+        })
 }
 
 /// How long before its end a leaf should be replaced.
@@ -220,16 +271,20 @@ fn base_params(name: &str, lifetime: Duration) -> CertificateParams {
     params
 }
 
-fn leaf(name: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
+fn leaf(name: &str, usages: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
     let mut params = base_params(name, LEAF_LIFETIME);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![usage];
+    params.extended_key_usages = usages.to_vec();
     params.use_authority_key_identifier_extension = true;
     params
 }
 
-fn create_ca(certificate_path: &Path, key_path: &Path) -> Result<(String, String), PkiError> {
-    let mut params = base_params("polyplane-ca", CA_LIFETIME);
+fn create_ca(
+    name: &str,
+    certificate_path: &Path,
+    key_path: &Path,
+) -> Result<(String, String), PkiError> {
+    let mut params = base_params(name, CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
         KeyUsagePurpose::DigitalSignature,
@@ -280,7 +335,8 @@ fn read(path: &Path) -> Result<Option<String>, PkiError> {
 }
 
 /// A copy or a restore may have opened a key to others; it is closed again, and that is said, for
-/// somebody may have read it.
+/// somebody may have read it. Files of a mounted secret belong to somebody else and stay as they
+/// are.
 fn close_to_others(path: &Path) -> Result<(), PkiError> {
     let failed = |source| PkiError::Write {
         path: path.to_owned(),
@@ -290,8 +346,24 @@ fn close_to_others(path: &Path) -> Result<(), PkiError> {
     if mode & 0o077 == 0 {
         return Ok(());
     }
-    tracing::warn!(path = %path.display(), "others could use this file; it is private again");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)
+    match fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
+        Ok(()) => {
+            tracing::warn!(path = %path.display(), "others could use this file; it is private again");
+            Ok(())
+        }
+        Err(error) if is_not_ours(&error) => {
+            tracing::debug!(path = %path.display(), "others may use this file, and it is not ours");
+            Ok(())
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn is_not_ours(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// Replaces `path` with `bytes`, readable by its owner only, durable before it is seen.

@@ -13,8 +13,7 @@ use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_registry::{Answer, AnswerBody, Liveness, Outcome, Verb};
 
-use crate::body::{AtomicCounter, Coding, Patience, ResponseBody, WatchGauge};
-use crate::drain::Drain;
+use crate::body::{AtomicCounter, Coding, Patience, ResponseBody, SliceStream};
 use crate::negotiate::{self, FORMS, Form};
 use crate::warnings;
 
@@ -66,6 +65,14 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Whether nothing was done because the plane has another owner.
+    pub(crate) fn is_moved(&self) -> bool {
+        match self {
+            Self::Status(error) => error.is_moved(),
+            Self::Text(..) => false,
+        }
+    }
+
     /// The path leads nowhere.
     pub(crate) fn no_such_path() -> Self {
         Self::Text(StatusCode::NOT_FOUND, Cow::Borrowed("404 page not found\n"))
@@ -176,17 +183,16 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
 pub(crate) struct Delivery<'a> {
     pub client: &'a Client<'a>,
     pub verb: Verb,
-    pub drain: &'a Drain,
     pub patience: Patience,
     pub abandoned: &'a Arc<AtomicCounter>,
 }
 
 impl Delivery<'_> {
-    /// The reply of an answer that ends by itself or, with `gauge` to count it, of a watch.
+    /// The reply of an answer that ends by itself or of a watch, whose body `watch_body` makes.
     pub(crate) async fn reply(
         self,
         answer: Answer,
-        gauge: impl FnOnce() -> WatchGauge,
+        watch_body: impl FnOnce(SliceStream) -> ResponseBody,
     ) -> Result<Reply, Refusal> {
         let Answer {
             outcome,
@@ -203,10 +209,7 @@ impl Delivery<'_> {
         let mut coding = Coding::Identity;
         let pretty = self.client.pretty && content_type.starts_with("application/json");
         let body = match (body, watch) {
-            (AnswerBody::Stream(stream), Liveness::Endless) => {
-                let ending = self.drain.ending().clone().cancelled_owned();
-                ResponseBody::watch(stream, ending, gauge())
-            }
+            (AnswerBody::Stream(stream), Liveness::Endless) => watch_body(stream),
             (body, Liveness::Finite) if pretty => {
                 let whole = indented(&gather(body).await?);
                 coding = self.coding(whole.len());

@@ -14,10 +14,13 @@ use tokio_util::task::TaskTracker;
 use crate::connection;
 use crate::drain::Drain;
 use crate::options::StopPolicy;
+use crate::peer::listener;
 use crate::shared::Shared;
 
 /// How long a listener rests when the system gives it no more sockets.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long requests of peers may take to finish when those of clients have.
+const PEERS_GRACE: Duration = Duration::from_secs(2);
 /// How often a stopping server looks whether requests are still in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
@@ -27,6 +30,7 @@ pub struct Server {
     acceptor: TlsAcceptor,
     policy: StopPolicy,
     listeners: Vec<TcpListener>,
+    peer_listeners: Vec<TcpListener>,
     stop: StopHandle,
 }
 
@@ -38,6 +42,12 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
+    /// Fail `/readyz` and serve on, so that load balancers look elsewhere while planes are handed
+    /// over.
+    pub fn unready(&self) {
+        self.drain.unready();
+    }
+
     /// Stop when everything in flight is done. Asking again changes nothing.
     pub fn stop(&self) {
         self.requested.cancel();
@@ -70,6 +80,7 @@ impl Server {
         tls: Arc<ServerConfig>,
         policy: StopPolicy,
         listeners: Vec<TcpListener>,
+        peer_listeners: Vec<TcpListener>,
     ) -> Self {
         let stop = StopHandle {
             requested: CancellationToken::new(),
@@ -80,6 +91,7 @@ impl Server {
             acceptor: TlsAcceptor::from(tls),
             policy,
             listeners,
+            peer_listeners,
             stop,
         }
     }
@@ -109,8 +121,28 @@ impl Server {
             ));
         }
         acceptors.close();
+        // Peers are served to the end of all clients' requests: some of those are theirs.
+        let (peers, peers_closing) = (TaskTracker::new(), CancellationToken::new());
+        for listener in self.peer_listeners {
+            peers.spawn(accept_peers(
+                Arc::clone(&self.shared),
+                listener,
+                peers.clone(),
+                peers_closing.clone(),
+            ));
+        }
         self.stop.requested().await;
-        drain(&self.shared, &self.policy, &acceptors, &connections).await
+        let stopped = drain(&self.shared, &self.policy, &acceptors, &connections).await;
+        peers_closing.cancel();
+        peers.close();
+        if tokio::time::timeout(PEERS_GRACE, peers.wait())
+            .await
+            .is_err()
+        {
+            self.shared.drain.abort();
+            peers.wait().await;
+        }
+        stopped
     }
 }
 
@@ -176,18 +208,55 @@ async fn accept(
             Ok((socket, _)) => {
                 // Above the bound a connection is closed at once: the client learns it now, not
                 // when a queue has run full.
-                let Some(place) = shared.metrics.connections.take() else {
+                let Some(seat) = shared.metrics.connections.take() else {
                     continue;
                 };
                 connections.spawn(connection::serve(
                     Arc::clone(&shared),
                     acceptor.clone(),
                     socket,
-                    place,
+                    seat,
                 ));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+async fn accept_peers(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    connections: TaskTracker,
+    closing: CancellationToken,
+) {
+    let Some(side) = shared.peers.clone() else {
+        return;
+    };
+    loop {
+        let accepted = tokio::select! {
+            // As above.
+            biased;
+            () = closing.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                let Some(seat) = side.connections.take() else {
+                    continue;
+                };
+                connections.spawn(listener::serve(
+                    Arc::clone(&shared),
+                    Arc::clone(&side),
+                    socket,
+                    closing.clone(),
+                    seat,
+                ));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a peer's connection was not accepted");
                 tokio::time::sleep(ACCEPT_REST).await;
             }
         }

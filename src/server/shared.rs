@@ -11,7 +11,9 @@ use crate::documents::Documents;
 use crate::drain::Drain;
 use crate::health::Checks;
 use crate::limits::Limits;
+use crate::local::DrainOnce;
 use crate::metrics::{Exposition, Kind, Metrics};
+use crate::peer::listener::PeerSide;
 use crate::respond::CommonHeaders;
 
 pub(crate) struct Shared {
@@ -24,16 +26,29 @@ pub(crate) struct Shared {
     pub anonymous: Anonymous,
     pub common_headers: CommonHeaders,
     pub abandoned_answers: Arc<AtomicCounter>,
+    /// There if this server is one of several.
+    pub peers: Option<Arc<PeerSide>>,
+    /// There if somebody can hand over what this server holds.
+    pub drain_once: Option<DrainOnce>,
 }
 
 impl Shared {
     /// `address` is host and port as discovery names them.
-    pub(crate) fn new(backend: Arc<dyn Backend>, limits: Limits, address: String) -> Arc<Self> {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        limits: Limits,
+        address: String,
+        peers: Option<Arc<PeerSide>>,
+        drain_once: Option<DrainOnce>,
+    ) -> Arc<Self> {
         let drain = Drain::new();
         let metrics = Metrics::new(
             limits.reads_in_flight_max,
             limits.writes_in_flight_max,
             limits.connections_max,
+            peers
+                .as_ref()
+                .map_or(0, |side| side.transport.limits().forwards_in_flight_max),
         );
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
@@ -45,6 +60,8 @@ impl Shared {
             anonymous: Anonymous::public_paths(),
             common_headers: CommonHeaders::new(),
             abandoned_answers: Arc::default(),
+            peers,
+            drain_once,
         })
     }
 
@@ -63,8 +80,45 @@ impl Shared {
             "Answers given up because nobody fetched them.",
         );
         out.sample(name, &[], self.abandoned_answers.load(Ordering::Relaxed));
+        if let Some(side) = &self.peers {
+            self.expose_peers(side, &mut out);
+        }
         self.backend.measure(&mut out);
         out.process();
         out.into_text()
+    }
+
+    fn expose_peers(&self, side: &PeerSide, out: &mut Exposition) {
+        self.metrics.forwarding.expose(out);
+        let (open, opened) = side.transport.connections();
+        let inbound = side.connections.taken();
+        for (name, help, value) in [
+            (
+                "polyplane_peer_connections",
+                "Open connections to peers.",
+                open,
+            ),
+            (
+                "polyplane_peer_inbound_connections",
+                "Open connections of peers to this replica.",
+                inbound,
+            ),
+            (
+                "polyplane_forwarded_requests_in_flight",
+                "Requests that wait for another replica's answer.",
+                self.metrics.forwards.taken(),
+            ),
+            (
+                "polyplane_forwarded_watches",
+                "Watches that another replica answers.",
+                self.metrics.forwarded_watches.taken(),
+            ),
+        ] {
+            out.family(name, Kind::Gauge, help);
+            out.sample(name, &[], value);
+        }
+        let name = "polyplane_peer_connections_opened_total";
+        out.family(name, Kind::Counter, "Connections opened to peers.");
+        out.sample(name, &[], opened);
     }
 }

@@ -18,6 +18,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 
+use crate::pki::pair::Lookout;
 use crate::pki::{Identity, Pki, PkiError, leaf_renewal_age};
 
 /// The protocol name of HTTP/2 in the handshake.
@@ -55,11 +56,14 @@ pub fn server_config(pki: Arc<Pki>, names: Vec<String>) -> Result<Arc<ServerConf
     Ok(Arc::new(config))
 }
 
-/// The serving certificate; replaced by the first handshake after it has grown old.
+/// The serving certificate; replaced by the first handshake after it has grown old, or after the
+/// files it was read from changed.
 struct RenewingCertificate {
     pki: Arc<Pki>,
     names: Vec<String>,
     provider: Arc<CryptoProvider>,
+    /// There if the certificate was given as files.
+    lookout: Option<Lookout>,
     current: ArcSwap<Issued>,
 }
 
@@ -74,8 +78,10 @@ impl RenewingCertificate {
         names: Vec<String>,
         provider: Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
+        let lookout = pki.given_serving().map(|pair| Lookout::new(pair.paths()));
         let first = issue(&pki, &names, &provider)?;
         Ok(Self {
+            lookout,
             pki,
             names,
             provider,
@@ -85,14 +91,25 @@ impl RenewingCertificate {
 
     fn at_age(&self, age_max: Duration) -> Arc<CertifiedKey> {
         let current = self.current.load();
-        if current.at.elapsed() < age_max {
-            return Arc::clone(&current.key);
+        let mut sight = None;
+        match &self.lookout {
+            Some(lookout) => {
+                sight = lookout.changed();
+                if sight.is_none() {
+                    return Arc::clone(&current.key);
+                }
+            }
+            None if current.at.elapsed() < age_max => return Arc::clone(&current.key),
+            None => {}
         }
         // Two handshakes may both renew; either result serves.
         match issue(&self.pki, &self.names, &self.provider) {
             Ok(fresh) => {
                 let key = Arc::clone(&fresh.key);
                 self.current.store(Arc::new(fresh));
+                if let (Some(lookout), Some(sight)) = (&self.lookout, sight) {
+                    lookout.taken(sight);
+                }
                 key
             }
             Err(error) => {
@@ -104,8 +121,14 @@ impl RenewingCertificate {
 }
 
 fn issue(pki: &Pki, names: &[String], provider: &CryptoProvider) -> Result<Issued, TlsError> {
-    let Identity { chain, key, .. } = pki.issue_serving(names).map_err(TlsError::Certificate)?;
-    let key = CertifiedKey::from_der(chain, key, provider).map_err(TlsError::Config)?;
+    let key = match pki.given_serving() {
+        Some(pair) => pair.load(provider).map_err(TlsError::Certificate)?,
+        None => {
+            let issued = pki.issue_serving(names).map_err(TlsError::Certificate)?;
+            let Identity { chain, key, .. } = issued;
+            CertifiedKey::from_der(chain, key, provider).map_err(TlsError::Config)?
+        }
+    };
     Ok(Issued {
         key: Arc::new(key),
         at: Instant::now(),

@@ -1,5 +1,6 @@
 //! A small client: one connection, one protocol, as many requests as wanted.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use polyplane_server::Identity;
+use polyplane_server::{Identity, Pki};
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -71,8 +72,19 @@ impl Client {
         token: Option<&str>,
         identity: Option<&Identity>,
     ) -> Self {
+        Self::to(server.address, &server.pki, protocol, token, identity).await
+    }
+
+    /// A client of any server.
+    pub async fn to(
+        address: SocketAddr,
+        pki: &Pki,
+        protocol: Protocol,
+        token: Option<&str>,
+        identity: Option<&Identity>,
+    ) -> Self {
         let mut roots = RootCertStore::empty();
-        roots.add(server.pki.root().clone()).expect("a root");
+        roots.add(pki.root().clone()).expect("a root");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -90,7 +102,7 @@ impl Client {
             b"http/1.1"
         };
         config.alpn_protocols = vec![alpn.to_vec()];
-        let socket = TcpStream::connect(server.address).await.expect("connected");
+        let socket = TcpStream::connect(address).await.expect("connected");
         let name = ServerName::try_from("localhost").expect("a name");
         let stream = TlsConnector::from(Arc::new(config))
             .connect(name, socket)

@@ -17,7 +17,7 @@ use polyplane_registry::{
 };
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, Identity, LocateError, Options, Pki,
-    PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+    Place, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -83,6 +83,14 @@ impl Backend for Fake {
 impl PlaneRecord for Handle {
     fn name(&self) -> &str {
         self.0.name
+    }
+
+    fn id(&self) -> &str {
+        self.0.name
+    }
+
+    fn place(&self) -> Place {
+        Place::Here
     }
 
     fn client_ca(&self) -> &ClientCa {

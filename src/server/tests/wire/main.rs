@@ -3,7 +3,10 @@
 mod client;
 mod discovery;
 mod fake;
+mod forwarding;
 mod identity;
+mod peers;
 mod requests;
+mod ring;
 mod stopping;
 mod streams;

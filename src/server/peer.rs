@@ -1,0 +1,70 @@
+//! Between replicas: the peer listener, the way to other replicas, and what travels in headers.
+//!
+//! Everything here runs over mutual TLS under the peer CA ([`crate::pki::peer`]). Two things use
+//! it: messages about planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and requests
+//! of clients that another replica received, which pass the same pipeline as if they had come
+//! directly, except that they are never forwarded again.
+//!
+//! One protocol, HTTP/2, a few connections per peer. Measured with `examples/forwarding.rs` (both
+//! ends in one process, release build, a GET of 1 KiB, CPU of client and server side together over
+//! bare calls): see [`pool`].
+//!
+//! Invariant: headers that begin with `x-polyplane-` mean something on a peer connection only.
+
+pub(crate) mod headers;
+pub(crate) mod listener;
+pub(crate) mod pool;
+pub(crate) mod transport;
+pub(crate) mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyplane_ownership::PeerHandler;
+use tokio::net::TcpListener;
+
+use transport::PeerTransport;
+
+/// The bounds of the channel between replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerLimits {
+    /// Longest time until a connection stands, its handshake included.
+    pub connect_time_max: Duration,
+    /// Longest time a message may wait for its answer. Large payloads get a second for each
+    /// 16 MiB on top.
+    pub answer_time_max: Duration,
+    /// Longest payload of a message.
+    pub payload_bytes_max: usize,
+    /// Connections to one peer.
+    pub connections_per_peer_max: usize,
+    /// Connections that peers may have open to this replica together.
+    pub connections_max: usize,
+    /// Streams that one peer connection may have open.
+    pub streams_per_connection_max: u32,
+    /// Requests of clients that this replica forwards at a time, watches not counted.
+    pub forwards_in_flight_max: usize,
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        Self {
+            connect_time_max: Duration::from_secs(1),
+            answer_time_max: Duration::from_secs(5),
+            payload_bytes_max: 256 * 1024 * 1024,
+            connections_per_peer_max: 32,
+            connections_max: 4096,
+            streams_per_connection_max: 4096,
+            forwards_in_flight_max: 8000,
+        }
+    }
+}
+
+/// What makes a server one of several: how it reaches peers, and how they reach it.
+pub struct Peering {
+    /// The way to other replicas. Its certificates also serve the peer listeners.
+    pub transport: Arc<PeerTransport>,
+    /// Who answers messages of other replicas.
+    pub handler: Arc<dyn PeerHandler>,
+    /// Where peers connect.
+    pub listeners: Vec<TcpListener>,
+}

@@ -1,0 +1,278 @@
+//! The headers that replicas say things to each other with.
+//!
+//! Invariant: what a client sends under these names is removed before anything reads a header, and
+//! what a peer answers under them is removed before a client sees it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use polyplane_auth::ClientChain;
+use rustls::pki_types::CertificateDer;
+
+use crate::backend::Peer;
+
+const PREFIX: &str = "x-polyplane-";
+
+/// Marks a request of a client, and names the replica that received it.
+pub(crate) const FORWARDED_BY: HeaderName = HeaderName::from_static("x-polyplane-forwarded-by");
+/// The replica that is meant; an address may belong to another one by now.
+pub(crate) const MEANT_FOR: HeaderName = HeaderName::from_static("x-polyplane-meant-for");
+/// The certificates the client showed, leaf first, as base64 with commas. Possession is proven.
+const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain");
+/// Address and port of the client.
+const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remote");
+/// Milliseconds that are left for the answer.
+const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-deadline");
+/// Where a plane went: `<replica>;address=<host:port>;view=<n>`, the first two absent if unknown.
+pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved");
+/// In the trailers of a watch that ended with a move: everything up to this version was told.
+pub(crate) const TOLD: HeaderName = HeaderName::from_static("x-polyplane-told");
+
+/// Headers that concern one connection only.
+const OF_ONE_CONNECTION: [HeaderName; 11] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HOST,
+    EXPECT,
+];
+
+/// Removes everything that only a peer may say.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    let ours = |name: &&HeaderName| name.as_str().starts_with(PREFIX);
+    if !headers.keys().any(|name| ours(&name)) {
+        return;
+    }
+    let names: Vec<HeaderName> = headers.keys().filter(ours).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// A client's headers, without those that end at this connection. A header that `Connection`
+/// names ends here too.
+pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|text| text.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let mut passing = HeaderMap::with_capacity(headers.len() + 8);
+    for (name, value) in headers {
+        let ends = OF_ONE_CONNECTION.contains(name)
+            || name == CONTENT_LENGTH
+            || name.as_str().starts_with(PREFIX)
+            || named.contains(name);
+        if !ends {
+            passing.append(name.clone(), value.clone());
+        }
+    }
+    passing
+}
+
+/// What the receiver of a request knows and its owner cannot see.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Received {
+    /// The client's certificates.
+    pub chain: Option<HeaderValue>,
+    /// The client's address.
+    pub remote: Option<HeaderValue>,
+    /// What is left for the answer.
+    pub time_left: Option<Duration>,
+}
+
+impl Received {
+    /// Reads it from a request that a peer forwarded, and removes it there.
+    pub(crate) fn take(headers: &mut HeaderMap) -> Self {
+        let text = headers.remove(DEADLINE);
+        let millis = text.and_then(|value| value.to_str().ok()?.parse().ok());
+        let received = Self {
+            chain: headers.remove(CHAIN),
+            remote: headers.remove(REMOTE),
+            time_left: millis.map(Duration::from_millis),
+        };
+        strip(headers);
+        received
+    }
+
+    /// Adds it to a request for a peer.
+    pub(crate) fn add(self, headers: &mut HeaderMap) {
+        if let Some(chain) = self.chain {
+            headers.insert(CHAIN, chain);
+        }
+        if let Some(remote) = self.remote {
+            headers.insert(REMOTE, remote);
+        }
+        if let Some(left) = self.time_left {
+            let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(DEADLINE, HeaderValue::from(millis));
+        }
+    }
+}
+
+/// A chain as a header value.
+pub(crate) fn encode_chain(chain: &ClientChain) -> HeaderValue {
+    let mut text = String::new();
+    for certificate in chain.certificates() {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        STANDARD_NO_PAD.encode_string(certificate, &mut text);
+    }
+    HeaderValue::try_from(text).expect("base64 and commas are a header value")
+}
+
+/// The chain in a header value; `None` if it is none.
+pub(crate) fn decode_chain(value: &HeaderValue) -> Option<ClientChain> {
+    let text = value.to_str().ok()?;
+    let certificates: Option<Vec<CertificateDer<'static>>> = text
+        .split(',')
+        .map(|part| STANDARD_NO_PAD.decode(part).ok().map(CertificateDer::from))
+        .collect();
+    ClientChain::possessed(&certificates?)
+}
+
+/// Where a plane went, as far as whoever lost it knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MovedTo {
+    /// Who is to ask next.
+    pub peer: Option<Peer>,
+    /// The number of the view that says so.
+    pub view: u64,
+}
+
+impl MovedTo {
+    pub(crate) fn to_value(&self) -> HeaderValue {
+        let view = self.view;
+        let text: Cow<'_, str> = match &self.peer {
+            Some(Peer { replica, address }) => {
+                format!("{replica};address={address};view={view}").into()
+            }
+            None => format!(";view={view}").into(),
+        };
+        HeaderValue::try_from(&*text).unwrap_or_else(|_| HeaderValue::from_static(";view=0"))
+    }
+
+    pub(crate) fn parse(value: &HeaderValue) -> Self {
+        let mut moved = Self::default();
+        let Ok(text) = value.to_str() else {
+            return moved;
+        };
+        let mut parts = text.split(';');
+        let replica = parts.next().unwrap_or("");
+        for part in parts {
+            match part.split_once('=') {
+                Some(("address", address)) if !replica.is_empty() && !address.is_empty() => {
+                    moved.peer = Some(Peer {
+                        replica: replica.to_owned(),
+                        address: address.to_owned(),
+                    });
+                }
+                Some(("view", number)) => moved.view = number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs.iter().map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        });
+        pairs.collect()
+    }
+
+    #[test]
+    fn what_only_peers_may_say_is_removed() {
+        let mut headers = map(&[
+            ("x-polyplane-chain", "AAAA"),
+            ("accept", "*/*"),
+            ("x-polyplane-anything-else", "x"),
+        ]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("accept", "*/*")]));
+    }
+
+    #[test]
+    fn headers_of_one_connection_stay_behind() {
+        let headers = map(&[
+            ("connection", "close, X-Own"),
+            ("x-own", "1"),
+            ("host", "a"),
+            ("te", "trailers"),
+            ("content-length", "3"),
+            ("authorization", "Bearer t"),
+            ("impersonate-user", "jane"),
+            ("x-polyplane-remote", "1.2.3.4:5"),
+        ]);
+        let kept = map(&[("authorization", "Bearer t"), ("impersonate-user", "jane")]);
+        assert_eq!(passing(&headers), kept);
+    }
+
+    #[test]
+    fn what_was_received_arrives_and_is_gone() {
+        let received = Received {
+            chain: Some(HeaderValue::from_static("AAAA,BBBB")),
+            remote: Some(HeaderValue::from_static("1.2.3.4:5")),
+            time_left: Some(Duration::from_millis(1500)),
+        };
+        let mut headers = map(&[("accept", "*/*")]);
+        received.clone().add(&mut headers);
+        let back = Received::take(&mut headers);
+        assert_eq!((back.chain, back.remote), (received.chain, received.remote));
+        assert_eq!(back.time_left, received.time_left);
+        assert_eq!(headers, map(&[("accept", "*/*")]));
+    }
+
+    #[test]
+    fn chains_survive_the_way() {
+        let certificates = [vec![1_u8, 2, 3, 4], vec![5; 700]].map(CertificateDer::from);
+        let chain = ClientChain::possessed(&certificates).expect("a leaf");
+        let back = decode_chain(&encode_chain(&chain)).expect("its own encoding");
+        assert_eq!(back.certificates(), certificates);
+        assert!(decode_chain(&HeaderValue::from_static("no base64!")).is_none());
+    }
+
+    #[test]
+    fn where_a_plane_went_is_read_as_it_was_written() {
+        let known = MovedTo {
+            peer: Some(Peer {
+                replica: "polyplane-1".to_owned(),
+                address: "[fd00::1]:7443".to_owned(),
+            }),
+            view: 42,
+        };
+        let unknown = MovedTo {
+            peer: None,
+            view: 7,
+        };
+        for moved in [known, unknown] {
+            assert_eq!(MovedTo::parse(&moved.to_value()), moved);
+        }
+        let nonsense = MovedTo::parse(&HeaderValue::from_static("a;b;c=d;view=x"));
+        assert_eq!(nonsense, MovedTo::default());
+    }
+}

@@ -1,0 +1,142 @@
+//! The way to other replicas: messages here, forwarded requests through [`super::pool`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
+
+use super::PeerLimits;
+use super::headers::MEANT_FOR;
+use super::pool::{ConnectError, Pool, SendError};
+use super::wire;
+use crate::backend::Peer;
+use crate::pki::peer::PeerTls;
+
+/// Where messages go.
+pub(super) const MESSAGE_PATH: &str = "/peer/v1/message";
+/// Names the sender whose certificate is shared by all replicas.
+pub(super) const SENDER: http::HeaderName = http::HeaderName::from_static("x-polyplane-sender");
+/// Payload bytes for which an answer gets one second more.
+const BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
+/// Longest reply to a message.
+const REPLY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Speaks to other replicas over mutual TLS. Connections are made when they are needed.
+pub struct PeerTransport {
+    pool: Pool,
+    limits: PeerLimits,
+}
+
+impl PeerTransport {
+    /// A transport that shows the certificate in `tls`. Connects to nobody yet.
+    pub fn new(tls: Arc<PeerTls>, limits: PeerLimits) -> Arc<Self> {
+        Arc::new(Self {
+            pool: Pool::new(tls, limits.clone()),
+            limits,
+        })
+    }
+
+    /// Drops the connections to everybody who is no member any more. To be called with each new
+    /// view of the ring: requests that wait for such a peer and may be repeated are, at once.
+    pub fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
+        self.pool.retain(is_member);
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn tls(&self) -> &Arc<PeerTls> {
+        self.pool.tls()
+    }
+
+    pub(crate) fn limits(&self) -> &PeerLimits {
+        &self.limits
+    }
+
+    /// Connections that are open, and how many were opened so far.
+    pub(crate) fn connections(&self) -> (usize, u64) {
+        (self.pool.open(), self.pool.opened.load(Ordering::Relaxed))
+    }
+
+    /// The address of a peer with a path.
+    pub(crate) fn uri(peer: &Peer, path_and_query: &str) -> Option<Uri> {
+        Uri::builder()
+            .scheme("https")
+            .authority(peer.address.as_str())
+            .path_and_query(path_and_query)
+            .build()
+            .ok()
+    }
+
+    async fn ask(&self, peer: &Peer, request: &PeerRequest) -> Result<PeerReply, PeerError> {
+        let failed = |error: &dyn std::error::Error| PeerError::Failed(error.to_string());
+        let body = wire::encode(request).map_err(|error| failed(&error))?;
+        let mut asking = Request::new(body);
+        *asking.method_mut() = Method::POST;
+        *asking.uri_mut() = Self::uri(peer, MESSAGE_PATH)
+            .ok_or_else(|| PeerError::Failed(format!("{:?} is no peer address", peer.address)))?;
+        for (name, value) in [
+            (MEANT_FOR, peer.replica.as_str()),
+            (SENDER, self.tls().replica()),
+        ] {
+            let value = HeaderValue::try_from(value).map_err(|error| failed(&error))?;
+            asking.headers_mut().insert(name, value);
+        }
+        let link = self.pool.link(peer);
+        let response = match self.pool.send(&link, asking).await {
+            Ok(response) => response,
+            Err(SendError::NotSent(ConnectError::Refused)) => return Err(PeerError::Refused),
+            Err(SendError::NotSent(ConnectError::TimedOut)) => return Err(PeerError::TimedOut),
+            Err(error @ (SendError::NotSent(ConnectError::Failed(_)) | SendError::Broken(_))) => {
+                return Err(PeerError::Failed(chain_of(&error)));
+            }
+        };
+        let status = response.status();
+        let mut body = response.into_body();
+        let bytes = wire::gather(&mut body, REPLY_BYTES_MAX)
+            .await
+            .map_err(|error| PeerError::Failed(chain_of(&error)))?;
+        if status != StatusCode::OK {
+            let text = String::from_utf8_lossy(&bytes);
+            return Err(PeerError::Failed(format!("{status}: {}", text.trim())));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| failed(&error))
+    }
+}
+
+/// An error with everything that caused it, in one line.
+pub(crate) fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[async_trait]
+impl Peers for PeerTransport {
+    async fn call(&self, to: &Member, request: PeerRequest) -> Result<PeerReply, PeerError> {
+        let peer = Peer {
+            replica: to.id.as_str().to_owned(),
+            address: to.address.as_str().to_owned(),
+        };
+        if request.payload.len() > self.limits.payload_bytes_max {
+            let bytes_max = self.limits.payload_bytes_max;
+            return Err(PeerError::Failed(format!(
+                "the payload is longer than {bytes_max} bytes"
+            )));
+        }
+        let more = request.payload.len() as u64 / BYTES_PER_SECOND;
+        let time_max = self.limits.answer_time_max + Duration::from_secs(more);
+        tokio::time::timeout(time_max, self.ask(&peer, &request))
+            .await
+            .unwrap_or(Err(PeerError::TimedOut))
+    }
+}

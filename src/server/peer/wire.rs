@@ -1,0 +1,186 @@
+//! A message as bytes: the length of its JSON, the JSON, and the payload as it is.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use polyplane_ownership::{PeerMessage, PeerRequest};
+
+/// Longest JSON of a message.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+const LENGTH_BYTES: usize = 4;
+
+/// A body that is there as a whole, in a few pieces that are not copied together.
+#[derive(Debug, Default)]
+pub(crate) struct PeerBody {
+    pieces: VecDeque<Bytes>,
+}
+
+impl PeerBody {
+    pub(crate) fn new(pieces: impl IntoIterator<Item = Bytes>) -> Self {
+        let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
+        Self {
+            pieces: pieces.collect(),
+        }
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+}
+
+impl Body for PeerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.pieces.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.length() as u64)
+    }
+}
+
+/// Why bytes are no message.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WireError {
+    /// More bytes than allowed.
+    #[error("the message is longer than {0} bytes")]
+    TooLong(usize),
+    /// Fewer than it says.
+    #[error("the message is cut short")]
+    Short,
+    /// The JSON means nothing here.
+    #[error("the message is not understood")]
+    Json(#[source] serde_json::Error),
+    /// The connection failed.
+    #[error("the message could not be read")]
+    Broken(#[source] hyper::Error),
+}
+
+/// # Errors
+/// If the message has no JSON form or is too long.
+pub(super) fn encode(request: &PeerRequest) -> Result<PeerBody, WireError> {
+    let json = serde_json::to_vec(&request.message).map_err(WireError::Json)?;
+    let length = u32::try_from(json.len())
+        .ok()
+        .filter(|length| *length as usize <= MESSAGE_BYTES_MAX)
+        .ok_or(WireError::TooLong(MESSAGE_BYTES_MAX))?;
+    let mut head = BytesMut::with_capacity(LENGTH_BYTES + json.len());
+    head.extend_from_slice(&length.to_be_bytes());
+    head.extend_from_slice(&json);
+    Ok(PeerBody::new([head.freeze(), request.payload.clone()]))
+}
+
+/// # Errors
+/// If the bytes are no message.
+pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
+    if bytes.len() < LENGTH_BYTES {
+        return Err(WireError::Short);
+    }
+    let length = bytes.get_u32() as usize;
+    if length > MESSAGE_BYTES_MAX {
+        return Err(WireError::TooLong(MESSAGE_BYTES_MAX));
+    }
+    if bytes.len() < length {
+        return Err(WireError::Short);
+    }
+    let json = bytes.split_to(length);
+    let message: PeerMessage = serde_json::from_slice(&json).map_err(WireError::Json)?;
+    Ok(PeerRequest {
+        message,
+        payload: bytes,
+    })
+}
+
+/// Reads a body to its end, up to `bytes_max`. What the sender announces is reserved at once, so a
+/// large payload is copied once.
+///
+/// # Errors
+/// If it is longer, or breaks off.
+pub(super) async fn gather<B>(body: &mut B, bytes_max: usize) -> Result<Bytes, WireError>
+where
+    B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+{
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > bytes_max {
+        return Err(WireError::TooLong(bytes_max));
+    }
+    let mut gathered = BytesMut::with_capacity(announced);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(WireError::Broken)?;
+        if let Ok(data) = frame.into_data() {
+            if gathered.len() + data.len() > bytes_max {
+                return Err(WireError::TooLong(bytes_max));
+            }
+            gathered.extend_from_slice(&data);
+        }
+    }
+    Ok(gathered.freeze())
+}
+
+/// How long a message's body may be, framing included.
+pub(super) fn body_bytes_max(payload_bytes_max: usize) -> usize {
+    LENGTH_BYTES + MESSAGE_BYTES_MAX + payload_bytes_max
+}
+
+/// Bytes a body announces.
+pub(super) fn announced(body: &Incoming) -> u64 {
+    body.size_hint().lower()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn bytes_of(body: PeerBody) -> Bytes {
+        body.collect().await.expect("it is all there").to_bytes()
+    }
+
+    #[tokio::test]
+    async fn messages_survive_the_way() {
+        let payload = Bytes::from(vec![7; 100_000]);
+        let request = PeerRequest {
+            message: PeerMessage::State {
+                plane: "abc".to_owned(),
+                head: 12,
+            },
+            payload: payload.clone(),
+        };
+        let body = encode(&request).expect("short");
+        assert_eq!(body.size_hint().exact(), Some(body.length() as u64));
+        let back = decode(bytes_of(body).await).expect("its own encoding");
+        assert_eq!(
+            (back.message, back.payload),
+            (request.message, request.payload)
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_is_refused() {
+        let request = PeerRequest::from(PeerMessage::Load);
+        let whole = bytes_of(encode(&request).expect("short")).await;
+        assert!(matches!(
+            decode(whole.slice(..whole.len() - 1)),
+            Err(WireError::Short)
+        ));
+        assert!(matches!(decode(Bytes::new()), Err(WireError::Short)));
+        let long = Bytes::from_static(&[0xff; 8]);
+        assert!(matches!(decode(long), Err(WireError::TooLong(_))));
+        let nonsense = Bytes::from_static(&[0, 0, 0, 2, b'n', b'o']);
+        assert!(matches!(decode(nonsense), Err(WireError::Json(_))));
+    }
+}

@@ -1,0 +1,209 @@
+//! Certificates that somebody else made, and may replace while the server runs.
+//!
+//! Nothing runs in the background: a handshake that comes a while after the last look looks at the
+//! files' times, so new handshakes use new certificates and an idle server does nothing.
+//!
+//! Invariant: a pair that does not fit, such as one half replaced, never takes the place of one
+//! that does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::{PkiError, read};
+
+/// How long a look at the files is good for.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// A certificate file and the file of its key.
+#[derive(Clone, Debug)]
+pub(crate) struct PairFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl PairFiles {
+    /// `<stem>.crt` and `<stem>.key`, if they are there.
+    ///
+    /// # Errors
+    /// If only one of them is.
+    pub(crate) fn find(folder: &Path, stem: &str) -> Result<Option<Self>, PkiError> {
+        let pair = Self {
+            certificate: folder.join(format!("{stem}.crt")),
+            key: folder.join(format!("{stem}.key")),
+        };
+        match (pair.certificate.exists(), pair.key.exists()) {
+            (true, true) => Ok(Some(pair)),
+            (false, false) => Ok(None),
+            (true, false) => Err(PkiError::Half { path: pair.key }),
+            (false, true) => Err(PkiError::Half {
+                path: pair.certificate,
+            }),
+        }
+    }
+
+    /// The files, to be looked at for changes.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        vec![self.certificate.clone(), self.key.clone()]
+    }
+
+    /// Reads both files; the key must be that of the chain's first certificate.
+    ///
+    /// # Errors
+    /// If they cannot be read or do not belong together.
+    pub(crate) fn load(&self, provider: &CryptoProvider) -> Result<CertifiedKey, PkiError> {
+        let chain = certificates(&self.certificate)?;
+        let damaged = || PkiError::Damaged {
+            path: self.key.clone(),
+            holds: "a private key",
+        };
+        let text = read(&self.key)?.ok_or_else(damaged)?;
+        let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| damaged())?;
+        CertifiedKey::from_der(chain, key, provider).map_err(|source| PkiError::Mismatch {
+            path: self.certificate.clone(),
+            source,
+        })
+    }
+}
+
+/// The certificates of a PEM file, at least one.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    let damaged = || PkiError::Damaged {
+        path: path.to_owned(),
+        holds: "a certificate",
+    };
+    let text = read(path)?.ok_or_else(damaged)?;
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let found = parsed.map_err(|_| damaged())?;
+    if found.is_empty() {
+        return Err(damaged());
+    }
+    Ok(found)
+}
+
+/// Notices that files changed.
+pub(crate) struct Lookout {
+    paths: Vec<PathBuf>,
+    state: Mutex<State>,
+}
+
+struct State {
+    looked: Instant,
+    /// What the files looked like when they were last taken.
+    taken: Vec<Option<Stamp>>,
+}
+
+/// Time and length of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+}
+
+/// What the files looked like at one moment.
+pub(crate) struct Sight(Vec<Option<Stamp>>);
+
+impl Lookout {
+    /// Watches `paths` from now on. Made *before* the files are read, so that no change is missed.
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
+        let taken = stamps(&paths);
+        Self {
+            paths,
+            state: Mutex::new(State {
+                looked: Instant::now(),
+                taken,
+            }),
+        }
+    }
+
+    /// What the files look like, if it is time to look and they changed since they were taken.
+    /// A change that was not [`taken`](Self::taken) is seen again at the next look.
+    pub(crate) fn changed(&self) -> Option<Sight> {
+        self.changed_after(LOOK_EVERY)
+    }
+
+    fn changed_after(&self, interval: Duration) -> Option<Sight> {
+        let mut state = self.state.lock();
+        if state.looked.elapsed() < interval {
+            return None;
+        }
+        state.looked = Instant::now();
+        let now = stamps(&self.paths);
+        (now != state.taken).then_some(Sight(now))
+    }
+
+    /// The files were taken as they looked then.
+    pub(crate) fn taken(&self, sight: Sight) {
+        self.state.lock().taken = sight.0;
+    }
+}
+
+fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
+    let stamp = |path: &PathBuf| {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Stamp {
+            modified: metadata.modified().ok(),
+            length: metadata.len(),
+        })
+    };
+    paths.iter().map(stamp).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pki::Pki;
+
+    #[test]
+    fn a_change_is_seen_until_it_was_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        fs::write(&path, "one").expect("written");
+        let lookout = Lookout::new(vec![path.clone()]);
+        assert!(lookout.changed_after(Duration::ZERO).is_none());
+        fs::write(&path, "three").expect("written");
+        assert!(lookout.changed().is_none(), "it is too early to look");
+        assert!(lookout.changed_after(Duration::ZERO).is_some());
+        let sight = lookout.changed_after(Duration::ZERO).expect("not taken");
+        lookout.taken(sight);
+        assert!(lookout.changed_after(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn a_pair_is_whole_and_fits() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pki = Pki::load_or_create(folder.path()).expect("created");
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let path = |name: &str| folder.path().join(name);
+        let found = |stem| PairFiles::find(folder.path(), stem);
+        assert!(matches!(found("given"), Ok(None)));
+        let names = ["localhost".to_owned()];
+        let first = pki.issue_serving(&names).expect("issued");
+        let other = pki.issue_serving(&names).expect("issued");
+        fs::write(path("given.crt"), &first.certificate_pem).expect("written");
+        let half = found("given");
+        assert!(
+            matches!(&half, Err(PkiError::Half { path }) if path.ends_with("given.key")),
+            "{half:?}"
+        );
+        fs::write(path("given.key"), &other.key_pem).expect("written");
+        let pair = found("given").expect("whole").expect("there");
+        let mismatch = pair.load(&provider).map(|_| ());
+        assert!(
+            matches!(mismatch, Err(PkiError::Mismatch { .. })),
+            "{mismatch:?}"
+        );
+        fs::write(path("given.key"), &first.key_pem).expect("written");
+        let loaded = pair.load(&provider).expect("they fit");
+        assert_eq!(loaded.cert, first.chain);
+    }
+}

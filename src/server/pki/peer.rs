@@ -1,0 +1,342 @@
+//! How replicas know each other: a CA of their own, and a certificate for each.
+//!
+//! A peer certificate names its replica in the common name and is used for both ends of a
+//! connection, so it needs both usages, server and client authentication. Whose address it was
+//! dialled at does not matter: pods change theirs. One certificate shared by all replicas is
+//! called [`SHARED_NAME`]; its holder says which replica it is.
+//!
+//! Invariant: nobody whom the peer CA did not sign finishes a handshake, in either direction.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use polyplane_auth::{ClientCa, ClientChain};
+use rcgen::{ExtendedKeyUsagePurpose, SanType};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
+};
+
+use super::pair::{Lookout, PairFiles, certificates};
+use super::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
+use crate::tls::ALPN_H2;
+
+/// The name of a certificate that all replicas share.
+pub const SHARED_NAME: &str = "polyplane-peer";
+/// A name that every issued peer certificate has, for those who check names.
+const COMMON_HOST: &str = "peer.polyplane";
+
+/// What a replica needs to speak to others: always the newest certificates of the folder.
+pub struct PeerTls {
+    replica: String,
+    roots: PathBuf,
+    source: Source,
+    provider: Arc<CryptoProvider>,
+    lookout: Lookout,
+    current: ArcSwap<PeerConfigs>,
+}
+
+enum Source {
+    Given(PairFiles),
+    /// Issued from the CA in this folder.
+    Issued(PathBuf),
+}
+
+/// Both ends of TLS between replicas, made of one state of the files.
+pub(crate) struct PeerConfigs {
+    pub server: Arc<ServerConfig>,
+    pub client: Arc<ClientConfig>,
+    ca: ClientCa,
+    made: Instant,
+}
+
+impl PeerTls {
+    /// Reads the peer files of `folder` for the replica called `replica`; makes the CA if neither
+    /// it nor a certificate is there.
+    ///
+    /// # Errors
+    /// If files are missing beside others, damaged, or cannot be made.
+    pub fn load_or_create(folder: &Path, replica: &str) -> Result<Arc<Self>, PkiError> {
+        make_folder(folder)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let roots = folder.join("peer-ca.crt");
+        let source = match PairFiles::find(folder, "peer")? {
+            Some(_) if !roots.exists() => return Err(PkiError::Half { path: roots }),
+            Some(pair) => Source::Given(pair),
+            None => {
+                // Made here, so that the files exist before they are watched.
+                Authority::load_or_create(folder, "peer-ca", "polyplane-peer-ca")?;
+                Source::Issued(folder.to_owned())
+            }
+        };
+        let mut paths = vec![roots.clone()];
+        match &source {
+            Source::Given(pair) => paths.extend(pair.paths()),
+            Source::Issued(folder) => paths.push(folder.join("peer-ca.key")),
+        }
+        let lookout = Lookout::new(paths);
+        let first = source.configs(&roots, replica, &provider)?;
+        Ok(Arc::new(Self {
+            replica: replica.to_owned(),
+            roots,
+            source,
+            provider,
+            lookout,
+            current: ArcSwap::from_pointee(first),
+        }))
+    }
+
+    /// The replica whose certificate this is.
+    pub fn replica(&self) -> &str {
+        &self.replica
+    }
+
+    /// The configurations for a new connection. Reads the files again if they changed; keeps what
+    /// it has if they are no good.
+    pub(crate) fn current(&self) -> Arc<PeerConfigs> {
+        let current = self.current.load_full();
+        let sight = self.lookout.changed();
+        if sight.is_none() && current.made.elapsed() < self.source.age_max() {
+            return current;
+        }
+        match self
+            .source
+            .configs(&self.roots, &self.replica, &self.provider)
+        {
+            Ok(fresh) => {
+                let fresh = Arc::new(fresh);
+                self.current.store(Arc::clone(&fresh));
+                if let Some(sight) = sight {
+                    tracing::info!("the peer certificates were read again");
+                    self.lookout.taken(sight);
+                }
+                fresh
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the changed peer certificates cannot be used");
+                current
+            }
+        }
+    }
+}
+
+impl Source {
+    /// After this time the certificate is made anew.
+    fn age_max(&self) -> Duration {
+        match self {
+            Self::Given(_) => Duration::MAX,
+            Self::Issued(_) => leaf_renewal_age(),
+        }
+    }
+
+    fn configs(
+        &self,
+        roots: &Path,
+        replica: &str,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<PeerConfigs, PkiError> {
+        let key = match self {
+            Self::Given(pair) => pair.load(provider)?,
+            Self::Issued(folder) => {
+                let ca = Authority::load_or_create(folder, "peer-ca", "polyplane-peer-ca")?;
+                let Identity { chain, key, .. } = issue(&ca, replica)?;
+                CertifiedKey::from_der(chain, key, provider).map_err(|source| {
+                    PkiError::Mismatch {
+                        path: roots.to_owned(),
+                        source,
+                    }
+                })?
+            }
+        };
+        let roots_der = certificates(roots)?;
+        configs(key, &roots_der, provider).ok_or_else(|| PkiError::Damaged {
+            path: roots.to_owned(),
+            holds: "a CA certificate",
+        })
+    }
+}
+
+fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
+    let usages = [
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    let mut params = leaf(replica, &usages);
+    for name in [replica, COMMON_HOST] {
+        let name = name.try_into().map_err(PkiError::Issue)?;
+        params.subject_alt_names.push(SanType::DnsName(name));
+    }
+    ca.issue(params)
+}
+
+/// `None` if the roots make no verifier.
+fn configs(
+    key: CertifiedKey,
+    roots: &[CertificateDer<'static>],
+    provider: &Arc<CryptoProvider>,
+) -> Option<PeerConfigs> {
+    let mut store = RootCertStore::empty();
+    for root in roots {
+        store.add(root.clone()).ok()?;
+    }
+    let store = Arc::new(store);
+    let resolver = Arc::new(SingleCertAndKey::from(key));
+    let demanding =
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(&store), Arc::clone(provider))
+            .build()
+            .ok()?;
+    let mut server = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&version::TLS13])
+        .ok()?
+        .with_client_cert_verifier(demanding)
+        .with_cert_resolver(Arc::clone(&resolver) as _);
+    server.alpn_protocols = vec![ALPN_H2.to_vec()];
+    // A resumed session would outlive a change of the CA, and peers connect seldom.
+    server.send_tls13_tickets = 0;
+    let mut client = ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&version::TLS13])
+        .ok()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyMember {
+            roots: store,
+            provider: Arc::clone(provider),
+        }))
+        .with_client_cert_resolver(resolver);
+    client.alpn_protocols = vec![ALPN_H2.to_vec()];
+    client.enable_sni = false;
+    Some(PeerConfigs {
+        server: Arc::new(server),
+        client: Arc::new(client),
+        ca: ClientCa::new(roots).ok()?,
+        made: Instant::now(),
+    })
+}
+
+impl PeerConfigs {
+    /// The name in the certificate that the other end of a connection showed.
+    pub(crate) fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<String> {
+        let chain = ClientChain::possessed(chain?)?;
+        let (user, _) = self.ca.verify(&chain, SystemTime::now()).ok()?;
+        Some(user.name.to_string())
+    }
+}
+
+/// Trusts whoever holds a certificate of the peer CA, whatever the address is called.
+struct AnyMember {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl fmt::Debug for AnyMember {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("AnyMember")
+    }
+}
+
+impl ServerCertVerifier for AnyMember {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            self.provider.signature_verification_algorithms.all,
+        )?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("peers speak TLS 1.3".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn replicas_of_one_folder_share_the_ca_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = PeerTls::load_or_create(folder.path(), "polyplane-0").expect("created");
+        let ca = fs::read(folder.path().join("peer-ca.crt")).expect("made");
+        let second = PeerTls::load_or_create(folder.path(), "polyplane-1").expect("loaded");
+        assert_eq!(
+            fs::read(folder.path().join("peer-ca.crt")).expect("there"),
+            ca
+        );
+        assert_eq!(
+            (first.replica(), second.replica()),
+            ("polyplane-0", "polyplane-1")
+        );
+        assert!(!folder.path().join("peer.crt").exists());
+    }
+
+    #[test]
+    fn a_given_certificate_needs_the_ca_but_not_its_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let ca = Authority::load_or_create(folder.path(), "peer-ca", "ca").expect("made");
+        let given = issue(&ca, "polyplane-7").expect("issued");
+        fs::write(path("peer.crt"), &given.certificate_pem).expect("written");
+        fs::write(path("peer.key"), &given.key_pem).expect("written");
+        fs::remove_file(path("peer-ca.key")).expect("removed");
+        let tls = PeerTls::load_or_create(folder.path(), "polyplane-7").expect("complete");
+        let configs = tls.current();
+        assert_eq!(
+            configs.name_of(Some(&given.chain)).as_deref(),
+            Some("polyplane-7")
+        );
+        fs::rename(path("peer-ca.crt"), path("elsewhere")).expect("moved");
+        let half = PeerTls::load_or_create(folder.path(), "polyplane-7").map(|_| ());
+        assert!(
+            matches!(&half, Err(PkiError::Half { path }) if path.ends_with("peer-ca.crt")),
+            "{half:?}"
+        );
+        fs::rename(path("elsewhere"), path("peer-ca.crt")).expect("moved");
+        fs::remove_file(path("peer.key")).expect("removed");
+        let half = PeerTls::load_or_create(folder.path(), "polyplane-7").map(|_| ());
+        assert!(
+            matches!(&half, Err(PkiError::Half { path }) if path.ends_with("peer.key")),
+            "{half:?}"
+        );
+    }
+}

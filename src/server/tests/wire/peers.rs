@@ -1,0 +1,162 @@
+//! The channel between replicas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use polyplane_ownership::{Member, PeerError, PeerMessage, PeerReply, PeerRequest, Peers as _};
+use polyplane_server::{Peer, PeerLimits, PeerTls, PeerTransport};
+use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use crate::ring::Ring;
+
+fn member(peer: &Peer) -> Member {
+    Member {
+        id: peer.replica.parse().expect("a replica id"),
+        incarnation: polyplane_ring::Incarnation::new(5),
+        address: peer.address.parse().expect("an address"),
+        zone: None,
+        weight: Default::default(),
+        standing: polyplane_ring::Standing::Serving,
+    }
+}
+
+#[tokio::test]
+async fn messages_arrive_with_their_sender_and_payload() {
+    let ring = Ring::start(2).await;
+    let to = member(&ring.replicas[1].peer);
+    let payload = Bytes::from(vec![b'p'; 20 << 20]);
+    let message = PeerMessage::State {
+        plane: "team-a".to_owned(),
+        head: 9,
+    };
+    let request = PeerRequest {
+        message: message.clone(),
+        payload: payload.clone(),
+    };
+    let reply = ring.replicas[0].transport.call(&to, request).await;
+    assert_eq!(reply, Ok(PeerReply::Pong { view: 7 }));
+    let heard = ring.world.messages.lock().clone();
+    assert_eq!(
+        heard,
+        [(1, "polyplane-0".to_owned(), message, payload.len())]
+    );
+}
+
+#[tokio::test]
+async fn somebody_without_a_peer_certificate_says_nothing() {
+    let ring = Ring::start(1).await;
+    let address = &ring.replicas[0].peer.address;
+    let roots = std::fs::read(ring.folder.path().join("pki/peer-ca.crt")).expect("made");
+    let mut trusted = RootCertStore::empty();
+    let root = rustls_pki_types::pem::PemObject::from_pem_slice(&roots).expect("a certificate");
+    trusted.add(root).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = || {
+        rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("known versions")
+            .with_root_certificates(trusted.clone())
+    };
+    // Nothing, and a certificate of the CA that vouches for clients.
+    let mut without = builder().with_no_client_auth();
+    let (chain, key) = (ring.admin.chain.clone(), ring.admin.key.clone_key());
+    let mut with_other = builder()
+        .with_client_auth_cert(chain, key)
+        .expect("a certificate");
+    for config in [&mut without, &mut with_other] {
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let socket = TcpStream::connect(address).await.expect("connected");
+        let name = ServerName::try_from("peer.polyplane").expect("a name");
+        let connector = TlsConnector::from(Arc::new(config.clone()));
+        let refused = match connector.connect(name, socket).await {
+            Err(_) => true,
+            // In TLS 1.3 a client learns it from the first read.
+            Ok(mut stream) => {
+                let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+                stream.read(&mut [0; 64]).await.is_err()
+            }
+        };
+        assert!(refused);
+    }
+    let other = tempfile::tempdir().expect("a folder");
+    let tls = PeerTls::load_or_create(other.path(), "polyplane-9").expect("made");
+    let stranger = PeerTransport::new(tls, PeerLimits::default());
+    let to = member(&ring.replicas[0].peer);
+    let failed = stranger.call(&to, PeerMessage::Load.into()).await;
+    assert!(matches!(failed, Err(PeerError::Failed(_))), "{failed:?}");
+    assert!(ring.world.messages.lock().is_empty());
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_from_somebody_who_does_not_answer() {
+    let mut ring = Ring::start(2).await;
+    let to = member(&ring.replicas[1].peer);
+    let transport = Arc::clone(&ring.replicas[0].transport);
+    let ping = || PeerRequest::from(PeerMessage::Ping { view: 1 });
+    assert!(transport.call(&to, ping()).await.is_ok());
+    ring.kill(1).await;
+    // A call that was under way when the connection broke cannot know whether it was handled.
+    let refused = loop {
+        match transport.call(&to, ping()).await {
+            Err(PeerError::Failed(why)) if why.contains("broke") => {}
+            other => break other,
+        }
+    };
+    assert_eq!(refused, Err(PeerError::Refused));
+    // A listener that accepts and says nothing is a process that stands still.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let peer = Peer {
+        replica: "polyplane-1".to_owned(),
+        address: silent.local_addr().expect("bound").to_string(),
+    };
+    let tls = PeerTls::load_or_create(&ring.folder.path().join("pki"), "polyplane-0");
+    let limits = PeerLimits {
+        connect_time_max: Duration::from_millis(50),
+        ..PeerLimits::default()
+    };
+    let hasty = PeerTransport::new(tls.expect("made"), limits);
+    let timed_out = hasty.call(&member(&peer), ping()).await;
+    assert_eq!(timed_out, Err(PeerError::TimedOut));
+}
+
+#[tokio::test]
+async fn an_address_that_belongs_to_another_replica_is_not_mistaken() {
+    let ring = Ring::start(2).await;
+    let mistaken = Peer {
+        replica: "polyplane-7".to_owned(),
+        address: ring.replicas[1].peer.address.clone(),
+    };
+    let transport = &ring.replicas[0].transport;
+    let failed = transport
+        .call(&member(&mistaken), PeerMessage::Load.into())
+        .await;
+    assert!(
+        matches!(&failed, Err(PeerError::Failed(why)) if why.contains("polyplane-1")),
+        "{failed:?}"
+    );
+    assert!(ring.world.messages.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_payload_beyond_the_bound_is_not_sent() {
+    let ring = Ring::start(2).await;
+    let tls = PeerTls::load_or_create(&ring.folder.path().join("pki"), "polyplane-0");
+    let limits = PeerLimits {
+        payload_bytes_max: 1000,
+        ..PeerLimits::default()
+    };
+    let small = PeerTransport::new(tls.expect("made"), limits);
+    let request = PeerRequest {
+        message: PeerMessage::Load,
+        payload: Bytes::from(vec![0; 1001]),
+    };
+    let to = member(&ring.replicas[1].peer);
+    let failed = small.call(&to, request).await;
+    assert!(matches!(failed, Err(PeerError::Failed(_))), "{failed:?}");
+    assert!(ring.world.messages.lock().is_empty());
+}

@@ -1,0 +1,415 @@
+//! A few servers that forward to each other, in front of one plane that can be moved.
+//!
+//! The plane is a list of events and a list of what was written; it is owned by one replica, and
+//! what each replica believes of that can be made wrong.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use parking_lot::Mutex;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::{
+    Authenticator, Authorizer, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken,
+    StaticTokens, UnionAuthorizer, UserInfo, Verdict,
+};
+use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
+use polyplane_registry::{
+    Answer, AnswerBody, KindTable, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+};
+use polyplane_server::{
+    Backend, BoxFuture, Config, Identity, LocateError, Options, Peer, PeerLimits, PeerTls,
+    PeerTransport, Peering, Pki, Place, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::client::{Client, Protocol};
+use crate::fake::kinds;
+
+type EventStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
+
+/// What is true, whatever the replicas believe.
+#[derive(Clone, Default)]
+pub struct Truth {
+    pub owner: Option<usize>,
+    /// The newest version; event `n` has version `n`, from 1.
+    pub head: u64,
+}
+
+/// The plane and everything that was done to it.
+pub struct World {
+    pub truth: watch::Sender<Truth>,
+    /// Where a replica believes the plane, if not where it is.
+    pub beliefs: Mutex<Vec<Option<Place>>>,
+    pub peers: Mutex<Vec<Peer>>,
+    /// Bodies of the creates that were carried out, with the replica.
+    pub created: Mutex<Vec<(usize, String)>>,
+    /// Requests that came to a plane's door, with the replica.
+    pub asked: AtomicUsize,
+    /// Requests that were dropped while they were being carried out.
+    pub dropped: AtomicUsize,
+    /// Chunks of long lists that were taken.
+    pub chunks: AtomicUsize,
+    /// What each replica's messages were, with their payload's length.
+    pub messages: Mutex<Vec<(usize, String, PeerMessage, usize)>>,
+    kinds: Arc<KindTable>,
+}
+
+impl World {
+    pub fn move_to(&self, owner: usize) {
+        self.truth.send_modify(|truth| truth.owner = Some(owner));
+    }
+
+    pub fn tell(&self, events: u64) {
+        self.truth.send_modify(|truth| truth.head += events);
+    }
+}
+
+/// One replica's view of the world.
+struct Seen {
+    index: usize,
+    world: Arc<World>,
+    ca: ClientCa,
+    tokens: StaticTokens,
+    authorizer: UnionAuthorizer,
+}
+
+struct Handle(Arc<Seen>);
+
+impl Backend for Handle {
+    fn locate<'a>(
+        &'a self,
+        plane: PlaneReference<'a>,
+    ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>> {
+        Verdict::now(match plane {
+            PlaneReference::Root | PlaneReference::Named("team-a") => {
+                Ok(Arc::new(Handle(Arc::clone(&self.0))) as Arc<dyn PlaneRecord>)
+            }
+            PlaneReference::Named(_) | PlaneReference::Id(_) => Err(LocateError::NotFound),
+        })
+    }
+
+    fn view(&self) -> u64 {
+        7
+    }
+}
+
+impl PlaneRecord for Handle {
+    fn name(&self) -> &str {
+        "team-a"
+    }
+
+    fn id(&self) -> &str {
+        "team-a"
+    }
+
+    fn place(&self) -> Place {
+        let world = &self.0.world;
+        if let Some(belief) = &world.beliefs.lock()[self.0.index] {
+            return belief.clone();
+        }
+        match world.truth.borrow().owner {
+            None => Place::Nobody,
+            Some(owner) if owner == self.0.index => Place::Here,
+            Some(owner) => Place::There(world.peers.lock()[owner].clone()),
+        }
+    }
+
+    fn client_ca(&self) -> &ClientCa {
+        &self.0.ca
+    }
+
+    fn bearer(&self) -> &dyn Authenticator {
+        &self.0.tokens
+    }
+
+    fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
+        Verdict::now(Ok(Arc::new(Handle(Arc::clone(&self.0)))))
+    }
+}
+
+impl PlaneApi for Handle {
+    fn kinds(&self) -> Arc<KindTable> {
+        Arc::clone(&self.0.world.kinds)
+    }
+
+    fn authorizer(&self) -> &dyn Authorizer {
+        &self.0.authorizer
+    }
+
+    fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
+        Box::pin(answer(Arc::clone(&self.0), request))
+    }
+}
+
+fn answer_of(outcome: Outcome, watch: Liveness, body: AnswerBody) -> Answer {
+    Answer {
+        outcome,
+        content_type: "application/json".into(),
+        warnings: Vec::new(),
+        watch,
+        body,
+    }
+}
+
+/// Counts a request that is dropped before it was answered.
+struct Dropped(Option<Arc<World>>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        if let Some(world) = &self.0 {
+            world.dropped.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+async fn answer(seen: Arc<Seen>, request: ResourceRequest) -> Result<Answer, ApiError> {
+    let world = &seen.world;
+    world.asked.fetch_add(1, Ordering::SeqCst);
+    if world.truth.borrow().owner != Some(seen.index) {
+        return Err(ApiError::moved());
+    }
+    match (request.verb, request.name.as_deref().unwrap_or("")) {
+        (Verb::Watch, _) => Ok(answer_of(
+            Outcome::Ok,
+            Liveness::Endless,
+            AnswerBody::Stream(events(Arc::clone(&seen), &request)),
+        )),
+        (Verb::List, _) => {
+            let count = request.parameter("limit").parse().unwrap_or(1_usize);
+            let world = Arc::clone(world);
+            let chunks = (0..count).map(move |number| {
+                world.chunks.fetch_add(1, Ordering::SeqCst);
+                Ok(Bytes::from(format!("{number:07}{}\n", "x".repeat(65_528))))
+            });
+            let body = AnswerBody::Stream(Box::pin(stream::iter(chunks)));
+            Ok(answer_of(Outcome::Ok, Liveness::Finite, body))
+        }
+        (_, "forever") => {
+            let _dropped = Dropped(Some(Arc::clone(world)));
+            std::future::pending().await
+        }
+        (Verb::Create, _) => {
+            let text = String::from_utf8_lossy(&request.body).into_owned();
+            world.created.lock().push((seen.index, text));
+            if request.parameter("fieldManager") == "broken" {
+                std::future::pending::<()>().await;
+            }
+            Ok(answer_of(
+                Outcome::Created,
+                Liveness::Finite,
+                about(&seen, &request),
+            ))
+        }
+        _ => Ok(answer_of(
+            Outcome::Ok,
+            Liveness::Finite,
+            about(&seen, &request),
+        )),
+    }
+}
+
+fn about(seen: &Seen, request: &ResourceRequest) -> AnswerBody {
+    let left = request
+        .deadline
+        .saturating_duration_since(tokio::time::Instant::now());
+    let about = serde_json::json!({
+        "replica": seen.index,
+        "user": request.user.name.as_str(),
+        "groups": request.user.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>(),
+        "secondsLeft": left.as_secs(),
+        "body": String::from_utf8_lossy(&request.body),
+    });
+    AnswerBody::Slices(vec![format!("{about}\n").into()])
+}
+
+fn event(kind: &str, version: u64) -> String {
+    format!(
+        "{{\"type\":\"{kind}\",\"object\":{{\"kind\":\"Pod\",\"metadata\":\
+         {{\"name\":\"p{version}\",\"resourceVersion\":\"{version}\"}}}}}}\n"
+    )
+}
+
+/// Events behind the version asked for, or all of them in reverse order and a bookmark; ends with
+/// a move when the replica does not own the plane any more.
+fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
+    let asked: u64 = request.parameter("resourceVersion").parse().unwrap_or(0);
+    let bookmarks = request.parameter("allowWatchBookmarks") == "true";
+    let head = seen.world.truth.borrow().head;
+    let mut first = String::new();
+    let told = if asked == 0 {
+        (1..=head)
+            .rev()
+            .for_each(|version| first += &event("ADDED", version));
+        if bookmarks && request.parameter("sendInitialEvents") == "true" {
+            first += &event("BOOKMARK", head);
+        }
+        head
+    } else {
+        asked
+    };
+    let truth = seen.world.truth.subscribe();
+    let state = (seen, truth, told, first, false);
+    Box::pin(stream::unfold(
+        state,
+        |(seen, mut truth, told, first, over)| async move {
+            if over {
+                return None;
+            }
+            if !first.is_empty() {
+                let item = Ok(Bytes::from(first));
+                return Some((item, (seen, truth, told, String::new(), false)));
+            }
+            loop {
+                let now = truth.borrow_and_update().clone();
+                if now.owner != Some(seen.index) {
+                    let end = Err(StreamEnd::Moved { told: Some(told) });
+                    return Some((end, (seen, truth, told, first, true)));
+                }
+                if now.head > told {
+                    let item = Ok(Bytes::from(event("ADDED", told + 1)));
+                    return Some((item, (seen, truth, told + 1, first, false)));
+                }
+                truth.changed().await.ok()?;
+            }
+        },
+    ))
+}
+
+struct Messages(usize, Arc<World>);
+
+#[async_trait]
+impl PeerHandler for Messages {
+    async fn handle(&self, from: &polyplane_ring::ReplicaId, request: PeerRequest) -> PeerReply {
+        let heard = (
+            self.0,
+            from.as_str().to_owned(),
+            request.message,
+            request.payload.len(),
+        );
+        self.1.messages.lock().push(heard);
+        PeerReply::Pong { view: 7 }
+    }
+}
+
+/// A running replica.
+pub struct Replica {
+    pub address: SocketAddr,
+    pub peer: Peer,
+    pub transport: Arc<PeerTransport>,
+    pub stop: StopHandle,
+    pub served: Option<JoinHandle<Stopped>>,
+}
+
+/// All replicas with what they share.
+pub struct Ring {
+    pub world: Arc<World>,
+    pub replicas: Vec<Replica>,
+    pub pki: Arc<Pki>,
+    pub admin: Identity,
+    pub folder: tempfile::TempDir,
+}
+
+impl Ring {
+    /// Starts `count` replicas; the first owns the plane.
+    pub async fn start(count: usize) -> Self {
+        Self::start_with(count, |_| {}).await
+    }
+
+    pub async fn start_with(count: usize, change: impl Fn(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let truth = Truth {
+            owner: Some(0),
+            head: 3,
+        };
+        let world = Arc::new(World {
+            truth: watch::Sender::new(truth),
+            beliefs: Mutex::new(vec![None; count]),
+            peers: Mutex::default(),
+            created: Mutex::default(),
+            asked: AtomicUsize::new(0),
+            dropped: AtomicUsize::new(0),
+            chunks: AtomicUsize::new(0),
+            messages: Mutex::default(),
+            kinds: kinds(),
+        });
+        let pki = Arc::new(Pki::load_or_create(&folder.path().join("pki")).expect("made"));
+        let mut ring = Self {
+            admin: pki
+                .issue_client("carla", &[SYSTEM_MASTERS])
+                .expect("issued"),
+            world,
+            replicas: Vec::new(),
+            pki,
+            folder,
+        };
+        for index in 0..count {
+            ring.add(index, &change).await;
+        }
+        ring
+    }
+
+    async fn add(&mut self, index: usize, change: impl Fn(&mut Config)) {
+        let options = Options {
+            data_folder: self.folder.path().to_owned(),
+            listen: vec!["127.0.0.1:0".to_owned()],
+            ..Options::default()
+        };
+        let completed = options.complete().expect("the options are sound");
+        let listeners = completed.listen().await.expect("a free port");
+        let peer_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let mut config = completed.configure().expect("keys are there");
+        let peer = Peer {
+            replica: format!("polyplane-{index}"),
+            address: peer_listener.local_addr().expect("bound").to_string(),
+        };
+        let tls = PeerTls::load_or_create(&self.folder.path().join("pki"), &peer.replica);
+        let transport = PeerTransport::new(tls.expect("made"), PeerLimits::default());
+        config.peering = Some(Peering {
+            transport: Arc::clone(&transport),
+            handler: Arc::new(Messages(index, Arc::clone(&self.world))),
+            listeners: vec![peer_listener],
+        });
+        change(&mut config);
+        self.world.peers.lock().push(peer.clone());
+        let admin = UserInfo::new("admin", &[SYSTEM_MASTERS]);
+        let seen = Seen {
+            index,
+            world: Arc::clone(&self.world),
+            ca: ClientCa::new(std::slice::from_ref(self.pki.root())).expect("a root"),
+            tokens: StaticTokens::new(vec![
+                StaticToken::new(self.pki.admin_token(), admin),
+                StaticToken::new("member", UserInfo::new("jane", &["dev"])),
+            ]),
+            authorizer: UnionAuthorizer::new(vec![Arc::new(Masters), Arc::new(PublicRules)]),
+        };
+        let server = config.build(Arc::new(Handle(Arc::new(seen))), listeners);
+        self.replicas.push(Replica {
+            address: server.addresses()[0],
+            peer,
+            transport,
+            stop: server.stop_handle(),
+            served: Some(tokio::spawn(server.run())),
+        });
+    }
+
+    /// An administrator's client of one replica.
+    pub async fn client(&self, index: usize) -> Client {
+        let token = Some(self.pki.admin_token());
+        let address = self.replicas[index].address;
+        Client::to(address, &self.pki, Protocol::Http2, token, None).await
+    }
+
+    /// Cuts a replica off, and waits until its connections are gone.
+    pub async fn kill(&mut self, index: usize) {
+        self.replicas[index].stop.abort();
+        let served = self.replicas[index].served.take().expect("it runs");
+        served.await.expect("stopped");
+    }
+}
