@@ -1,7 +1,7 @@
 //! Connections to other replicas.
 //!
 //! HTTP/2, because a stream is cancelled alone, carries trailers, and thousands of watches share
-//! a connection; what that costs against HTTP/1.1 stands in the table of [`crate::peer`].
+//! a connection; what that costs against HTTP/1.1 stands in the table of [`super`].
 //! The window of a connection is as large as the protocol allows and that of a stream is small: a
 //! client that reads nothing holds up its own stream, never those beside it.
 //!
