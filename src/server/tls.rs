@@ -203,6 +203,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_given_certificate_is_served_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let issuer = Pki::load_or_create(folder.path()).expect("created");
+        let given = issuer
+            .issue_serving(&["api.example.com".to_owned()])
+            .expect("issued");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        };
+        write("serving.crt", &given.certificate_pem);
+        write("serving.key", &given.key_pem);
+        let pki = Arc::new(Pki::load_or_create(folder.path()).expect("loaded"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let names = vec!["localhost".to_owned()];
+        let certificates = RenewingCertificate::new(pki, names, provider).expect("loaded");
+        // Its age is the business of whoever gave it.
+        assert_eq!(certificates.at_age(Duration::ZERO).cert, given.chain);
+    }
+
+    #[test]
     fn an_old_certificate_is_replaced_by_a_handshake() {
         let folder = tempfile::tempdir().expect("a folder");
         let pki = Arc::new(Pki::load_or_create(folder.path()).expect("created"));

@@ -342,6 +342,28 @@ async fn a_watch_outlives_its_owner() {
 }
 
 #[tokio::test]
+async fn nobody_waits_for_a_replica_that_is_no_member_any_more() {
+    let ring = Ring::start(3).await;
+    let mut client = ring.client(1).await;
+    let mut events = Events::of(client.open(Method::GET, WATCH, &[], "").await);
+    assert_eq!(events.take(3).await.len(), 3);
+    let forever = "/clusters/team-a/api/v1/namespaces/ns/pods/forever";
+    let reading = tokio::spawn(async move { client.get(forever).await });
+    until(|| ring.world.asked.load(Ordering::SeqCst) == 2).await;
+    ring.world.is_first_frozen.store(true, Ordering::SeqCst);
+    ring.world.move_to(2);
+    ring.world.tell(1);
+    assert_eq!(ring.world.asked.load(Ordering::SeqCst), 2);
+    ring.replicas[1]
+        .transport
+        .retain(|peer| peer.replica != "polyplane-0");
+    assert_eq!(events.take(1).await, ["ADDED 4"]);
+    // The watch and the read, once more each.
+    until(|| ring.world.asked.load(Ordering::SeqCst) == 4).await;
+    reading.abort();
+}
+
+#[tokio::test]
 async fn a_replica_answers_for_itself_wherever_the_root_is() {
     let ring = Ring::start_with(2, |config| {
         let drain: DrainRequested = Box::new(|| Box::pin(async { Ok(()) }));

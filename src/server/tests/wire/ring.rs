@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -54,6 +54,8 @@ pub struct World {
     pub asked: AtomicUsize,
     /// Requests that were dropped while they were being carried out.
     pub dropped: AtomicUsize,
+    /// The first replica stands still: its watches tell nothing and do not end.
+    pub is_first_frozen: AtomicBool,
     /// Chunks of long lists that were taken.
     pub chunks: AtomicUsize,
     /// What each replica's messages were, with their payload's length.
@@ -268,6 +270,9 @@ fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
             }
             loop {
                 let now = truth.borrow_and_update().clone();
+                if seen.index == 0 && seen.world.is_first_frozen.load(Ordering::SeqCst) {
+                    std::future::pending::<()>().await;
+                }
                 if now.owner != Some(seen.index) {
                     let end = Err(StreamEnd::Moved { told: Some(told) });
                     return Some((end, (seen, truth, told, first, true)));
@@ -335,6 +340,7 @@ impl Ring {
             created: Mutex::default(),
             asked: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
+            is_first_frozen: AtomicBool::new(false),
             chunks: AtomicUsize::new(0),
             messages: Mutex::default(),
             kinds: kinds(),
