@@ -14,10 +14,10 @@ use crate::translate::{
 };
 use parking_lot::Mutex;
 use polyplane_fencing::{
-    Action, Attempt, CommitPermit, Event, Fence, LeaseStatus, Observed, Outcome, PlaneFence,
-    PlaneKind, Rules, Tenure, TenureEnd, Time, Transaction,
+    self as fencing, Action, Attempt, CommitPermit, Event, Fence, LeaseStatus, Observed, Outcome,
+    PlaneFence, PlaneKind, Rules, Tenure, TenureEnd, Time, Transaction,
 };
-use polyplane_plane::{BarrierError, Permit};
+use polyplane_plane::{BarrierError, Permit, first_change};
 use polyplane_storage::{Compare, ReadError, Revision, Store, Txn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +51,8 @@ struct Inner {
     head: Revision,
     /// The revision of the fence's last put by this custody.
     put_at: Revision,
+    /// The revision of the fence that the last permitted part compared.
+    compared: Revision,
 }
 
 /// A transaction that a machine asked for, with what is needed to send it.
@@ -75,6 +77,7 @@ impl Custody {
             deferred: Vec::new(),
             head: Revision(0),
             put_at: Revision(0),
+            compared: Revision(0),
         });
         Arc::new(Self {
             store,
@@ -319,6 +322,9 @@ impl Seat {
         let permit = match inner.machine.commit_permit(now, self.tenure) {
             CommitPermit::Granted(guard) => {
                 inner.machine.step(now, Event::CommitSent);
+                if let Some(fencing::Compare::FenceAt(at)) = guard.fence() {
+                    inner.compared = stored(at);
+                }
                 Permit::Granted(guard_compares(&guard, &custody.keys))
             }
             CommitPermit::Wait => Permit::Wait,
@@ -396,6 +402,14 @@ impl Seat {
                 "the barrier got no reply".to_owned(),
             )),
         }
+    }
+
+    /// Where the fence was written by another, or by a barrier that got no reply: no part of this
+    /// tenure stands at or behind it.
+    pub(crate) async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
+        let custody = &self.custody;
+        let compared = custody.inner.lock().compared;
+        first_change(&custody.store, &custody.keys.fence, compared).await
     }
 
     /// The history up to the barrier was read.

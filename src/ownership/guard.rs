@@ -6,7 +6,7 @@ use crate::translate::{refusal, revision};
 use async_trait::async_trait;
 use polyplane_fencing::{Outcome, Time};
 use polyplane_plane::{Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit};
-use polyplane_storage::Revision;
+use polyplane_storage::{ReadError, Revision};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -141,6 +141,10 @@ impl CommitGuard for RingGuard {
 
     async fn barrier(&self) -> Result<Revision, BarrierError> {
         self.seat.barrier().await
+    }
+
+    async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
+        self.seat.superseded().await
     }
 
     fn settled(&self, landed: Option<Revision>) {

@@ -89,22 +89,19 @@ impl Planes {
         };
         let actions = slot.custody.step(hand_off);
         let word = self.say(slot, actions, awake.as_ref(), successor).await;
-        let parted = self.parted(slot, word, awake.as_ref()).await;
+        let parted = self.parted(slot, word, awake.as_ref());
         drop(busy);
         match &parted {
             Parted::Released => {
                 self.measures().handed_off(began.elapsed());
                 self.drop_if_idle(slot);
-                if let (Some(member), Some(_)) = (successor, &awake) {
-                    self.tell_successor(slot, member).await;
-                }
             }
             Parted::Kept(_) => self.measures().kept(),
         }
         parted
     }
 
-    async fn parted(&self, slot: &Arc<Slot>, word: Word, awake: Option<&Awake>) -> Parted {
+    fn parted(&self, slot: &Arc<Slot>, word: Word, awake: Option<&Awake>) -> Parted {
         match word {
             Word::CalledOff => {
                 if let Some(awake) = awake {
@@ -130,8 +127,8 @@ impl Planes {
     }
 
     /// The fence is released for it and the plane was in use: it is to take it at once, not at the
-    /// next request. Only a hint.
-    async fn tell_successor(&self, slot: &Slot, member: &Member) {
+    /// next request. Only a hint. Who asked for the plane is not told: it waits for the answer.
+    pub(crate) async fn tell_successor(&self, slot: &Slot, member: &Member) {
         let take = PeerMessage::Take {
             birth: slot.birth.clone(),
             view: self.ring().view().number().get(),
@@ -175,19 +172,12 @@ impl Planes {
                     }
                     Action::Stream { to, head } => {
                         let to = successor.filter(|member| member.id == to);
-                        let event = match self.stream(slot, awake, to, stored(head)).await {
-                            Ok(()) => Event::StreamEnded,
-                            Err(reason) => {
-                                tracing::debug!(plane = slot.birth.id, reason, "not streamed");
-                                Event::CallOff
-                            }
-                        };
+                        let event = self.stream(slot, awake, to, stored(head)).await;
                         queue.extend(custody.step(event));
                     }
                     Action::Released { .. } => return Word::Released,
                     Action::RemoveRange { fence } => return Word::RemoveRange(fence),
-                    Action::ResumeAccepting => return Word::CalledOff,
-                    Action::NotYet { .. } => return Word::CalledOff,
+                    Action::ResumeAccepting | Action::NotYet { .. } => return Word::CalledOff,
                     Action::StopAccepting
                     | Action::EndTenure { .. }
                     | Action::ReadFence
@@ -197,12 +187,8 @@ impl Planes {
                     | Action::NotTaken(_) => {}
                 }
             }
-            if !custody.holds() && !sent {
-                // Lost before anything was said: somebody else's word stands.
-                return Word::Released;
-            }
-            if sent && !custody.holds() {
-                // Lost while it was said.
+            if !custody.holds() {
+                // Lost before or while it was said: somebody else's word stands.
                 return Word::Released;
             }
             let changed = custody.changed().notified();
@@ -218,8 +204,24 @@ impl Planes {
         }
     }
 
-    /// Streams a paused plane to its successor.
+    /// Streams a paused plane to its successor. Says how the hand-off goes on.
     async fn stream(
+        &self,
+        slot: &Slot,
+        awake: Option<&Awake>,
+        to: Option<&Member>,
+        head: Revision,
+    ) -> Event {
+        match self.try_stream(slot, awake, to, head).await {
+            Ok(()) => Event::StreamEnded,
+            Err(reason) => {
+                tracing::debug!(plane = slot.birth.id, reason, "not streamed");
+                Event::CallOff
+            }
+        }
+    }
+
+    async fn try_stream(
         &self,
         slot: &Slot,
         awake: Option<&Awake>,
@@ -233,9 +235,8 @@ impl Planes {
         let export = tokio::task::spawn_blocking(move || plane.export()).await;
         let export = match export.map_err(|error| error.to_string())? {
             Ok(export) if export.head == head => export,
-            Ok(_) => return Err("its head is not the fence's".to_owned()),
-            // The successor reads the store.
-            Err(ExportError::TooLarge { .. }) => return Ok(()),
+            // The fence names another head, or it is too large: the successor reads the store.
+            Ok(_) | Err(ExportError::TooLarge { .. }) => return Ok(()),
         };
         let request = PeerRequest {
             message: PeerMessage::State {
@@ -245,9 +246,8 @@ impl Planes {
             payload: export.bytes,
         };
         match self.ring().call(member, request, STREAM_PATIENCE).await {
-            Ok(PeerReply::Done) => Ok(()),
-            // It has no room for the state: it reads the store.
-            Ok(PeerReply::Busy) => Ok(()),
+            // One that has no room for the state reads the store.
+            Ok(PeerReply::Done | PeerReply::Busy) => Ok(()),
             Ok(other) => Err(format!("the successor answered {other:?}")),
             Err(error) => Err(error.to_string()),
         }

@@ -7,6 +7,7 @@ use crate::planes::{Planes, ROOT};
 use crate::record::{FLOOR_KEY, decode_floor, encode_floor};
 use crate::slot::Slot;
 use bytes::Bytes;
+use polyplane_fencing::Event;
 use polyplane_plane::Ended;
 use polyplane_ring::Standing;
 use polyplane_storage::{Compare, Op, Revision, Txn};
@@ -17,10 +18,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often everything is looked at even if nothing was told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Between two looks at the store's house.
+/// Between two looks at the store's house, at most.
 const HOUSE_EVERY: Duration = Duration::from_secs(10);
-/// Between two samples of the store's revision, of which the oldest is compacted to.
-const SAMPLE_EVERY: Duration = Duration::from_secs(30);
+/// So many samples of the store's revision cover the history that is kept; the oldest is compacted
+/// to.
+const SAMPLES: u32 = 10;
 
 /// Starts the steward. It ends with the planes.
 pub(crate) fn start(planes: &Arc<Planes>) {
@@ -58,6 +60,7 @@ pub(crate) fn start(planes: &Arc<Planes>) {
 
 /// Ends the plane of a slot whose life is over. Its fence is its next holder's affair.
 pub(crate) fn bury(slot: Arc<Slot>) {
+    slot.custody.step(Event::MemberLost);
     if let Some(awake) = slot.sleeps() {
         awake.plane.end(Ended::Lost);
     }
@@ -112,10 +115,17 @@ impl Planes {
         // The view may have changed while it waited.
         let designated = self.designated(&slot.birth);
         let successor = designated.filter(|member| member.id != *self.ring().id());
-        if let (Some(_place), Some(successor)) = (place, successor)
-            && let Parted::Kept(reason) = self.hand_off(&slot, Some(&successor)).await
-        {
-            tracing::info!(plane = slot.birth.id, reason, "a plane was not handed off");
+        let was_awake = slot.awake().is_some();
+        if let (Some(place), Some(successor)) = (place, successor) {
+            let parted = self.hand_off(&slot, Some(&successor)).await;
+            drop(place);
+            match parted {
+                Parted::Released if was_awake => self.tell_successor(&slot, &successor).await,
+                Parted::Released => {}
+                Parted::Kept(reason) => {
+                    tracing::info!(plane = slot.birth.id, reason, "a plane was not handed off");
+                }
+            }
         }
         slot.end_leaving();
     }
@@ -201,7 +211,9 @@ impl House {
             self.level = None;
             return;
         }
-        if self.looked.is_some_and(|looked| now < looked + HOUSE_EVERY) {
+        let history = planes.ring().options().history;
+        let every = HOUSE_EVERY.min(history / SAMPLES);
+        if self.looked.is_some_and(|looked| now < looked + every) {
             return;
         }
         self.looked = Some(now);
@@ -212,17 +224,15 @@ impl House {
     /// Compacts to the newest sample that is older than the history to be kept. A late request can
     /// only name an older revision, so nothing has to be compared (FENCING 14).
     async fn compact(&mut self, planes: &Planes, now: Instant) {
-        let due = self
-            .samples
-            .back()
-            .is_none_or(|(at, _)| now >= *at + SAMPLE_EVERY);
+        let history = planes.ring().options().history;
+        let newest = self.samples.back();
+        let due = newest.is_none_or(|(at, _)| now >= *at + history / SAMPLES);
         if due {
             match planes.store().revision().await {
                 Ok(revision) => self.samples.push_back((now, revision)),
                 Err(error) => tracing::debug!(%error, "the store's revision is not known"),
             }
         }
-        let history = planes.ring().options().history;
         let mut below = None;
         while let Some((at, revision)) = self.samples.front().copied()
             && now >= at + history

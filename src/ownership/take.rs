@@ -129,10 +129,14 @@ impl Planes {
                     }
                     Carried::Ask(holder) => match self.ask(slot, &holder).await? {
                         Asked::Released => continue,
-                        Asked::Not(reason) => why = reason,
+                        Asked::Not(reason) => {
+                            why = reason;
+                            self.view_changes_or(pace.next()).await;
+                            continue;
+                        }
                     },
                     Carried::NotTaken(not) => {
-                        self.not_taken(not, wanted).await?;
+                        Self::not_taken(not, wanted)?;
                     }
                 },
                 Err(reason) => why = reason,
@@ -140,6 +144,13 @@ impl Planes {
             pace.wait().await;
         }
         Err(unavailable(why))
+    }
+
+    /// Waits so long, or until the view changes.
+    async fn view_changes_or(&self, patience: Duration) {
+        let mut views = self.ring().view_changes();
+        // Either way everything is looked at again.
+        let _ = tokio::time::timeout(patience, views.changed()).await;
     }
 
     /// Refuses to serve what another member is to serve.
@@ -230,7 +241,7 @@ impl Planes {
         Carried::Again
     }
 
-    async fn not_taken(&self, not: NotTaken, wanted: Wanted) -> Result<(), NotToDelete> {
+    fn not_taken(not: NotTaken, wanted: Wanted) -> Result<(), NotToDelete> {
         match (not, wanted) {
             (NotTaken::Deleted { fence }, Wanted::Deleted) => Err(NotToDelete::Already(fence)),
             (NotTaken::Deleted { .. } | NotTaken::NoDirectoryRecord, _) => {

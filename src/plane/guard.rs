@@ -1,11 +1,10 @@
 //! What a plane asks of whoever holds its fence.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use polyplane_storage::{CommitError, Compare, KeyValue, Op, Revision, Store, Txn};
+use polyplane_storage::{Compare, KeyValue, ReadError, Revision, Store};
 use tokio::time::Instant;
 
 /// Whether a plane may answer from memory right now.
@@ -71,7 +70,7 @@ pub enum PartOutcome {
 }
 
 /// The holder's side of one plane's fence: what every transaction compares, and the right to
-/// answer. Implemented over the fence protocol, and by [`SoleHolder`] where nobody else can be.
+/// answer. Implemented over the fence protocol, and by [`SoleHolder`](crate::SoleHolder) where nobody else can be.
 ///
 /// A granted permit is followed by exactly one [`Self::done`]; if that said
 /// [`PartOutcome::Unknown`], by barriers until one stands, and then by one [`Self::settled`].
@@ -97,6 +96,13 @@ pub trait CommitGuard: Send + Sync + 'static {
     /// older transaction of the plane survives. Returns its revision.
     async fn barrier(&self) -> Result<Revision, BarrierError>;
 
+    /// After a lost barrier: the revision at which another wrote the fence, from which on nothing in
+    /// the plane's range is this holder's; none if only the member key was lost.
+    ///
+    /// # Errors
+    /// The history of the fence cannot be read.
+    async fn superseded(&self) -> Result<Option<Revision>, ReadError>;
+
     /// The history up to the barrier was read: the part of unknown outcome landed at this revision,
     /// or never will.
     fn settled(&self, landed: Option<Revision>);
@@ -112,140 +118,17 @@ pub trait CommitGuard: Send + Sync + 'static {
     fn lost(&self);
 }
 
-/// The guard of a plane in a store that only this process has open: the fence is put once, and
-/// nothing but a barrier of its own moves it.
-pub struct SoleHolder {
-    store: Arc<dyn Store>,
-    key: Bytes,
-    value: Bytes,
-    /// The revision of the fence's last put; 0 once the tenure has ended.
-    fence: AtomicU64,
-}
-
-impl SoleHolder {
-    /// Takes the fence at `key`. `holder` tells this life of this process from every other.
-    ///
-    /// # Errors
-    /// What the store said.
-    pub async fn take(
-        store: Arc<dyn Store>,
-        key: impl Into<Bytes>,
-        holder: impl Into<Bytes>,
-    ) -> Result<Arc<Self>, CommitError> {
-        let (key, value) = (key.into(), holder.into());
-        let put = Op::Put {
-            key: key.clone(),
-            value: value.clone(),
-            lease: None,
-        };
-        let txn = Txn {
-            compares: Vec::new(),
-            ops: vec![put],
-        };
-        let committed = store.commit(txn).await?;
-        Ok(Arc::new(Self {
-            store,
-            key,
-            value,
-            fence: AtomicU64::new(committed.revision.0),
-        }))
-    }
-
-    /// The revision of the fence's last put.
-    #[must_use]
-    pub fn fence(&self) -> Revision {
-        Revision(self.fence.load(Ordering::Acquire))
-    }
-
-    fn compares(&self) -> Option<Vec<Compare>> {
-        let revision = self.fence();
-        (revision != Revision(0)).then(|| {
-            vec![Compare::Unchanged {
-                key: self.key.clone(),
-                revision,
-            }]
-        })
-    }
-
-    /// After a refused barrier: an earlier one may have been done without an answer.
-    async fn adopt(&self) -> BarrierError {
-        match self.store.get(&self.key).await {
-            Ok((_, Some(found))) if found.value == self.value => {
-                self.fence.store(found.modified.0, Ordering::Release);
-                BarrierError::Unavailable("an earlier barrier was done unseen".into())
-            }
-            Ok(_) => {
-                self.lost();
-                BarrierError::Lost
-            }
-            Err(error) => BarrierError::Unavailable(error.to_string()),
-        }
-    }
-}
-
-#[async_trait]
-impl CommitGuard for SoleHolder {
-    fn permit(&self) -> Permit {
-        match self.compares() {
-            Some(compares) => Permit::Granted(compares),
-            None => Permit::Lost,
-        }
-    }
-
-    async fn until_permitted(&self) {}
-
-    fn done(&self, _outcome: PartOutcome) {}
-
-    fn settled(&self, _landed: Option<Revision>) {}
-
-    async fn probe(&self) -> Result<(), BarrierError> {
-        self.barrier().await.map(drop)
-    }
-
-    fn answerable(&self) -> Answerable {
-        if self.fence() == Revision(0) {
-            return Answerable::Lost;
-        }
-        Answerable::Yes
-    }
-
-    async fn until_answerable(&self, _deadline: Instant) -> Result<(), NotAnswerable> {
-        match self.answerable() {
-            Answerable::Yes => Ok(()),
-            Answerable::Wait | Answerable::Lost => Err(NotAnswerable::Lost),
-        }
-    }
-
-    async fn barrier(&self) -> Result<Revision, BarrierError> {
-        let Some(compares) = self.compares() else {
-            return Err(BarrierError::Lost);
-        };
-        let put = Op::Put {
-            key: self.key.clone(),
-            value: self.value.clone(),
-            lease: None,
-        };
-        let txn = Txn {
-            compares,
-            ops: vec![put],
-        };
-        match self.store.commit(txn).await {
-            Ok(committed) => {
-                self.fence.store(committed.revision.0, Ordering::Release);
-                Ok(committed.revision)
-            }
-            Err(CommitError::Refused { .. }) => Err(self.adopt().await),
-            Err(error @ (CommitError::Rejected(_) | CommitError::Unknown(_))) => {
-                Err(BarrierError::Unavailable(error.to_string()))
-            }
-        }
-    }
-
-    fn observed(&self) -> Revision {
-        Revision(0)
-    }
-
-    fn lost(&self) {
-        self.fence.store(0, Ordering::Release);
-    }
+/// The revision of a key's first change after one.
+///
+/// # Errors
+/// The store's history cannot be read.
+pub async fn first_change(
+    store: &Arc<dyn Store>,
+    key: &Bytes,
+    after: Revision,
+) -> Result<Option<Revision>, ReadError> {
+    let mut end = key.to_vec();
+    end.push(0);
+    let history = store.history(key.clone(), end.into(), after).await?;
+    Ok(history.events.first().map(|event| event.revision))
 }

@@ -30,6 +30,7 @@ mod record;
 mod sequencer;
 mod settle;
 mod shelf;
+mod sole_holder;
 mod state;
 mod tenure;
 mod tree;
@@ -47,7 +48,7 @@ pub use committer::{Committer, DeleteError, delete_range};
 pub use entry::{Entry, Flags, NewObject, ObjectRef};
 pub use export::{Export, ExportError};
 pub use guard::{
-    Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, SoleHolder,
+    Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, first_change,
 };
 pub use import::{Import, ImportError};
 pub use index::{Index, IndexId, IndexRow};
@@ -59,6 +60,7 @@ pub use params::{LayerLink, PlaneParams, PlaneRecord};
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
 pub use shelf::{ShelfError, load_layer, save_layer};
+pub use sole_holder::SoleHolder;
 pub use state::{Snapshot, Start};
 pub use tenure::PauseError;
 pub use turn::TurnGuard;

@@ -177,21 +177,9 @@ impl Plane {
             }
             wait = (wait * 2).min(RETRY_MAX);
         };
-        let (start, end) = self.keys().bounds();
-        let after = self.sent_after();
-        let foreign = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
         loop {
-            match self
-                .store()
-                .history(start.clone(), end.clone(), after)
-                .await
-            {
-                Ok(mut history) => {
-                    history.events.retain(|event| !foreign(&event.key));
-                    let landed = history.events.first().map(|event| event.revision);
-                    debug_assert!(landed.is_none() || self.is_part(part, &history.events));
-                    return (fence, landed.map_or(Outcome::NotDone, Outcome::Done));
-                }
+            match self.landed(part, fence).await {
+                Ok(outcome) => return (fence, outcome),
                 Err(ReadError::Compacted { .. } | ReadError::Closed | ReadError::Corrupt(_)) => {
                     return (fence, Outcome::NeverKnown);
                 }
@@ -204,6 +192,25 @@ impl Plane {
             }
             wait = (wait * 2).min(RETRY_MAX);
         }
+    }
+
+    /// What the history says of a part that can no longer land. What stands there from the moment
+    /// on that another took the fence is the other's.
+    async fn landed(&self, part: &Part, fence: Fence) -> Result<Outcome, ReadError> {
+        let before = match fence {
+            Fence::Held => None,
+            Fence::Lost => self.guard().superseded().await?,
+        };
+        let (start, end) = self.keys().bounds();
+        let mut history = self.store().history(start, end, self.sent_after()).await?;
+        let foreign = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
+        history.events.retain(|event| {
+            let own = before.is_none_or(|before| event.revision < before);
+            own && !foreign(&event.key)
+        });
+        let landed = history.events.first().map(|event| event.revision);
+        debug_assert!(landed.is_none() || self.is_part(part, &history.events));
+        Ok(landed.map_or(Outcome::NotDone, Outcome::Done))
     }
 
     /// Whether a history is exactly what a part does.

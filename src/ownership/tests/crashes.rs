@@ -176,3 +176,53 @@ async fn one_complaint_of_many_evicts_nobody_and_half_of_them_do() {
     );
     assert_ne!(replicas[1].ring.holder(), first);
 }
+
+/// FENCING 1 across owners: what the next owner wrote is not taken for what was sent here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let b = town.join("b").await;
+    until("b sees both", || members(&b) == ["a", "b"]).await;
+    let birth = town.plane_of("a", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    let old = a.planes.awake(&birth.id).expect("it is awake");
+    // From now on nothing that a sends is done, and nobody tells it so.
+    a.store
+        .plan()
+        .commits_matching(|_| true, CommitFault::UnknownNotApplied, 1_000_000);
+    let sent = tokio::spawn(async move {
+        old.submit(Write {
+            operations: vec![put("y", "2")],
+            ..Write::default()
+        })
+        .await
+    });
+    until("it is sent", || !sent.is_finished()).await;
+    let unavailable = polyplane_storage::ReadError::Unavailable("by plan".to_owned());
+    a.store
+        .plan()
+        .next_reads(ReadFault::Fail(unavailable), 1_000_000);
+    a.store.plan().next_keep_alives_fail(1_000_000);
+    until("its lease ends", || members(&b) == ["b"]).await;
+    let taken = b.planes.wake(&birth).await.expect("b takes it");
+    let same = taken.submit(Write {
+        operations: vec![put("y", "2")],
+        ..Write::default()
+    });
+    same.await.expect("b writes the same");
+    // A thing is known again.
+    a.store.plan().clear();
+    let answer = tokio::time::timeout(PATIENCE, sent)
+        .await
+        .expect("it is settled");
+    let answer = answer.expect("no panic");
+    assert!(
+        matches!(
+            answer,
+            Err(SubmitError::Lost | SubmitError::Unavailable(_) | SubmitError::Deadline)
+        ),
+        "a claims what b has done: {answer:?}"
+    );
+    a.ring.vanish();
+}

@@ -162,3 +162,104 @@ async fn the_last_one_lets_go_of_everything() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
     a.planes.close().await;
 }
+
+/// The successor opens what was streamed: no read of the range, and watches go on from any version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_in_use_is_streamed_to_its_successor() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    let first = town.write(&birth, "x", "1").await.version;
+    town.write(&birth, "y", "2").await;
+    let b = town.join("b").await;
+    until("b has it", || b.planes.awake(&birth.id).is_some()).await;
+    let plane = b.planes.awake(&birth.id).expect("it is awake");
+    assert!(plane.imported(), "the stream was used");
+    let scope = polyplane_plane::WatchScope::Prefix(key("x").resource_prefix());
+    let from = polyplane_plane::WatchFrom::After(first);
+    let mut watcher = plane.watch(scope, from).await.expect("it goes on");
+    match watcher.next().await {
+        polyplane_plane::Next::Events(events) => {
+            assert_eq!(events.len(), 1);
+            assert_eq!(events[0].key(), &key("y"));
+        }
+        other => panic!("one event was missed, got {other:?}"),
+    }
+    assert_eq!(a.planes.stats().hand_offs_done, 1);
+}
+
+/// FENCING 6: what was streamed is used only at exactly the head that Released names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_from_before_a_further_write_is_thrown_away() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    let plane = a.planes.awake(&birth.id).expect("it is awake");
+    let old = plane.export().expect("it is small");
+    town.write(&birth, "x", "2").await;
+    a.planes.put_to_sleep(a.planes.slots()).await;
+    let b = town.join("b").await;
+    let state = PeerMessage::State {
+        plane: birth.id.clone(),
+        head: old.head.0,
+    };
+    let request = PeerRequest {
+        message: state,
+        payload: old.bytes,
+    };
+    assert_eq!(b.planes.handle(&id("a"), request).await, PeerReply::Done);
+    let plane = b.planes.wake(&birth).await.expect("b takes it");
+    assert!(!plane.imported());
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+}
+
+/// FENCING 19: a successor that cannot be reached does not get the plane; the owner serves on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_to_nowhere_is_called_off() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    town.wires.cut.lock().push((id("a"), id("b")));
+    let b = town.join("b").await;
+    until("a gives up", || {
+        a.planes.stats().hand_offs_failed > 0 || b.ring.stats().lives_lost > 0
+    })
+    .await;
+    town.wires.cut.lock().clear();
+    town.write(&birth, "x", "2").await;
+    until("b has it", || b.planes.awake(&birth.id).is_some()).await;
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+}
+
+/// Two replicas that drain at once let go of everything, and whoever comes next finds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_may_leave_at_once() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let b = town.join("b").await;
+    let mut births = Vec::new();
+    for n in 0..8 {
+        births.push(town.plane(&format!("p{n}")).await);
+    }
+    for birth in &births {
+        town.write(birth, "x", &birth.id).await;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let (left, right) = tokio::join!(a.planes.drain(deadline), b.planes.drain(deadline));
+    assert!(left && right);
+    tokio::join!(a.planes.close(), b.planes.close());
+    for name in ["a", "b"] {
+        town.replicas.lock().remove(name);
+        town.wires.listening.lock().remove(&id(name));
+    }
+    let c = town.join("c").await;
+    for birth in &births {
+        assert_eq!(
+            town.read(birth, "x").await.as_deref(),
+            Some(birth.id.as_str())
+        );
+    }
+    assert_eq!(c.planes.stats().taken_after_wait, 0);
+}

@@ -205,3 +205,41 @@ async fn guard_and_machine_agree() {
         polyplane_fencing::Verdict::Moved
     );
 }
+
+/// FENCING 14: the root's owner compacts, to what is older than the history to be kept; and it
+/// raises the floor once all members have reached a level for long enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_roots_owner_keeps_the_house() {
+    let town = Town::new();
+    let housekeeping = |name, level| ReplicaOptions {
+        history: Duration::from_millis(1500),
+        raise_floor_after: Duration::from_millis(500),
+        level,
+        ..options(name)
+    };
+    let level = ReplicaOptions::LEVEL;
+    let a = town.join_as(housekeeping("a", level + 1)).await;
+    let b = town.join_as(housekeeping("b", level)).await;
+    until("a sees both", || members(&a) == ["a", "b"]).await;
+    let root = a
+        .planes
+        .root_birth(town.layer.hash().clone(), BTreeMap::new());
+    town.find(&root).await;
+    let before = town.store.status().floor;
+    until("it is compacted", || town.store.status().floor > before).await;
+    let floor = || async {
+        let found = town.store.get(FLOOR_KEY).await.expect("it answers").1;
+        found.map(|found| crate::record::decode_floor(&found.value).expect("ours"))
+    };
+    assert_eq!(floor().await, Some(level), "the level that all have");
+    b.planes.close().await;
+    town.replicas.lock().remove("b");
+    let deadline = Instant::now() + PATIENCE;
+    while floor().await != Some(level + 1) {
+        assert!(Instant::now() < deadline, "the floor stays");
+        town.find(&root).await;
+        sleep(Duration::from_millis(50)).await;
+    }
+    let joined = Ring::join(Arc::clone(&town.store), options("c"), Arc::new(NoPeers)).await;
+    assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
+}

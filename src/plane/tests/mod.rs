@@ -117,6 +117,10 @@ impl CommitGuard for TestGuard {
         self.inner.done(outcome);
     }
 
+    async fn superseded(&self) -> Result<Option<Revision>, polyplane_storage::ReadError> {
+        self.inner.superseded().await
+    }
+
     fn settled(&self, landed: Option<Revision>) {
         self.inner.settled(landed);
     }
