@@ -132,7 +132,12 @@ impl Strategy for ControlPlane {
         if matches!(name, "root" | "clusters") {
             errors.push(FieldError::invalid(&path, name, "the name is reserved"));
         }
+        errors.extend(placement_errors(object));
         errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+        placement_errors(object)
     }
 
     fn admit_delete(&self, _context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
@@ -169,6 +174,62 @@ impl Strategy for ControlPlane {
             Value::string(object.str_at(&["status", "url"])),
             Value::Bool(object.bool_at(&["spec", "deletionProtection"])),
         ]
+    }
+}
+
+/// A wish for a replica or for a zone, not both; whether it can be met now does not matter.
+fn placement_errors(object: &Value) -> Vec<FieldError> {
+    let path = Path::new("spec");
+    let path = path.child("placement");
+    let replica = object.str_at(&["spec", "placement", "replica"]);
+    let zone = object.str_at(&["spec", "placement", "zone"]);
+    let mut errors = Vec::new();
+    if !replica.is_empty() {
+        let details = names::dns1123_subdomain(replica).into_iter();
+        let field = path.child("replica");
+        errors.extend(details.map(|detail| FieldError::invalid(&field, replica, detail)));
+    }
+    if !zone.is_empty() {
+        let details = names::label_value(zone).into_iter();
+        let field = path.child("zone");
+        errors.extend(details.map(|detail| FieldError::invalid(&field, zone, detail)));
+    }
+    if !replica.is_empty() && !zone.is_empty() {
+        let why = "name a replica or a zone, not both";
+        errors.push(FieldError::invalid(&path.child("zone"), zone, why));
+    }
+    errors
+}
+
+/// What a directory needs of a ControlPlane, read from its bytes without decoding it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryRecord {
+    /// The immutable id.
+    pub id: String,
+    /// The content hash of the layer it was born with.
+    pub layer: String,
+    /// When it was born, RFC 3339.
+    pub born_at: String,
+    /// The replica it wishes for.
+    pub replica: Option<String>,
+    /// The zone it wishes for.
+    pub zone: Option<String>,
+}
+
+impl DirectoryRecord {
+    /// Reads the canonical bytes of a ControlPlane; `None` if they have no id or no layer.
+    #[must_use]
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let text = |path: &[&str]| json::scan::string_at(body, path).map(|text| text.into_owned());
+        let wish =
+            |field: &str| text(&["spec", "placement", field]).filter(|wish| !wish.is_empty());
+        Some(Self {
+            id: text(&["status", "id"])?,
+            layer: text(&["status", "birth", "layer"])?,
+            born_at: text(&["metadata", "creationTimestamp"]).unwrap_or_default(),
+            replica: wish("replica"),
+            zone: wish("zone"),
+        })
     }
 }
 

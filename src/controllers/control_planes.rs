@@ -29,9 +29,9 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
     if !finalizers.contains(&Value::string(control_plane::FINALIZER)) {
         return Ok(Progress::Waiting);
     }
+    // The directory lags a little behind a plane that was made and deleted in one breath.
     let birth = desk.info.birth(name).filter(|birth| birth.id == id);
-    let birth = birth.ok_or_else(|| ApiError::internal("the plane's object says no birth"))?;
-    desk.info.forgotten(name);
+    let birth = birth.ok_or_else(|| ApiError::service_unavailable("the directory lags behind"))?;
     let removed = desk.planes.delete(&birth).await;
     removed.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
     let kept: Vec<Value> = finalizers

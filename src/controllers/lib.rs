@@ -16,5 +16,5 @@ mod restore;
 mod sweep;
 mod work;
 
-pub use sweep::Sweeper;
+pub use sweep::{RootHere, Sweeper};
 pub use work::{PlaneInfo, Reconcilers, WriteObserver};

@@ -106,6 +106,33 @@ async fn report(
     namespace: &ObjectRef,
     left: &BTreeMap<String, Vec<ObjectRef>>,
 ) -> Result<(), ApiError> {
+    let conditions = conditions_of(left);
+    let known = tree(namespace);
+    let same = |old: &[Value]| {
+        old.len() == conditions.len()
+            && old.iter().zip(&conditions).all(|(old, new)| {
+                ["type", "status", "message"]
+                    .iter()
+                    .all(|field| old.str_at(&[field]) == new.str_at(&[field]))
+            })
+    };
+    if same(known.items_at(&["status", "conditions"])) {
+        return Ok(());
+    }
+    let mut patch = Value::object();
+    patch.set(&["status", "conditions"], conditions);
+    let row = row(tenant)?;
+    let own = Own {
+        subresource: "status",
+        content_type: "application/merge-patch+json",
+        body: &patch,
+        ..Own::new(Verb::Patch, row, "", namespace.key().name())
+    };
+    own.send(&desk.registry, tenant).await.map(drop)
+}
+
+/// What is left in a namespace, as its conditions say it.
+fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Vec<Value> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {
         for finalizer in tree(object).items_at(&["metadata", "finalizers"]) {
@@ -129,7 +156,7 @@ async fn report(
     let now = now();
     let plain =
         |kind: &str, reason: &str, message: &str| condition(kind, "False", reason, message, &now);
-    let conditions = vec![
+    vec![
         plain(
             "NamespaceDeletionDiscoveryFailure",
             "ResourcesDiscovered",
@@ -167,29 +194,7 @@ async fn report(
                 &now,
             )
         },
-    ];
-    let known = tree(namespace);
-    let same = |old: &[Value]| {
-        old.len() == conditions.len()
-            && old.iter().zip(&conditions).all(|(old, new)| {
-                ["type", "status", "message"]
-                    .iter()
-                    .all(|field| old.str_at(&[field]) == new.str_at(&[field]))
-            })
-    };
-    if same(known.items_at(&["status", "conditions"])) {
-        return Ok(());
-    }
-    let mut patch = Value::object();
-    patch.set(&["status", "conditions"], conditions);
-    let row = row(tenant)?;
-    let own = Own {
-        subresource: "status",
-        content_type: "application/merge-patch+json",
-        body: &patch,
-        ..Own::new(Verb::Patch, row, "", namespace.key().name())
-    };
-    own.send(&desk.registry, tenant).await.map(drop)
+    ]
 }
 
 fn row(tenant: &Tenant) -> Result<&Resource, ApiError> {

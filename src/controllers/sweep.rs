@@ -23,18 +23,21 @@ const EXPIRED_MAX: usize = 100;
 const FIGURES_MAX: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Gives the root plane while it is awake in this process.
+pub type RootHere = Box<dyn Fn() -> Option<Tenant> + Send + Sync>;
+
 /// Sweeps all planes of a process.
 pub struct Sweeper {
     registry: Arc<Registry>,
     planes: Arc<Planes>,
-    root: Tenant,
+    root: RootHere,
     /// Objects and bytes as they were last written, by plane id.
     written: Mutex<HashMap<String, (usize, u64)>>,
 }
 
 impl Sweeper {
-    /// Sweeps the planes of `root`.
-    pub fn new(registry: Arc<Registry>, planes: Arc<Planes>, root: Tenant) -> Self {
+    /// Sweeps the planes of a replica.
+    pub fn new(registry: Arc<Registry>, planes: Arc<Planes>, root: RootHere) -> Self {
         Self {
             registry,
             planes,
@@ -55,13 +58,15 @@ impl Sweeper {
             for plane in self.planes.all_awake() {
                 remove_expired(&plane).await;
             }
-            self.write_figures().await;
+            if let Some(root) = (self.root)() {
+                self.write_figures(&root).await;
+            }
             self.planes.sweep().await;
         }
     }
 
     /// Writes the figures of awake planes that have changed into their objects.
-    async fn write_figures(&self) {
+    async fn write_figures(&self, root: &Tenant) {
         let awake: HashMap<String, Arc<Plane>> = self
             .planes
             .all_awake()
@@ -76,18 +81,18 @@ impl Sweeper {
             .filter(|(id, figures)| self.written.lock().get(*id) != Some(figures))
             .take(FIGURES_MAX)
             .collect();
-        let cut = self.root.plane.snapshot();
+        let cut = root.plane.snapshot();
         for (id, figures) in changed {
             let Some(key) = cut.index_owner(control_plane::ids(), id.as_bytes()) else {
                 continue;
             };
-            if self.write(key.name(), figures).await {
+            if self.write(root, key.name(), figures).await {
                 self.written.lock().insert(id.to_owned(), figures);
             }
         }
     }
 
-    async fn write(&self, name: &str, (objects, bytes): (usize, u64)) -> bool {
+    async fn write(&self, root: &Tenant, name: &str, (objects, bytes): (usize, u64)) -> bool {
         let mut patch = Value::object();
         patch.set(
             &["status", "objects"],
@@ -97,7 +102,7 @@ impl Sweeper {
             &["status", "bytes"],
             i64::try_from(bytes).unwrap_or(i64::MAX),
         );
-        let Some(row) = self.root.kinds.stored(GROUP, RESOURCE) else {
+        let Some(row) = root.kinds.stored(GROUP, RESOURCE) else {
             return false;
         };
         let own = Own {
@@ -106,7 +111,7 @@ impl Sweeper {
             body: &patch,
             ..Own::new(Verb::Patch, row, "", name)
         };
-        match own.send(&self.registry, &self.root).await {
+        match own.send(&self.registry, root).await {
             Ok(_) => true,
             Err(error) => {
                 tracing::debug!(name, %error, "the figures of a plane were not written");

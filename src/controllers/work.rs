@@ -44,11 +44,8 @@ pub trait PlaneInfo: Send + Sync {
     /// What fills a placeholder of the layer.
     fn param(&self, name: &str) -> Option<Str>;
 
-    /// What is known of the birth of the plane of this name, if there is one.
+    /// All that deleting the plane of this name needs; `None` once it is gone.
     fn birth(&self, name: &str) -> Option<Birth>;
-
-    /// Called when a plane has been removed and its name means nothing any more.
-    fn forgotten(&self, name: &str);
 }
 
 /// Everything reconcilers work with.
@@ -159,6 +156,8 @@ impl Reconcilers {
             };
             let retry = match result {
                 Ok(Progress::Done | Progress::Waiting) => None,
+                // Whoever owns the plane now looks through it anew.
+                Err(error) if error.is_moved() => None,
                 Err(error) => {
                     tracing::warn!(plane = tenant.plane.id(), ?item, %error, "a reconciler failed");
                     Some(pause)

@@ -65,6 +65,7 @@ impl Planes {
                 PeerReply::Load {
                     owned: stats.owned,
                     awake: stats.awake,
+                    hand_offs: stats.hand_offs_done,
                 }
             }
         }

@@ -24,9 +24,11 @@
 
 mod birth;
 mod custody;
+pub mod directory;
 mod driver;
 mod guard;
 mod handler;
+mod inspect;
 mod layers;
 mod let_go;
 mod life;
@@ -51,6 +53,7 @@ mod translate;
 mod tests;
 
 pub use birth::{Birth, DirectoryKey};
+pub use inspect::{FenceSeen, InspectError};
 pub use layers::Layers;
 pub use measures::PlanesStats;
 pub use member_record::{MEMBERS_NAMESPACE, members_prefix};

@@ -134,6 +134,8 @@ pub enum PeerReply {
         owned: usize,
         /// Planes in memory.
         awake: usize,
+        /// Hand-offs done in this process's life.
+        hand_offs: u64,
     },
 }
 

@@ -6,10 +6,12 @@
 //! Invariant: nothing here knows what the objects mean.
 
 use bytes::Bytes;
+use polyplane_storage::Revision;
 
 use crate::entry::NewObject;
 use crate::key::{Key, Prefix};
 use crate::record::{self, KeySpace, Record, RecordError, encode_foreign};
+use crate::version::{Base, Version};
 
 /// Where a plane has one object in the store.
 #[must_use]
@@ -40,6 +42,27 @@ pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
         Record::Tombstone { .. } | Record::Head { .. } | Record::Marker => {
             Err(RecordError::Damaged)
         }
+    }
+}
+
+/// Reads an object of a plane without the plane, and the version of its first put. `modified` is
+/// the revision of the value. `None` where a deleted object of the layer stands.
+///
+/// # Errors
+/// It is no record of an object, damaged, or of a newer program.
+pub fn read(
+    base: Base,
+    modified: Revision,
+    value: &Bytes,
+) -> Result<Option<(NewObject, Version)>, RecordError> {
+    match record::decode(value)? {
+        Record::Object { place, object } => {
+            let version = Version::new(base, modified, place.index);
+            Ok(Some((object, place.versions(version).created)))
+        }
+        Record::Foreign(object) => Ok(Some((object, Version::new(base, modified, 0)))),
+        Record::Tombstone { .. } => Ok(None),
+        Record::Head { .. } | Record::Marker => Err(RecordError::Damaged),
     }
 }
 

@@ -1,30 +1,30 @@
 //! What stands behind the server: planes found by name, woken when somebody proven asks, and
 //! answered by the registry.
 
-use crate::directory::{Located, Missing, World};
+use crate::measure;
+use crate::report;
+use crate::world::{Asked, Located, Missing, World};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
     Authenticator, Authorizer, ClientCa, Masters, PublicRules, StaticToken, StaticTokens,
     UnionAuthorizer, UserInfo, Verdict,
 };
-use polyplane_batteries::control_plane::{GROUP, RESOURCE};
 use polyplane_controllers::Reconcilers;
-use polyplane_plane::{Plane, Prefix};
+use polyplane_ownership::{self as ownership, Member, WakeError};
 use polyplane_registry::{Answer, KindTable, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, Kind, LocateError, Pki, Place,
+    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Pki, Place,
     PlaneApi, PlaneRecord, PlaneReference,
 };
 use polyplane_storage::Health;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The planes of one process, as the server sees them.
-pub struct Planes {
+/// The planes of one replica, as the server sees them.
+pub struct Front {
     shared: Arc<Shared>,
 }
 
-/// What all planes of the process have in common.
+/// What all planes of the replica have in common.
 pub struct Shared {
     /// Where planes are found.
     pub world: Arc<World>,
@@ -45,7 +45,7 @@ pub fn authorizer() -> Arc<dyn Authorizer> {
     ]))
 }
 
-impl Planes {
+impl Front {
     /// Puts the parts together.
     ///
     /// # Errors
@@ -70,30 +70,48 @@ impl Planes {
             shared: Arc::new(shared),
         })
     }
+
+    /// What all planes have in common.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
 }
 
-impl Backend for Planes {
+impl Backend for Front {
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>> {
-        let found = match plane {
-            PlaneReference::Root => Ok(Target::Root),
-            PlaneReference::Named(name) => self.shared.world.named(name).map(Target::Plane),
-            PlaneReference::Id("root") => Ok(Target::Root),
-            PlaneReference::Id(id) => self.shared.world.by_id(id).map(Target::Plane),
-        };
         let shared = Arc::clone(&self.shared);
-        Verdict::now(match found {
-            Ok(target) => Ok(Arc::new(Record { shared, target }) as Arc<dyn PlaneRecord>),
-            Err(Missing::NotFound) => Err(LocateError::NotFound),
-            Err(Missing::Deleting) => Err(LocateError::Deleting),
-        })
+        let asked = match plane {
+            PlaneReference::Root | PlaneReference::Id("root") => {
+                let root = shared.world.root().cloned();
+                return Verdict::now(record(shared, root.ok_or(LocateError::Unavailable)));
+            }
+            PlaneReference::Named(name) => Asked::Name(name.into()),
+            PlaneReference::Id(id) => Asked::Id(id.into()),
+        };
+        match shared.world.find(&asked) {
+            Err(Missing::NotFound) => Verdict::later(async move {
+                let found = shared.world.seek(&asked).await;
+                record(shared, found.map_err(Into::into))
+            }),
+            found => Verdict::now(record(shared, found.map_err(Into::into))),
+        }
+    }
+
+    fn view(&self) -> u64 {
+        self.shared.world.planes.ring().view().number().get()
+    }
+
+    fn report<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+        report::of(&self.shared.world, path)
     }
 
     fn checks(&self) -> Vec<HealthCheck> {
         let store = Arc::clone(self.shared.world.planes.store());
         let world = Arc::clone(&self.shared.world);
+        let directory = Arc::clone(&world.directory);
         vec![
             HealthCheck {
                 name: "etcd",
@@ -104,135 +122,66 @@ impl Backend for Planes {
                 }),
             },
             HealthCheck {
-                name: "root-plane",
+                name: "ring",
                 scope: CheckScope::Ready,
-                check: Arc::new(move || match world.root.get() {
+                check: Arc::new(move || match world.planes.ring().holder() {
                     Some(_) => Ok(()),
-                    None => Err("the root plane is not loaded yet".to_owned()),
+                    None => Err("this replica is not a member of the ring".to_owned()),
+                }),
+            },
+            HealthCheck {
+                name: "directory",
+                scope: CheckScope::Ready,
+                check: Arc::new(move || match directory.failure() {
+                    None => Ok(()),
+                    Some(why) => Err(why),
                 }),
             },
         ]
     }
 
     fn measure(&self, out: &mut Exposition) {
-        let world = &self.shared.world;
-        let awake = world.planes.all_awake();
-        out.family(
-            "polyplane_planes_awake",
-            Kind::Gauge,
-            "Control planes whose state is in memory.",
-        );
-        out.sample("polyplane_planes_awake", &[], awake.len());
-        if let Some(root) = world.root.get() {
-            let planes = root
-                .plane
-                .snapshot()
-                .count(&Prefix::resource(GROUP, RESOURCE));
-            out.family(
-                "polyplane_planes",
-                Kind::Gauge,
-                "Control planes, the root aside.",
-            );
-            out.sample("polyplane_planes", &[], planes);
-        }
-        let status = world.planes.store().status();
-        out.family(
-            "polyplane_store_used_bytes",
-            Kind::Gauge,
-            "Bytes the store holds on disk, or in memory if it has none.",
-        );
-        out.sample("polyplane_store_used_bytes", &[], status.used_bytes);
-        let writable = i32::from(status.health == Health::Ok);
-        out.family(
-            "polyplane_store_writable",
-            Kind::Gauge,
-            "1 if the store takes writes, else 0.",
-        );
-        out.sample("polyplane_store_writable", &[], writable);
-        measure_planes(&awake, out);
+        measure::expose(&self.shared.world, out);
     }
 }
 
-/// Figures over all awake planes together: none has series of its own.
-fn measure_planes(awake: &[Arc<Plane>], out: &mut Exposition) {
-    let mut objects: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut watchers, mut log_bytes, mut queued) = (0, 0, 0);
-    for plane in awake {
-        let stats = plane.stats();
-        watchers += stats.watchers;
-        log_bytes += stats.log_bytes;
-        queued += stats.queued;
-        let cut = plane.snapshot();
-        for prefix in cut.resources() {
-            *objects.entry(resource_of(prefix)).or_default() += cut.count(prefix);
+impl From<Missing> for LocateError {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::NotFound => Self::NotFound,
+            Missing::Deleting => Self::Deleting,
         }
     }
-    for (name, help, value) in [
-        ("polyplane_watchers", "Open watches.", watchers),
-        (
-            "polyplane_log_bytes",
-            "Bytes of the logs that watches read.",
-            log_bytes,
-        ),
-        (
-            "polyplane_writes_queued",
-            "Writes that wait for a transaction.",
-            queued,
-        ),
-    ] {
-        out.family(name, Kind::Gauge, help);
-        out.sample(name, &[], value);
-    }
-    let name = "apiserver_resource_objects";
-    out.family(
-        name,
-        Kind::Gauge,
-        "Objects of awake control planes, by resource.",
-    );
-    for (resource, count) in &objects {
-        out.sample(name, &[("resource", resource)], count);
-    }
-}
-
-/// `deployments.apps`, as the metric names a resource.
-fn resource_of(prefix: &Prefix) -> String {
-    let text = String::from_utf8_lossy(prefix.as_bytes());
-    let mut parts = text.trim_end_matches('/').splitn(2, '/');
-    match (parts.next(), parts.next()) {
-        (Some(""), Some(resource)) => resource.to_owned(),
-        (Some(group), Some(resource)) => format!("{resource}.{group}"),
-        _ => text.into_owned(),
-    }
-}
-
-enum Target {
-    Root,
-    Plane(Arc<Located>),
 }
 
 /// A plane that was found.
 struct Record {
     shared: Arc<Shared>,
-    target: Target,
+    located: Arc<Located>,
+}
+
+fn record(
+    shared: Arc<Shared>,
+    found: Result<Arc<Located>, LocateError>,
+) -> Result<Arc<dyn PlaneRecord>, LocateError> {
+    found.map(|located| Arc::new(Record { shared, located }) as Arc<dyn PlaneRecord>)
+}
+
+/// A member as the server calls it.
+fn peer(member: &Member) -> Peer {
+    Peer {
+        replica: member.id.as_str().to_owned(),
+        address: member.address.to_string(),
+    }
 }
 
 impl PlaneRecord for Record {
-    fn name(&self) -> &str {
-        match &self.target {
-            Target::Root => "root",
-            Target::Plane(located) => &located.name,
-        }
-    }
-
     fn id(&self) -> &str {
-        match &self.target {
-            Target::Root => "root",
-            Target::Plane(located) => located.id(),
-        }
+        &self.located.birth.id
     }
 
-    fn place(&self) -> Place {
-        Place::Here
+    fn name(&self) -> &str {
+        &self.located.name
     }
 
     fn client_ca(&self) -> &ClientCa {
@@ -243,40 +192,46 @@ impl PlaneRecord for Record {
         &self.shared.tokens
     }
 
+    fn place(&self) -> Place {
+        match self.shared.world.planes.place(&self.located.birth) {
+            ownership::Place::Here => Place::Here,
+            ownership::Place::There(member) => Place::There(peer(&member)),
+            ownership::Place::Nobody => Place::Nobody,
+        }
+    }
+
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
-        let located = match &self.target {
-            Target::Root => {
-                let root = self.shared.world.root.get().cloned();
-                let api = root.map(|tenant| Api {
-                    shared: Arc::clone(&self.shared),
-                    tenant,
-                });
-                return Verdict::now(match api {
-                    Some(api) => Ok(Arc::new(api) as Arc<dyn PlaneApi>),
-                    None => Err(LocateError::Unavailable),
-                });
-            }
-            Target::Plane(located) => located,
-        };
-        if let Some(api) = located.awake(&self.shared.world) {
+        if let Some(api) = self.located.awake(&self.shared.world) {
             return Verdict::now(Ok(api as Arc<dyn PlaneApi>));
         }
         Verdict::later(async move {
-            let shared = Arc::clone(&self.shared);
-            let woken = located.wake(&self.shared.world, |tenant| {
-                shared.reconcilers.woke(&tenant);
-                Api { shared, tenant }
-            });
-            match woken.await {
-                Ok(api) => Ok(api as Arc<dyn PlaneApi>),
-                Err(polyplane_ownership::WakeError::Deleted) => Err(LocateError::Deleting),
-                Err(error) => {
-                    let error = anyhow::Error::from(error);
-                    tracing::error!(plane = %located.name, "cannot wake: {error:#}");
-                    Err(LocateError::Unavailable)
-                }
-            }
+            let woken = self.shared.wake(&self.located).await;
+            woken.map(|api| api as Arc<dyn PlaneApi>)
         })
+    }
+}
+
+impl Shared {
+    /// Wakes a plane and tells the reconcilers.
+    ///
+    /// # Errors
+    /// Why it cannot be served here.
+    pub async fn wake(self: &Arc<Self>, located: &Located) -> Result<Arc<Api>, LocateError> {
+        let shared = Arc::clone(self);
+        let woken = located.wake(&self.world, |tenant| {
+            shared.reconcilers.woke(&tenant);
+            Api { shared, tenant }
+        });
+        match woken.await {
+            Ok(api) => Ok(api),
+            Err(WakeError::Deleted) => Err(LocateError::Deleting),
+            Err(WakeError::Moved(member)) => Err(LocateError::Moved(member.as_deref().map(peer))),
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                tracing::error!(plane = %located.name, "cannot wake: {error:#}");
+                Err(LocateError::Unavailable)
+            }
+        }
     }
 }
 

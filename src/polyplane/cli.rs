@@ -17,6 +17,12 @@ pub struct Cli {
 pub enum Command {
     /// Runs a server on an embedded store, in the foreground, until Ctrl-C.
     Up(UpOptions),
+    /// Runs one replica of a ring on etcd, in the foreground, until SIGTERM.
+    Serve(ServeOptions),
+    /// Makes a replica give its control planes to the others, and waits until it has.
+    Drain(DrainOptions),
+    /// Fills a folder with the keys and certificates of a ring.
+    Certs(CertsOptions),
     /// Manages control planes of a running server (the same as `kubectl plane`).
     Plane(PluginCommand),
 }
@@ -47,6 +53,197 @@ pub struct UpOptions {
     /// Seconds after which a control plane that nobody uses goes to sleep.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub sleep_after: u64,
+    /// Replicas in this one process, to try the ring: the first listens on --listen, the others on
+    /// the ports that follow it.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub replicas: u16,
+}
+
+/// Options of `serve`. Each can be given in the environment instead, as `POLYPLANE_` and its name.
+#[derive(Debug, Args)]
+pub struct ServeOptions {
+    /// Options of the store.
+    #[command(flatten)]
+    pub store: StoreOptions,
+    /// Address to listen on for clients.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:6443",
+        env = "POLYPLANE_LISTEN"
+    )]
+    pub listen: String,
+    /// Address to listen on for the other replicas.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:7443",
+        env = "POLYPLANE_PEER_LISTEN"
+    )]
+    pub peer_listen: String,
+    /// Host and port under which the other replicas reach this one.
+    #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ADVERTISE")]
+    pub advertise: String,
+    /// Host and port under which clients reach the ring; kubeconfigs name it. The address this
+    /// replica listens on if absent.
+    #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ENDPOINT")]
+    pub endpoint: Option<String>,
+    /// Further host name or address in the serving certificate.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        env = "POLYPLANE_HOST_NAME"
+    )]
+    pub host_name: Vec<String>,
+    /// Name of this replica in the ring; no two that run at once may share it.
+    #[arg(long, value_name = "NAME", env = "POLYPLANE_REPLICA_ID")]
+    pub replica_id: String,
+    /// Zone this replica runs in; standbys are chosen in other zones.
+    #[arg(long, value_name = "ZONE", env = "POLYPLANE_ZONE")]
+    pub zone: Option<String>,
+    /// Share of the control planes, in relation to the other replicas'.
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, env = "POLYPLANE_WEIGHT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub weight: u16,
+    /// Folder with keys and certificates; what is missing is made if it may be written.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "certs",
+        env = "POLYPLANE_CERTS"
+    )]
+    pub certs: PathBuf,
+    /// Seconds after which the ring takes a silent replica for dead.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub member_ttl: u64,
+    /// Seconds that a stop may take: control planes are handed over, then requests in flight end.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 25,
+        env = "POLYPLANE_GRACE"
+    )]
+    pub grace: u64,
+    /// Seconds that a stopping replica serves on at least, so that load balancers notice that it is
+    /// not ready any more.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 3,
+        env = "POLYPLANE_DRAIN_NOTICE"
+    )]
+    pub drain_notice: u64,
+    /// Seconds after which a control plane that nobody uses goes to sleep.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 300,
+        env = "POLYPLANE_SLEEP_AFTER"
+    )]
+    pub sleep_after: u64,
+    /// What is logged: off, error, warn, info, debug, trace, or directives such as
+    /// `polyplane_ownership=debug`.
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        default_value = "info",
+        env = "POLYPLANE_LOG"
+    )]
+    pub log: String,
+}
+
+/// Where the shared store is and how to reach it.
+#[derive(Debug, Args)]
+pub struct StoreOptions {
+    /// The store: etcd://HOST:PORT,HOST:PORT or, over TLS, etcds://HOST:PORT.
+    #[arg(long, value_name = "URL", env = "POLYPLANE_STORE")]
+    pub store: String,
+    /// Certificates that sign etcd's, PEM; the store must be etcds://.
+    #[arg(long, value_name = "FILE", env = "POLYPLANE_STORE_CA")]
+    pub store_ca: Option<PathBuf>,
+    /// Client certificate for etcd, PEM.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POLYPLANE_STORE_CERT",
+        requires = "store_key"
+    )]
+    pub store_cert: Option<PathBuf>,
+    /// Key of that certificate, PEM.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POLYPLANE_STORE_KEY",
+        requires = "store_cert"
+    )]
+    pub store_key: Option<PathBuf>,
+    /// User for etcd.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "POLYPLANE_STORE_USER",
+        requires = "store_password_file"
+    )]
+    pub store_user: Option<String>,
+    /// File with the user's password.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POLYPLANE_STORE_PASSWORD_FILE",
+        requires = "store_user"
+    )]
+    pub store_password_file: Option<PathBuf>,
+    /// What every key in etcd begins with; two rings on one etcd need two.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "/polyplane/",
+        env = "POLYPLANE_STORE_PREFIX"
+    )]
+    pub store_prefix: String,
+}
+
+/// Options of `drain`.
+#[derive(Debug, Args)]
+pub struct DrainOptions {
+    /// Folder with the keys and certificates of the replica.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "certs",
+        env = "POLYPLANE_CERTS"
+    )]
+    pub certs: PathBuf,
+    /// The replica.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443")]
+    pub server: String,
+    /// Seconds to wait for it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 25)]
+    pub timeout: u64,
+}
+
+/// Options of `certs`.
+#[derive(Debug, Args)]
+pub struct CertsOptions {
+    /// The folder.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "certs",
+        env = "POLYPLANE_CERTS"
+    )]
+    pub certs: PathBuf,
+    /// Host and port under which clients reach the ring, for the kubeconfig in the folder.
+    #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ENDPOINT")]
+    pub endpoint: Option<String>,
+    /// Further host name or address in the serving certificate.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        env = "POLYPLANE_HOST_NAME"
+    )]
+    pub host_name: Vec<String>,
 }
 
 /// Where data is kept.
@@ -107,6 +304,13 @@ pub enum PluginAction {
     },
     /// Makes a control plane the current context of the kubeconfig.
     Use {
+        /// Its name, or `root`.
+        name: String,
+    },
+    /// Shows the replicas of the ring and what each of them owns.
+    Ring,
+    /// Shows which replica owns a control plane.
+    Locate {
         /// Its name, or `root`.
         name: String,
     },

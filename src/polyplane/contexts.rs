@@ -1,36 +1,17 @@
 //! The kubeconfig that `up` keeps beside its data: a context for the root and one for each plane.
 
-use crate::directory::World;
-use polyplane_plane::ObjectRef;
-use polyplane_registry::delete::Removal;
-use polyplane_registry::{Observer, Resource, Tenant};
+use crate::world::World;
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{Identity, Pki};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// Planes that get a context; the rest is reached with `kubectl plane kubeconfig`.
 const CONTEXTS_MAX: usize = 200;
 /// Between two writings, so that many new planes cost one.
 const REST: Duration = Duration::from_millis(100);
-
-/// Says that planes came or went.
-#[derive(Default)]
-pub struct Changed(pub Notify);
-
-/// Hears of planes that come and go.
-pub struct PlaneObserver(pub Arc<Changed>);
-
-impl Observer for PlaneObserver {
-    fn written(&self, _tenant: &Tenant, row: &Resource, _object: &ObjectRef, _removal: Removal) {
-        if row.group == polyplane_batteries::control_plane::GROUP {
-            self.0.0.notify_one();
-        }
-    }
-}
 
 /// Writes the kubeconfig whenever planes came or went.
 pub struct Contexts {
@@ -78,13 +59,16 @@ impl Contexts {
     }
 
     /// Keeps the file up to date until it is told to stop.
-    pub async fn run(self, changed: Arc<Changed>, stop: CancellationToken) {
+    pub async fn run(self, stop: CancellationToken) {
+        let mut changes = self.world.directory.changes();
         loop {
             tokio::select! {
                 // A stopping server writes nothing more.
                 biased;
                 () = stop.cancelled() => return,
-                () = changed.0.notified() => {}
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                }
             }
             if let Err(error) = self.write() {
                 tracing::warn!("the kubeconfig is out of date: {error:#}");

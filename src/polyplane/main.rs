@@ -1,4 +1,5 @@
-//! The `polyplane` binary: a server on an embedded store, and the kubectl plugin.
+//! The `polyplane` binary: a server on an embedded store, a replica of a ring on a shared one, and
+//! the kubectl plugin.
 //!
 //! Called as `kubectl-plane` (a link to the same file on PATH) it is the plugin behind
 //! `kubectl plane`; `polyplane plane` is the same.
@@ -6,10 +7,17 @@
 mod backend;
 mod cli;
 mod contexts;
-mod directory;
+mod drain;
 mod link;
+mod measure;
 mod plugin;
+mod process;
+mod replica;
+mod report;
+mod serve;
+mod store;
 mod up;
+mod world;
 
 use clap::Parser;
 use std::io::Write;
@@ -29,6 +37,9 @@ fn main() -> ExitCode {
     } else {
         match cli::Cli::parse().command {
             cli::Command::Up(options) => up::run(options),
+            cli::Command::Serve(options) => serve::run(options),
+            cli::Command::Drain(options) => drain::run(options),
+            cli::Command::Certs(options) => serve::certs(&options),
             cli::Command::Plane(command) => plugin::run(command),
         }
     };

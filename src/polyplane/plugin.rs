@@ -3,8 +3,9 @@
 //! Talks to the root plane of the server that the kubeconfig names, with the credentials found
 //! there. Progress goes to standard error, results to standard output.
 
-mod client;
-mod config;
+pub mod client;
+pub mod config;
+mod ring;
 
 use crate::cli::{PluginAction, PluginCommand};
 use anyhow::{Context, bail};
@@ -26,16 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub fn run(command: PluginCommand) -> anyhow::Result<()> {
     let mut config = Kubeconfig::load(command.kubeconfig.as_deref())?;
     let target = config.target(command.context.as_deref())?;
-    if rustls::crypto::aws_lc_rs::default_provider()
-        .install_default()
-        .is_err()
-    {
-        bail!("another TLS provider is installed already");
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    crate::process::once(async {
         let client = Client::new(&target)?;
         match command.action {
             PluginAction::Create {
@@ -58,6 +50,8 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
                 println!("now using control plane {name:?} ({})", file.display());
                 Ok(())
             }
+            PluginAction::Ring => ring::show(&client).await,
+            PluginAction::Locate { name } => ring::locate(&client, &name).await,
             PluginAction::Delete { name, yes, timeout } => {
                 delete(&client, &name, yes, Duration::from_secs(timeout)).await
             }
@@ -66,16 +60,19 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
 }
 
 fn path_of(name: &str) -> String {
+    format!("{PLANES}/{}", path_segment(name))
+}
+
+fn path_segment(name: &str) -> String {
     let safe = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     // What cannot be a name cannot be a path either; the server refuses it in its own words.
-    let name = if safe {
+    if safe {
         name.to_owned()
     } else {
         name.bytes().map(|byte| format!("%{byte:02X}")).collect()
-    };
-    format!("{PLANES}/{name}")
+    }
 }
 
 async fn create(
@@ -136,14 +133,20 @@ async fn list(client: &Client) -> anyhow::Result<()> {
         return Ok(());
     }
     let rows: Vec<[String; 5]> = planes.iter().map(row).collect();
-    let headings = ["NAME", "READY", "OBJECTS", "AGE", "ID"].map(str::to_owned);
-    let mut widths = [0; 5];
-    for row in std::iter::once(&headings).chain(&rows) {
+    table(["NAME", "READY", "OBJECTS", "AGE", "ID"], &rows);
+    Ok(())
+}
+
+/// Prints rows under headings, in columns.
+fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; COLUMNS]]) {
+    let headings = headings.map(str::to_owned);
+    let mut widths = [0; COLUMNS];
+    for row in std::iter::once(&headings).chain(rows) {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.len());
         }
     }
-    for row in std::iter::once(&headings).chain(&rows) {
+    for row in std::iter::once(&headings).chain(rows) {
         let cells: Vec<String> = row
             .iter()
             .zip(widths)
@@ -151,7 +154,6 @@ async fn list(client: &Client) -> anyhow::Result<()> {
             .collect();
         println!("{}", cells.join("   ").trim_end());
     }
-    Ok(())
 }
 
 fn row(plane: &Value) -> [String; 5] {

@@ -74,6 +74,12 @@ pub trait Backend: Send + Sync {
         0
     }
 
+    /// What a path below `/polyplane/` shows, as JSON; `None` if there is no such path. Only
+    /// masters are shown it.
+    fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+        None
+    }
+
     /// The checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are shown.
     fn checks(&self) -> Vec<HealthCheck> {
         Vec::new()

@@ -14,11 +14,14 @@ use crate::backend::{BoxFuture, Place, PlaneRecord};
 use crate::health::Endpoint;
 use crate::paths;
 use crate::pipeline::{Located, Pipeline};
-use crate::respond::{Refusal, Reply, text};
+use crate::respond::{Refusal, Reply, raw_json, text};
 use crate::route::PlaneReference;
 
 /// Where a replica is asked to hand its planes over.
 pub(crate) const DRAIN_PATH: &str = "/drain";
+
+/// Below it the replica tells of the ring.
+pub(crate) const REPORTS: &str = "/polyplane/";
 
 /// Hands over everything this replica holds; ends when that is done, or with why it is not. Called
 /// at most once.
@@ -55,7 +58,8 @@ impl Pipeline<'_> {
         let is_local = matches!(
             self.path,
             "/metrics" | "/version" | "/version/" | DRAIN_PATH
-        ) || Endpoint::of(self.path).is_some();
+        ) || Endpoint::of(self.path).is_some()
+            || self.path.starts_with(REPORTS);
         is_local && self.is_direct() && record.place() != Place::Here
     }
 
@@ -74,6 +78,9 @@ impl Pipeline<'_> {
         }
         if self.path == DRAIN_PATH {
             return self.drain(user).await;
+        }
+        if self.path.starts_with(REPORTS) {
+            return self.report(user).await;
         }
         if self.path == "/metrics" && !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));
@@ -96,6 +103,20 @@ impl Pipeline<'_> {
         match drain.wait().await {
             Ok(()) => Ok(text(StatusCode::OK, "drained\n")),
             Err(why) => Err(ApiError::internal(why).into()),
+        }
+    }
+
+    /// What the layers behind the server tell of themselves.
+    pub(crate) async fn report(&self, user: &UserInfo) -> Result<Reply, Refusal> {
+        if !user.in_group(SYSTEM_MASTERS) {
+            return Err(self.for_masters_only(user));
+        }
+        if self.parts.method != Method::GET {
+            return Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into());
+        }
+        match self.shared.backend.report(self.path) {
+            Some(report) => Ok(raw_json(StatusCode::OK, &report.await?)),
+            None => Err(Refusal::no_such_path()),
         }
     }
 

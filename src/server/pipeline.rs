@@ -27,7 +27,7 @@ use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
 use crate::limits::{BodyError, Seat, parse_go_duration, read_body};
-use crate::local::DRAIN_PATH;
+use crate::local::{DRAIN_PATH, REPORTS};
 use crate::metrics::Labels;
 use crate::observe::{OpenWatch, labels_of};
 use crate::paths;
@@ -300,6 +300,11 @@ impl Pipeline<'_> {
         match self.info {
             RequestInfo::Path(path) if plane == PlaneReference::Root && *path == DRAIN_PATH => {
                 self.drain(&authorized.into_user()).await
+            }
+            RequestInfo::Path(path)
+                if plane == PlaneReference::Root && path.starts_with(REPORTS) =>
+            {
+                self.report(&authorized.into_user()).await
             }
             RequestInfo::Path(_) => paths::serve(&self.path_request(plane), &awake.kinds()),
             RequestInfo::Resource(info) => {

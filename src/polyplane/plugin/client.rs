@@ -43,6 +43,21 @@ pub enum Refusal {
     },
 }
 
+/// What a server answered.
+pub struct Answer {
+    /// HTTP status.
+    pub code: u16,
+    /// The body.
+    pub bytes: Bytes,
+}
+
+impl Answer {
+    /// The body as text, without blanks around it.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).trim().to_owned()
+    }
+}
+
 /// Talks to one server as one user.
 pub struct Client {
     server: String,
@@ -101,6 +116,36 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Refusal> {
+        let answer = self.ask(method, path, body, PATIENCE).await?;
+        let code = answer.code;
+        let parsed = json::parse(&answer.bytes, &json::Limits::default());
+        match parsed.map(|parsed| parsed.value) {
+            Ok(object) if code < 300 => Ok(object),
+            Ok(status) if !status.str_at(&["message"]).is_empty() => Err(Refusal::Status {
+                code,
+                message: status.str_at(&["message"]).to_owned(),
+            }),
+            _ => {
+                let hint = "is this a Polyplane server?";
+                Err(Refusal::Status {
+                    code,
+                    message: format!("the server answered {code}: {}; {hint}", answer.text()),
+                })
+            }
+        }
+    }
+
+    /// Sends one request and reads its answer, whatever it is.
+    ///
+    /// # Errors
+    /// If there is none in time.
+    pub async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        patience: Duration,
+    ) -> Result<Answer, Refusal> {
         let unreachable = |reason: String| Refusal::Unreachable {
             server: self.server.clone(),
             reason,
@@ -124,9 +169,9 @@ impl Client {
         let request = request
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| unreachable(error.to_string()))?;
-        let answer = tokio::time::timeout(PATIENCE, self.http.request(request)).await;
+        let answer = tokio::time::timeout(patience, self.http.request(request)).await;
         let answer =
-            answer.map_err(|_| unreachable(format!("no answer in {} s", PATIENCE.as_secs())))?;
+            answer.map_err(|_| unreachable(format!("no answer in {} s", patience.as_secs())))?;
         let answer = answer.map_err(|error| unreachable(chain(&error)))?;
         let code = answer.status().as_u16();
         let bytes = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
@@ -135,21 +180,6 @@ impl Client {
         let bytes = bytes
             .map_err(|error| unreachable(error.to_string()))?
             .to_bytes();
-        let parsed = json::parse(&bytes, &json::Limits::default()).map(|parsed| parsed.value);
-        match parsed {
-            Ok(object) if code < 300 => Ok(object),
-            Ok(status) if !status.str_at(&["message"]).is_empty() => Err(Refusal::Status {
-                code,
-                message: status.str_at(&["message"]).to_owned(),
-            }),
-            _ => {
-                let text = String::from_utf8_lossy(&bytes);
-                let hint = "is this a Polyplane server?";
-                Err(Refusal::Status {
-                    code,
-                    message: format!("the server answered {code}: {}; {hint}", text.trim()),
-                })
-            }
-        }
+        Ok(Answer { code, bytes })
     }
 }

@@ -29,6 +29,21 @@ pub struct Target {
     user: Value,
 }
 
+impl Target {
+    /// A server that is known without a kubeconfig.
+    pub fn of_server(server: String, ca: Vec<u8>, token: String) -> Self {
+        Self {
+            server,
+            ca,
+            identity: None,
+            token: Some(token),
+            cluster: Value::Null,
+            user_name: String::new(),
+            user: Value::Null,
+        }
+    }
+}
+
 impl Kubeconfig {
     /// Loads `file`, or what $KUBECONFIG names, or `~/.kube/config`.
     ///

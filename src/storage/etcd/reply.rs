@@ -55,11 +55,8 @@ pub(super) enum Fault {
     Unavailable(String),
 }
 
-/// Makes a fault of its text.
-type Make = fn(String) -> Fault;
-
 /// etcd's texts, without the prefix that some versions leave out.
-const TEXTS: [(&str, Make); 18] = [
+const TEXTS: [(&str, fn(String) -> Fault); 18] = [
     ("too many operations in txn request", Fault::TooManyOps),
     ("request is too large", Fault::TooLarge),
     ("duplicate key given in txn request", Fault::Malformed),

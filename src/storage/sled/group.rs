@@ -56,9 +56,6 @@ impl Garbage {
     }
 }
 
-/// What a key holds: its value, and the lease it hangs on.
-type Held = (Bytes, Option<LeaseId>);
-
 /// See the module.
 pub(super) struct Group {
     batch: sled::Batch,
@@ -74,7 +71,7 @@ pub(super) struct Group {
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
     /// Values put by this group, which the tree does not have yet, with their leases: for watchers
     /// that want them as previous ones and for refusals.
-    values: HashMap<Bytes, Held>,
+    values: HashMap<Bytes, (Bytes, Option<LeaseId>)>,
     pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
     pub(super) ended: Vec<LeaseId>,
     pub(super) answers: Vec<(Job, Result<Committed, CommitError>)>,
@@ -160,7 +157,7 @@ struct Prepared {
     garbage: Vec<Garbage>,
     checksums: Vec<u64>,
     events: Vec<StoreEvent>,
-    values: Vec<(Bytes, Option<Held>)>,
+    values: Vec<(Bytes, Option<(Bytes, Option<LeaseId>)>)>,
     attached: Vec<(Bytes, Option<LeaseId>)>,
 }
 

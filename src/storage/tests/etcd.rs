@@ -184,57 +184,6 @@ async fn cluster_with_a_member_lost_commits_and_watches_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_quota_rejects_puts_and_lets_them_go_when_it_is_free() {
-    let cluster = Cluster::start(1, "http", &["--quota-backend-bytes=2097152"]);
-    let store = cluster.connect().await;
-    done(&store, vec![put("k", "before")]).await;
-    let mut rejected = 0;
-    for number in 0..64 {
-        let large = Bytes::from(vec![b'x'; 100_000]);
-        let key = format!("large/{number}");
-        match store.commit(txn(vec![put(key.clone(), large)])).await {
-            Ok(_) => assert_eq!(rejected, 0, "full is full"),
-            Err(CommitError::Rejected(Rejection::NoSpace(_))) => {
-                rejected += 1;
-                assert_eq!(value(&store, &key).await, None, "rejected is final");
-            }
-            // The transaction that crosses the quota is done and answered like one that is not.
-            Err(CommitError::Unknown(why)) => println!("unknown: {why}"),
-            Err(error) => panic!("{error:?}"),
-        }
-    }
-    assert!(rejected > 10, "{rejected}");
-    assert!(matches!(store.health(), Health::ReadOnly { .. }));
-    assert_eq!(
-        value(&store, "k").await,
-        Some("before".into()),
-        "reads go on"
-    );
-    let ops = (0..64).map(|n| Op::Delete {
-        key: format!("large/{n}").into(),
-    });
-    done(&store, ops.collect()).await;
-    // What is below the floor goes, and the floor's own values stay: the floor is beyond the
-    // deletions.
-    let beyond = done(&store, vec![Op::Delete { key: "k".into() }]).await;
-    store.compact(beyond).await.expect("compacted");
-    // Compaction goes on behind its answer; until it is done there is nothing to give back, and the
-    // next put raises the alarm again.
-    eventually("the store takes puts again", async || {
-        cluster.ctl(&["defrag"]);
-        cluster.ctl(&["alarm", "disarm"]);
-        let deadline = Instant::now() + Duration::from_secs(3);
-        while store.health() != Health::Ok && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        store.commit(txn(vec![put("k", "after")])).await.is_ok()
-    })
-    .await;
-    assert_eq!(store.health(), Health::Ok);
-    assert_eq!(value(&store, "k").await, Some("after".into()));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_below_anothers_compaction_is_refused_with_the_floor() {
     let cluster = Cluster::one();
     let store = cluster.connect().await;

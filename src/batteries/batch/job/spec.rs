@@ -132,6 +132,12 @@ fn completion(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             return;
         }
     }
+    indexed(spec, path, errors);
+}
+
+/// Checks the counts of a job whose pods have indexes.
+fn indexed(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let number = |field: &str| spec.int_at(&[field]);
     let (completions, parallel, failed) = (
         number("completions"),
         number("parallelism"),

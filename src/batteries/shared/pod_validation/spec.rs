@@ -62,9 +62,28 @@ pub fn validate(
     containers::validate_ephemeral(spec, &path.child("ephemeralContainers"), &around, errors);
     resources::validate_of_pod(spec, &claims, &path.child("resources"), options, errors);
     validate_host_network(spec, path, options, errors);
+    validate_placement(spec, path, options, errors);
+    validate_host_aliases(
+        spec.items_at(&["hostAliases"]),
+        &path.child("hostAliases"),
+        errors,
+    );
+    validate_priority(spec, path, options, errors);
+    os::validate(spec, path, errors);
+    validate_group(spec, &path.child("schedulingGroup"), errors);
+    projected::validate_file_variables(spec, path, errors);
+}
+
+/// What is wrong with where and under which rules the pod runs.
+fn validate_placement(
+    spec: &Value,
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) {
     let restart_policies = ["Always", "OnFailure", "Never"];
     one_of(
-        around.restart_policy,
+        spec.str_at(&["restartPolicy"]),
         &restart_policies,
         &path.child("restartPolicy"),
         errors,
@@ -105,15 +124,6 @@ pub fn validate(
     validate_names(spec, path, errors);
     let list = spec.items_at(&["tolerations"]);
     tolerations::validate(list, &path.child("tolerations"), options, errors);
-    validate_host_aliases(
-        spec.items_at(&["hostAliases"]),
-        &path.child("hostAliases"),
-        errors,
-    );
-    validate_priority(spec, path, options, errors);
-    os::validate(spec, path, errors);
-    validate_group(spec, &path.child("schedulingGroup"), errors);
-    projected::validate_file_variables(spec, path, errors);
 }
 
 fn validate_claims(

@@ -56,24 +56,7 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
         &path,
         &mut errors,
     );
-    validate_claim_statuses(
-        status,
-        spec,
-        &path.child("resourceClaimStatuses"),
-        &mut errors,
-    );
-    validate_extended_claim(
-        status,
-        spec,
-        &path.child("extendedResourceClaimStatus"),
-        &mut errors,
-    );
-    validate_node_allocatable(
-        status,
-        spec,
-        &path.child("nodeAllocatableResourceClaimStatuses"),
-        &mut errors,
-    );
+    validate_claims(status, spec, &path, &mut errors);
     validate_pod_ips(status, before, &path.child("podIPs"), &mut errors);
     validate_host_ips(status, before, &path.child("hostIPs"), &mut errors);
     for list in [
@@ -90,6 +73,14 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
     }
     devices::validate(status, spec, &path, &mut errors);
     errors
+}
+
+fn validate_claims(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    validate_claim_statuses(status, spec, &path.child("resourceClaimStatuses"), errors);
+    let extended = path.child("extendedResourceClaimStatus");
+    validate_extended_claim(status, spec, &extended, errors);
+    let allocatable = path.child("nodeAllocatableResourceClaimStatuses");
+    validate_node_allocatable(status, spec, &allocatable, errors);
 }
 
 fn validate_conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
@@ -283,30 +274,7 @@ fn validate_extended_claim(
         let fields = ["containerName", "resourceName", "requestName"];
         let key = fields.map(|field| mapping.str_at(&[field]));
         let [name, resource, request] = key;
-        let lists = ["containers", "initContainers"];
-        let container = lists
-            .iter()
-            .flat_map(|list| spec.items_at(&[list]).iter().rev())
-            .find(|container| container.str_at(&["name"]) == name);
-        match container {
-            Some(container) if container["resources"]["requests"].get(resource).is_none() => {
-                let detail = "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests";
-                errors.push(FieldError::invalid(
-                    &own.child("resourceName"),
-                    resource,
-                    detail,
-                ));
-            }
-            None => {
-                let detail = "must match the name of an entry in spec.initContainers.name or spec.containers.name";
-                errors.push(FieldError::invalid(
-                    &own.child("containerName"),
-                    name,
-                    detail,
-                ));
-            }
-            Some(_) => {}
-        }
+        validate_mapped_request(spec, name, resource, &own, errors);
         complain(
             names::dns1123_label(request),
             &path.child("requestName"),
@@ -330,6 +298,35 @@ fn validate_extended_claim(
             errors,
         );
     }
+}
+
+/// The container must be there and ask for the resource.
+fn validate_mapped_request(
+    spec: &Value,
+    name: &str,
+    resource: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let lists = ["containers", "initContainers"];
+    let container = lists
+        .iter()
+        .flat_map(|list| spec.items_at(&[list]).iter().rev())
+        .find(|container| container.str_at(&["name"]) == name);
+    let (field, bad, detail) = match container {
+        Some(container) if container["resources"]["requests"].get(resource).is_none() => (
+            "resourceName",
+            resource,
+            "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests",
+        ),
+        None => (
+            "containerName",
+            name,
+            "must match the name of an entry in spec.initContainers.name or spec.containers.name",
+        ),
+        Some(_) => return,
+    };
+    errors.push(FieldError::invalid(&path.child(field), bad, detail));
 }
 
 fn validate_node_allocatable(

@@ -1,0 +1,359 @@
+//! The directory: every plane there is, in compact form, on every replica, from a store watch.
+//!
+//! Its rows are the objects of one resource of the root plane, read from the store and not from the
+//! root's owner. It must not know the kind: a [`ReadRow`] says what an object's bytes mean. A name
+//! that is not in it is refused once it has come to the revision of the next member read, without a
+//! store read of its own (FENCING 21).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use polyplane_apimachinery::Str;
+use polyplane_plane::{Base, Flags, NewObject, RecordError, Version, foreign};
+use polyplane_ring::Pin;
+use polyplane_storage::{
+    RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch, WatchEnd, prefix_end,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Between two tries to follow a store that does not answer.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What an object of the directory's resource says of its plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The plane's id.
+    pub id: Str,
+    /// The content hash of the layer it was born with.
+    pub layer: Str,
+    /// When it was born, RFC 3339.
+    pub born_at: Str,
+    /// Where its user wants it.
+    pub pin: Pin,
+}
+
+/// Reads a row out of an object's canonical bytes; `None` if they are no plane's.
+pub type ReadRow = fn(&[u8]) -> Option<Row>;
+
+/// One plane, as the directory knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name; another plane may get it once this one is gone.
+    pub name: Str,
+    /// The plane's id.
+    pub id: Str,
+    /// The content hash of the layer it was born with; the same text for all planes of a layer.
+    pub layer: Arc<str>,
+    /// When it was born, RFC 3339.
+    pub born_at: Str,
+    /// Where its user wants it.
+    pub pin: Pin,
+    /// The version of its object's first put.
+    pub born: Version,
+    /// It is on its way out.
+    pub deleting: bool,
+}
+
+impl Entry {
+    /// The revision of its object's first put: another one is another plane.
+    #[must_use]
+    pub fn created(&self) -> Revision {
+        self.born.revision(Base(0))
+    }
+}
+
+/// Why there is no directory.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The store could not be read.
+    #[error("cannot read the directory of control planes")]
+    Read(#[from] ReadError),
+    /// A record was written by a newer program or is damaged.
+    #[error("cannot read the directory's record {key:?}")]
+    Record {
+        /// Its key.
+        key: String,
+        /// What is wrong with it.
+        #[source]
+        source: RecordError,
+    },
+}
+
+#[derive(Default)]
+struct Rows {
+    by_name: HashMap<Str, Arc<Entry>>,
+    by_id: HashMap<Str, Arc<Entry>>,
+    /// Layers that rows name: a handful.
+    layers: Vec<Arc<str>>,
+}
+
+/// Every plane there is but the root.
+pub struct Directory {
+    store: Arc<dyn Store>,
+    /// The store's prefix of the rows.
+    prefix: Bytes,
+    read: ReadRow,
+    rows: RwLock<Rows>,
+    /// Everything up to this revision is in it.
+    reached: watch::Sender<Revision>,
+    /// Grows with each change.
+    changes: watch::Sender<u64>,
+    failure: Mutex<Option<String>>,
+}
+
+impl Directory {
+    /// Reads the directory and follows it until `stop`. `prefix` is the store's prefix of the rows.
+    ///
+    /// # Errors
+    /// See [`DirectoryError`].
+    pub async fn follow(
+        store: Arc<dyn Store>,
+        prefix: Bytes,
+        read: ReadRow,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, DirectoryError> {
+        let directory = Arc::new(Self {
+            store,
+            prefix,
+            read,
+            rows: RwLock::default(),
+            reached: watch::Sender::new(Revision(0)),
+            changes: watch::Sender::new(0),
+            failure: Mutex::new(None),
+        });
+        let at = directory.load().await?;
+        let following = Arc::clone(&directory);
+        tokio::spawn(async move {
+            tokio::select! {
+                // Nobody asks a stopped directory.
+                biased;
+                () = stop.cancelled() => {}
+                () = following.run(at) => {}
+            }
+        });
+        Ok(directory)
+    }
+
+    /// The plane of this name, from memory.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<Arc<Entry>> {
+        self.rows.read().by_name.get(name).cloned()
+    }
+
+    /// The plane of this id, from memory.
+    #[must_use]
+    pub fn by_id(&self, id: &str) -> Option<Arc<Entry>> {
+        self.rows.read().by_id.get(id).cloned()
+    }
+
+    /// Planes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.read().by_id.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first `most` planes by name.
+    #[must_use]
+    pub fn first(&self, most: usize) -> Vec<Arc<Entry>> {
+        let mut entries: Vec<Arc<Entry>> = self.rows.read().by_name.values().cloned().collect();
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        entries.truncate(most);
+        entries
+    }
+
+    /// All planes, in no order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Entry>> {
+        self.rows.read().by_id.values().cloned().collect()
+    }
+
+    /// Tells each time that planes came, went or changed.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Why it does not follow the store at the moment, if it does not.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    /// Waits until everything up to a revision of the store is in the directory; false if that was
+    /// not before the deadline.
+    ///
+    /// # Cancel safety
+    /// Dropping it is harmless.
+    pub async fn reach(&self, revision: Revision, deadline: Instant) -> bool {
+        let mut reached = self.reached.subscribe();
+        if *reached.borrow() >= revision {
+            return true;
+        }
+        if let Err(error) = self.store.request_progress().await {
+            tracing::debug!(%error, "the store was not asked for its progress");
+        }
+        let reached = reached.wait_for(|reached| *reached >= revision);
+        matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
+    }
+
+    async fn run(&self, mut at: Revision) {
+        loop {
+            let opened = self
+                .store
+                .watch(self.prefix.clone(), prefix_end(&self.prefix), at)
+                .await;
+            let ended = match opened {
+                Ok(watch) => {
+                    *self.failure.lock() = None;
+                    self.take_in(watch, &mut at).await
+                }
+                Err(ReadError::Compacted { floor }) => WatchEnd::Compacted { floor },
+                Err(error) => WatchEnd::Lost(error.to_string()),
+            };
+            match ended {
+                WatchEnd::Closed => return,
+                WatchEnd::Compacted { .. } => match self.load().await {
+                    Ok(loaded) => at = loaded,
+                    Err(error) => *self.failure.lock() = Some(error.to_string()),
+                },
+                WatchEnd::Slow | WatchEnd::Lost(_) => {
+                    *self.failure.lock() = Some(ended.to_string());
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn take_in(&self, mut watch: StoreWatch, at: &mut Revision) -> WatchEnd {
+        loop {
+            match watch.next().await {
+                Ok(batch) => {
+                    for event in &batch.events {
+                        self.apply(event);
+                    }
+                    *at = batch.revision;
+                    self.advance(batch.revision);
+                    if !batch.events.is_empty() {
+                        self.tell();
+                    }
+                }
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn advance(&self, revision: Revision) {
+        self.reached.send_if_modified(|reached| {
+            let forward = *reached < revision;
+            *reached = revision.max(*reached);
+            forward
+        });
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Reads all rows as one cut and replaces what is known.
+    async fn load(&self) -> Result<Revision, DirectoryError> {
+        let mut rows = Rows::default();
+        let mut request = Some(RangeRequest::prefix(self.prefix.clone()));
+        let mut at = Revision(0);
+        while let Some(page) = request {
+            let reply = self.store.range(page.clone()).await?;
+            for item in &reply.items {
+                let entry =
+                    self.entry(&item.key, &item.value, item.modified)
+                        .map_err(|source| DirectoryError::Record {
+                            key: String::from_utf8_lossy(&item.key).into_owned(),
+                            source,
+                        })?;
+                if let Some((entry, layer)) = entry {
+                    rows.put(entry, &layer);
+                }
+            }
+            at = reply.revision;
+            request = page.next_page(&reply);
+        }
+        *self.rows.write() = rows;
+        self.advance(at);
+        self.tell();
+        Ok(at)
+    }
+
+    fn apply(&self, event: &StoreEvent) {
+        let Some(value) = &event.value else {
+            return self.rows.write().remove(name_of(&event.key));
+        };
+        match self.entry(&event.key, value, event.revision) {
+            Ok(Some((entry, layer))) => self.rows.write().put(entry, &layer),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(%error, key = ?event.key, "a row of the directory cannot be read");
+            }
+        }
+    }
+
+    fn entry(
+        &self,
+        key: &Bytes,
+        value: &Bytes,
+        modified: Revision,
+    ) -> Result<Option<(Entry, Str)>, RecordError> {
+        let Some((object, born)) = foreign::read(Base(0), modified, value)? else {
+            return Ok(None);
+        };
+        let NewObject { body, flags, .. } = object;
+        Ok((self.read)(&body).map(|row| {
+            let entry = Entry {
+                name: name_of(key).into(),
+                id: row.id,
+                layer: Arc::default(),
+                born_at: row.born_at,
+                pin: row.pin,
+                born,
+                deleting: flags.has(Flags::DELETING),
+            };
+            (entry, row.layer)
+        }))
+    }
+}
+
+impl Rows {
+    fn put(&mut self, mut entry: Entry, layer: &str) {
+        let known = self.layers.iter().find(|known| ***known == *layer);
+        entry.layer = known.cloned().unwrap_or_else(|| {
+            let fresh: Arc<str> = layer.into();
+            self.layers.push(Arc::clone(&fresh));
+            fresh
+        });
+        self.remove(&entry.name);
+        let entry = Arc::new(entry);
+        self.by_id.insert(entry.id.clone(), Arc::clone(&entry));
+        self.by_name.insert(entry.name.clone(), entry);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(old) = self.by_name.remove(name) {
+            self.by_id.remove(&old.id);
+        }
+    }
+}
+
+/// The last segment of a row's key.
+fn name_of(key: &[u8]) -> &str {
+    let last = key.rsplit(|byte| *byte == b'/').next();
+    last.and_then(|name| std::str::from_utf8(name).ok())
+        .unwrap_or_default()
+}

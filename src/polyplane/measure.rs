@@ -1,0 +1,95 @@
+//! The figures behind `/metrics` that the server does not know itself: planes, store and ring.
+//!
+//! Invariant: the number of series does not grow with planes.
+
+use crate::world::World;
+use polyplane_plane::{Plane, Prefix};
+use polyplane_server::{Exposition, Kind};
+use polyplane_storage::Health;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Writes all of them.
+pub fn expose(world: &World, out: &mut Exposition) {
+    let awake = world.planes.all_awake();
+    gauge(
+        out,
+        "polyplane_planes_awake",
+        "Control planes whose state is in memory here.",
+        awake.len(),
+    );
+    gauge(
+        out,
+        "polyplane_planes",
+        "Control planes of the whole ring, the root aside.",
+        world.directory.len(),
+    );
+    let status = world.planes.store().status();
+    gauge(
+        out,
+        "polyplane_store_used_bytes",
+        "Bytes the store holds on disk, or in memory if it has none.",
+        status.used_bytes,
+    );
+    gauge(
+        out,
+        "polyplane_store_writable",
+        "1 if the store takes writes, else 0.",
+        i32::from(status.health == Health::Ok),
+    );
+    planes(&awake, out);
+}
+
+fn gauge(out: &mut Exposition, name: &str, help: &str, value: impl std::fmt::Display) {
+    out.family(name, Kind::Gauge, help);
+    out.sample(name, &[], value);
+}
+
+/// Figures over all awake planes together: none has series of its own.
+fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
+    let mut objects: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut watchers, mut log_bytes, mut queued) = (0, 0, 0);
+    for plane in awake {
+        let stats = plane.stats();
+        watchers += stats.watchers;
+        log_bytes += stats.log_bytes;
+        queued += stats.queued;
+        let cut = plane.snapshot();
+        for prefix in cut.resources() {
+            *objects.entry(resource_of(prefix)).or_default() += cut.count(prefix);
+        }
+    }
+    gauge(out, "polyplane_watchers", "Open watches.", watchers);
+    gauge(
+        out,
+        "polyplane_log_bytes",
+        "Bytes of the logs that watches read.",
+        log_bytes,
+    );
+    gauge(
+        out,
+        "polyplane_writes_queued",
+        "Writes that wait for a transaction.",
+        queued,
+    );
+    let name = "apiserver_resource_objects";
+    out.family(
+        name,
+        Kind::Gauge,
+        "Objects of awake control planes, by resource.",
+    );
+    for (resource, count) in &objects {
+        out.sample(name, &[("resource", resource)], count);
+    }
+}
+
+/// `deployments.apps`, as the metric names a resource.
+fn resource_of(prefix: &Prefix) -> String {
+    let text = String::from_utf8_lossy(prefix.as_bytes());
+    let mut parts = text.trim_end_matches('/').splitn(2, '/');
+    match (parts.next(), parts.next()) {
+        (Some(""), Some(resource)) => resource.to_owned(),
+        (Some(group), Some(resource)) => format!("{resource}.{group}"),
+        _ => text.into_owned(),
+    }
+}

@@ -1,0 +1,76 @@
+//! `kubectl plane ring` and `kubectl plane locate`: what the replicas say of themselves.
+
+use super::client::Client;
+use super::{path_segment, table};
+use polyplane_apimachinery::Value;
+
+/// Prints the replicas and what each of them owns.
+pub async fn show(client: &Client) -> anyhow::Result<()> {
+    let ring = client.send("GET", "/polyplane/ring", None).await?;
+    let replicas = ring.items_at(&["replicas"]);
+    let rows: Vec<[String; 9]> = replicas.iter().map(row).collect();
+    table(
+        [
+            "REPLICA",
+            "STATE",
+            "ZONE",
+            "WEIGHT",
+            "OWNED",
+            "AWAKE",
+            "HAND-OFFS",
+            "INCARNATION",
+            "ADDRESS",
+        ],
+        &rows,
+    );
+    println!(
+        "\nview {}, {} control planes",
+        number(&ring, "view"),
+        number(&ring, "planes")
+    );
+    Ok(())
+}
+
+/// Prints who owns a plane and who should.
+pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
+    let path = format!("/polyplane/locate/{}", path_segment(name));
+    let found = client.send("GET", &path, None).await?;
+    let text = |field: &str| match found.str_at(&[field]) {
+        "" => "-".to_owned(),
+        text => text.to_owned(),
+    };
+    println!("Name:         {name}");
+    println!("Id:           {}", text("id"));
+    println!("Designated:   {}", text("designated"));
+    println!("Owner:        {}", text("owner"));
+    println!("Epoch:        {}", number(&found, "epoch"));
+    println!("Fence:        {}", text("fence"));
+    println!("State:        {}", text("state"));
+    println!("Pinned to:    {}", text("pin"));
+    Ok(())
+}
+
+fn row(replica: &Value) -> [String; 9] {
+    let text = |field: &str| match replica.str_at(&[field]) {
+        "" => "-".to_owned(),
+        text => text.to_owned(),
+    };
+    [
+        text("id"),
+        text("state"),
+        text("zone"),
+        number(replica, "weight"),
+        number(replica, "owned"),
+        number(replica, "awake"),
+        number(replica, "handOffs"),
+        number(replica, "incarnation"),
+        text("address"),
+    ]
+}
+
+/// A number, or a dash where a replica did not say it.
+fn number(value: &Value, field: &str) -> String {
+    value
+        .int_at(&[field])
+        .map_or("-".to_owned(), |number| number.to_string())
+}

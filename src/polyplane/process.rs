@@ -1,0 +1,91 @@
+//! What every long-running command shares: logs, the runtime, and the signals that end it.
+
+use anyhow::bail;
+use polyplane_server::StopHandle;
+use std::future::Future;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Runs a command to its end on a runtime of its own.
+///
+/// # Errors
+/// What the command says, or that there is no runtime.
+pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
+        Ok(filter) => filter,
+        Err(error) => bail!("{level:?} says not what to log: {error}"),
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .init();
+    if rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .is_err()
+    {
+        bail!("another TLS provider is installed already");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Runs a short command to its end.
+///
+/// # Errors
+/// What the command says, or that there is no runtime.
+pub fn once(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    if rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .is_err()
+    {
+        bail!("another TLS provider is installed already");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
+}
+
+/// The signals that ask a process to end.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// If the system gives no signals.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            // Either will do.
+            biased;
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// Stops servers at the first signal, and cuts them off at each further one.
+    pub async fn stop(mut self, servers: Vec<StopHandle>) {
+        self.next().await;
+        servers.iter().for_each(StopHandle::stop);
+        loop {
+            self.next().await;
+            servers.iter().for_each(StopHandle::abort);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! One replica: its life in the ring, its planes, and the server in front of them.
+//!
+//! `up` runs one or several of these on one embedded store, `serve` runs one on a shared store.
+
+use crate::backend::{self, Front, Shared};
+use crate::world::{self, World, layer_params};
+use anyhow::Context;
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_batteries::{bootstrap, catalog};
+use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
+use polyplane_ownership::directory::Directory;
+use polyplane_ownership::{Birth, Peers, Place, Planes, PlanesOptions, ReplicaOptions, Ring};
+use polyplane_plane::LogBounds;
+use polyplane_registry::environment::System;
+use polyplane_registry::strategy::ServiceRange;
+use polyplane_registry::{PlaneSettings, Registry};
+use polyplane_server::{Config, PeerTransport, Peering, Server};
+use polyplane_storage::Store;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Node ports that services get.
+const NODE_PORTS: (u16, u16) = (30_000, 32_767);
+/// Between two tries to wake the root plane where it belongs.
+const ROOT_RETRY: Duration = Duration::from_secs(1);
+/// How long planes may take to close.
+const CLOSE: Duration = Duration::from_secs(10);
+
+/// What a replica is made of.
+pub struct Setup {
+    /// Where everything is kept.
+    pub store: Arc<dyn Store>,
+    /// What it says of itself in the ring.
+    pub replica: ReplicaOptions,
+    /// How it reaches the others.
+    pub peers: Arc<dyn Peers>,
+    /// Where the others reach it, and the channel to them; none if there are no others.
+    pub peering: Option<(Arc<PeerTransport>, Vec<TcpListener>)>,
+    /// The server's configuration.
+    pub config: Config,
+    /// The listeners of the server.
+    pub listeners: Vec<TcpListener>,
+    /// Host and port under which clients reach the ring.
+    pub endpoint: String,
+    /// How long a plane stays awake without being used.
+    pub idle: Duration,
+}
+
+/// A replica that has joined the ring.
+pub struct Replica {
+    /// Where its planes are found.
+    pub world: Arc<World>,
+    shared: Arc<Shared>,
+    server: Server,
+    drain: Arc<Drain>,
+    stop: CancellationToken,
+}
+
+impl Replica {
+    /// Joins the ring and puts everything together. Nothing is served before [`Self::run`].
+    ///
+    /// # Errors
+    /// If the store cannot be used or the replica may not join.
+    pub async fn start(mut setup: Setup) -> anyhow::Result<Self> {
+        let stop = CancellationToken::new();
+        let pki = Arc::clone(&setup.config.pki);
+        let world = build_world(&setup, pki.root_pem(), stop.clone()).await?;
+        let reconcilers = Arc::new(Reconcilers::default());
+        let authorizer = backend::authorizer();
+        let registry = Arc::new(Registry::new(
+            Arc::new(System),
+            Arc::clone(&authorizer),
+            vec![Arc::new(WriteObserver(Arc::clone(&reconcilers)))],
+        ));
+        reconcilers.attach(
+            Arc::clone(&registry),
+            Arc::clone(&world.planes),
+            Arc::new(Info(Arc::clone(&world))),
+        );
+        let front = Front::new(Arc::clone(&world), registry, reconcilers, authorizer, &pki)?;
+        let shared = Arc::clone(front.shared());
+        let drain = Arc::new(Drain {
+            world: Arc::clone(&world),
+            requested: CancellationToken::new(),
+            finished: CancellationToken::new(),
+        });
+        if let Some((transport, listeners)) = setup.peering {
+            let ring = Arc::clone(world.planes.ring());
+            tokio::spawn(drop_old_pools(Arc::clone(&transport), ring, stop.clone()));
+            setup.config.peering = Some(Peering {
+                transport,
+                handler: Arc::clone(&world.planes) as _,
+                listeners,
+            });
+            setup.config.drain_requested = Some(Box::new({
+                let drain = Arc::clone(&drain);
+                move || {
+                    let drain = Arc::clone(&drain);
+                    Box::pin(async move { drain.requested_by_client().await })
+                }
+            }));
+        }
+        let server = setup.config.build(Arc::new(front), setup.listeners);
+        Ok(Self {
+            world,
+            shared,
+            server,
+            drain,
+            stop,
+        })
+    }
+
+    /// Wakes the root plane if it belongs here; elsewhere it is somebody else's to wake.
+    ///
+    /// # Errors
+    /// If it belongs here and cannot be loaded.
+    pub async fn wake_root(&self) -> anyhow::Result<()> {
+        wake_root(&self.shared).await
+    }
+
+    /// Serves until the server is stopped, then lets go of everything but the store.
+    pub async fn run(self) {
+        let tasks = tokio_util::task::TaskTracker::new();
+        tasks.spawn(keep_root(Arc::clone(&self.shared), self.stop.clone()));
+        let root = {
+            let world = Arc::clone(&self.world);
+            move || world.root_here()
+        };
+        let sweeper = Sweeper::new(
+            Arc::clone(&self.shared.registry),
+            Arc::clone(&self.world.planes),
+            Box::new(root),
+        );
+        tasks.spawn(sweeper.run(self.stop.clone()));
+        tasks.spawn(sweep_world(Arc::clone(&self.world), self.stop.clone()));
+        self.server.run().await;
+        self.stop.cancel();
+        tasks.close();
+        let closing = async {
+            self.shared.reconcilers.stop().await;
+            self.world.planes.close().await;
+            tasks.wait().await;
+        };
+        if tokio::time::timeout(CLOSE, closing).await.is_err() {
+            tracing::warn!("the planes did not close in time; what was acknowledged is kept");
+        }
+    }
+
+    /// What gives its planes away.
+    pub fn drain(&self) -> Arc<Drain> {
+        Arc::clone(&self.drain)
+    }
+
+    /// What stops its server.
+    pub fn stop_handle(&self) -> polyplane_server::StopHandle {
+        self.server.stop_handle()
+    }
+}
+
+/// The way a replica gives its planes away before it ends.
+pub struct Drain {
+    world: Arc<World>,
+    requested: CancellationToken,
+    /// Cancelled once nothing more is handed over.
+    finished: CancellationToken,
+}
+
+impl Drain {
+    /// Waits until somebody has asked for it.
+    pub async fn requested(&self) {
+        self.requested.cancelled().await;
+    }
+
+    /// Says Draining in the lease and hands all planes over; returns whether nothing is held any
+    /// more at the deadline.
+    pub async fn run(&self, deadline: Instant) -> bool {
+        self.world.planes.drain(deadline).await
+    }
+
+    /// Nothing more will be handed over.
+    pub fn finish(&self) {
+        self.finished.cancel();
+    }
+
+    /// Asks for it and waits.
+    async fn requested_by_client(&self) -> Result<(), String> {
+        self.requested.cancel();
+        self.finished.cancelled().await;
+        let held = self.world.planes.stats().owned;
+        match held {
+            0 => Ok(()),
+            held => Err(format!(
+                "{held} control planes could not be given away in time"
+            )),
+        }
+    }
+}
+
+async fn wake_root(shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let Some(root) = shared.world.root() else {
+        return Ok(());
+    };
+    let here = shared.world.planes.place(&root.birth) == Place::Here;
+    if !here || root.awake(&shared.world).is_some() {
+        return Ok(());
+    }
+    match shared.wake(root).await {
+        Ok(_) | Err(polyplane_server::LocateError::Moved(_)) => Ok(()),
+        Err(error) => Err(error).context("the root plane cannot be loaded"),
+    }
+}
+
+/// Wakes the root plane whenever it comes to belong here: its reconcilers have work that nobody
+/// asks for.
+async fn keep_root(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut views = shared.world.planes.ring().view_changes();
+    loop {
+        if let Err(error) = wake_root(&shared).await {
+            tracing::warn!("{error:#}");
+        }
+        tokio::select! {
+            // A stopping replica wakes nothing.
+            biased;
+            () = stop.cancelled() => return,
+            _ = views.changed() => {}
+            () = tokio::time::sleep(ROOT_RETRY) => {}
+        }
+    }
+}
+
+/// Drops the connections to replicas that have left the ring.
+async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: CancellationToken) {
+    let mut views = ring.view_changes();
+    loop {
+        tokio::select! {
+            // A stopping replica drops them all.
+            biased;
+            () = stop.cancelled() => return,
+            changed = views.changed() => if changed.is_err() {
+                return;
+            }
+        }
+        let view = ring.view();
+        transport.retain(|peer| {
+            let mut members = view.members();
+            members.any(|member| {
+                member.id.as_str() == peer.replica && member.address.to_string() == peer.address
+            })
+        });
+    }
+}
+
+async fn sweep_world(world: Arc<World>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            // Nobody looks any more.
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_secs(60)) => world.sweep(),
+        }
+    }
+}
+
+async fn build_world(
+    setup: &Setup,
+    ca: &str,
+    stop: CancellationToken,
+) -> anyhow::Result<Arc<World>> {
+    let layer = bootstrap::layer();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let now = Timestamp::from_seconds(i64::try_from(since.as_secs())?).to_rfc3339();
+    let ring = Ring::join(
+        Arc::clone(&setup.store),
+        setup.replica.clone(),
+        Arc::clone(&setup.peers),
+    );
+    let ring = ring.await.context("cannot join the ring")?;
+    let options = PlanesOptions {
+        indexes: polyplane_batteries::indexes(),
+        log: LogBounds::default(),
+        idle: setup.idle,
+    };
+    let started = Planes::start(ring, options, &now, layer.hash()).await;
+    let (planes, root_layer) = started.context("the store cannot be used")?;
+    planes.layers().bring(&layer).await?;
+    let directory = Directory::follow(
+        Arc::clone(&setup.store),
+        world::directory_prefix(),
+        world::read_row,
+        stop,
+    );
+    let directory = directory.await.context("the store cannot be used")?;
+    let (base, bits) = bootstrap::SERVICE_RANGE;
+    let settings = PlaneSettings {
+        service_range: ServiceRange {
+            base: base.into(),
+            bits,
+        },
+        node_ports: NODE_PORTS,
+        serving_ca: ca.into(),
+        endpoint: format!("https://{}", setup.endpoint).into(),
+    };
+    let (host, port) = setup
+        .endpoint
+        .rsplit_once(':')
+        .context("the endpoint has no port")?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let params = layer_params(ca, ca, host, port.parse()?);
+    let root = planes.root_birth(root_layer, params.clone());
+    let kinds = catalog::tenant_kinds();
+    let world = World::new(planes, directory, kinds, Arc::new(settings), params);
+    world.set_root(root, catalog::root_kinds());
+    Ok(Arc::new(world))
+}
+
+/// What reconcilers ask.
+struct Info(Arc<World>);
+
+impl PlaneInfo for Info {
+    fn param(&self, name: &str) -> Option<Str> {
+        self.0.param(name)
+    }
+
+    fn birth(&self, name: &str) -> Option<Birth> {
+        let entry = self.0.directory.named(name)?;
+        Some(self.0.birth(&entry))
+    }
+}

@@ -1,0 +1,152 @@
+//! What `/polyplane/ring` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
+//! with what the others say of themselves. The plugin prints it.
+
+use crate::world::{Asked, Missing, World};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_batteries::control_plane::{GROUP, RESOURCE};
+use polyplane_ownership::{Member, PeerMessage, PeerReply, Pin, Place, ROOT, Standing};
+use polyplane_registry::write::chain;
+use polyplane_server::BoxFuture;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a replica may take to say how much it holds.
+const PATIENCE: Duration = Duration::from_secs(1);
+const RING: &str = "/polyplane/ring";
+const LOCATE: &str = "/polyplane/locate/";
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Ring {
+    view: u64,
+    planes: usize,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Replica {
+    id: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zone: Option<String>,
+    weight: u16,
+    address: String,
+    incarnation: u64,
+    /// Absent where the replica did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owned: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    awake: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hand_offs: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Found {
+    name: String,
+    id: String,
+    designated: Option<String>,
+    owner: Option<String>,
+    epoch: Option<u64>,
+    fence: &'static str,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pin: Option<String>,
+}
+
+/// What the path shows, if it is one of these.
+pub fn of<'a>(
+    world: &'a Arc<World>,
+    path: &'a str,
+) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+    if path == RING {
+        return Some(Box::pin(async { json(&ring(world).await) }));
+    }
+    let name = path.strip_prefix(LOCATE).filter(|name| !name.is_empty())?;
+    Some(Box::pin(async move { json(&locate(world, name).await?) }))
+}
+
+fn json(shown: &impl Serialize) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(shown).map_err(|error| ApiError::internal(error.to_string()))
+}
+
+async fn ring(world: &World) -> Ring {
+    let ring = world.planes.ring();
+    let view = ring.view();
+    let members: Vec<Member> = view.members().cloned().collect();
+    let asked = members.iter().map(|member| replica(world, member));
+    Ring {
+        view: view.number().get(),
+        planes: world.directory.len(),
+        replicas: futures_util::future::join_all(asked).await,
+    }
+}
+
+async fn replica(world: &World, member: &Member) -> Replica {
+    let ring = world.planes.ring();
+    let load = if member.id == *ring.id() {
+        let stats = world.planes.stats();
+        Some((stats.owned, stats.awake, stats.hand_offs_done))
+    } else {
+        match ring.call(member, PeerMessage::Load.into(), PATIENCE).await {
+            Ok(PeerReply::Load {
+                owned,
+                awake,
+                hand_offs,
+            }) => Some((owned, awake, hand_offs)),
+            Ok(_) | Err(_) => None,
+        }
+    };
+    Replica {
+        id: member.id.to_string(),
+        state: match member.standing {
+            Standing::Serving => "Serving",
+            Standing::Draining => "Draining",
+        },
+        zone: member.zone.as_ref().map(ToString::to_string),
+        weight: member.weight.get(),
+        address: member.address.to_string(),
+        incarnation: member.incarnation.get(),
+        owned: load.map(|(owned, _, _)| owned),
+        awake: load.map(|(_, awake, _)| awake),
+        hand_offs: load.map(|(_, _, hand_offs)| hand_offs),
+    }
+}
+
+async fn locate(world: &World, name: &str) -> Result<Found, ApiError> {
+    let missing = |_: Missing| ApiError::not_found(Qualified::new(GROUP, RESOURCE), name);
+    let located = match name {
+        ROOT => world.root().cloned().ok_or(Missing::NotFound),
+        name => world.seek(&Asked::Name(name.into())).await,
+    };
+    let located = located.map_err(missing)?;
+    let birth = &located.birth;
+    let fence = world.planes.fence(birth).await;
+    let fence = fence.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
+    let id = birth.id.parse().map_err(|_| missing(Missing::NotFound))?;
+    let designated = world.planes.ring().designated(&id, &birth.pin);
+    let held = fence.as_ref().filter(|fence| fence.state == "Held");
+    let here = world.planes.place(birth) == Place::Here && located.awake(world).is_some();
+    Ok(Found {
+        name: located.name.as_str().to_owned(),
+        id: birth.id.clone(),
+        designated: designated.map(|member| member.id.to_string()),
+        owner: held.map(|fence| fence.replica.clone()),
+        epoch: fence.as_ref().map(|fence| fence.epoch),
+        fence: fence.as_ref().map_or("Absent", |fence| fence.state),
+        // A plane that sleeps has a released fence.
+        state: if here || held.is_some() {
+            "awake"
+        } else {
+            "asleep"
+        },
+        pin: match &birth.pin {
+            Pin::Anywhere => None,
+            Pin::Replica(id) => Some(format!("replica {id}")),
+            Pin::Zone(zone) => Some(format!("zone {zone}")),
+        },
+    })
+}

@@ -1,0 +1,99 @@
+//! Opening the store that somebody named.
+
+use crate::cli::{StoreKind, StoreOptions};
+use anyhow::{Context, bail};
+use polyplane_storage::{
+    EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, SledOptions, SledStore, Store,
+};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Opens the embedded store of a folder.
+///
+/// # Errors
+/// If it is in use, damaged, or cannot be read.
+pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn Store>> {
+    if kind == StoreKind::Memory {
+        return Ok(Arc::new(MemoryStore::new(MemoryOptions::default())));
+    }
+    let path: PathBuf = folder.join("store");
+    let opened =
+        tokio::task::spawn_blocking(move || SledStore::open(&path, SledOptions::default()));
+    Ok(Arc::new(
+        opened.await.context("opening the store was cut off")??,
+    ))
+}
+
+/// Connects to the shared store.
+///
+/// # Errors
+/// If the options do not fit together, a file cannot be read, or the store does not let us in.
+pub async fn shared(options: &StoreOptions) -> anyhow::Result<Arc<dyn Store>> {
+    let etcd = etcd_options(options)?;
+    let endpoints = etcd.endpoints.join(", ");
+    let store = EtcdStore::connect(etcd)
+        .await
+        .with_context(|| format!("cannot use the store at {endpoints}"))?;
+    Ok(store)
+}
+
+fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
+    let (secure, hosts) = match options.store.split_once("://") {
+        Some(("etcd", hosts)) => (false, hosts),
+        Some(("etcds", hosts)) => (true, hosts),
+        _ => bail!(
+            "--store {:?} is none: give etcd://HOST:PORT[,HOST:PORT], or etcds:// for TLS",
+            options.store
+        ),
+    };
+    let scheme = if secure { "https" } else { "http" };
+    let mut endpoints = Vec::new();
+    for host in hosts.trim_end_matches('/').split(',') {
+        let port = host.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(port)) if port > 0) {
+            bail!("--store: {host:?} is no HOST:PORT, such as etcd-0:2379");
+        }
+        endpoints.push(format!("{scheme}://{host}"));
+    }
+    let named = [&options.store_ca, &options.store_cert, &options.store_key];
+    if !secure && named.iter().any(|file| file.is_some()) {
+        bail!("certificates are given for a store without TLS; name it etcds://{hosts}");
+    }
+    if !options.store_prefix.ends_with('/') {
+        bail!(
+            "--store-prefix {:?} must end with a slash, so that no other prefix begins with it",
+            options.store_prefix
+        );
+    }
+    let tls = secure.then(|| tls(options)).transpose()?;
+    let user = match (&options.store_user, &options.store_password_file) {
+        (Some(user), Some(file)) => {
+            let password = String::from_utf8(read(file)?)
+                .with_context(|| format!("{} is not text", file.display()))?;
+            Some((user.clone(), password.trim_end_matches('\n').to_owned()))
+        }
+        _ => None,
+    };
+    Ok(EtcdOptions {
+        endpoints,
+        prefix: options.store_prefix.clone().into(),
+        user,
+        tls,
+        ..EtcdOptions::default()
+    })
+}
+
+fn tls(options: &StoreOptions) -> anyhow::Result<EtcdTls> {
+    let certificate = options.store_cert.as_deref().map(read).transpose()?;
+    let key = options.store_key.as_deref().map(read).transpose()?;
+    Ok(EtcdTls {
+        ca: options.store_ca.as_deref().map(read).transpose()?,
+        cert_and_key: certificate.zip(key),
+        server_name: None,
+    })
+}
+
+fn read(path: impl AsRef<Path>) -> anyhow::Result<Vec<u8>> {
+    let path = path.as_ref();
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}

@@ -1,0 +1,295 @@
+//! Everything one replica hands to its planes: where they are found, and their states once awake.
+//!
+//! The directory is the store's, not the root plane's: every replica has it whole, so an asleep
+//! plane costs nothing here until somebody asks for it, and the root may be anybody's.
+
+use crate::backend::Api;
+use parking_lot::{Mutex, RwLock};
+use polyplane_apimachinery::Str;
+use polyplane_batteries::bootstrap::params;
+use polyplane_batteries::control_plane::{DirectoryRecord, GROUP, RESOURCE};
+use polyplane_ownership::directory::{Directory, Entry, Row};
+use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, WakeError};
+use polyplane_plane::{Key, LayerHash, Prefix, foreign};
+use polyplane_registry::{KindTable, PlaneSettings, Tenant};
+use polyplane_storage::Revision;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a name that is not known waits for the directory to catch up with the store.
+const CATCH_UP: Duration = Duration::from_secs(2);
+
+/// Everything one replica hands to its planes.
+pub struct World {
+    /// The planes.
+    pub planes: Arc<Planes>,
+    /// Which planes there are.
+    pub directory: Arc<Directory>,
+    /// The kinds of every plane but the root.
+    pub kinds: Arc<KindTable>,
+    /// Facts that kinds need.
+    pub settings: Arc<PlaneSettings>,
+    /// What fills the layer's placeholders.
+    pub params: BTreeMap<String, String>,
+    root: OnceLock<Arc<Located>>,
+    located: RwLock<HashMap<Str, Arc<Located>>>,
+}
+
+/// A plane that somebody asked for.
+pub struct Located {
+    /// The name.
+    pub name: Str,
+    /// All that waking it needs.
+    pub birth: Birth,
+    kinds: Arc<KindTable>,
+    api: Mutex<Option<Arc<Api>>>,
+}
+
+/// Why a name leads to no plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// There is none.
+    NotFound,
+    /// It is being deleted.
+    Deleting,
+}
+
+/// How a plane is asked for.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// By its name.
+    Name(Str),
+    /// By its id.
+    Id(Str),
+}
+
+/// The store's prefix of the directory's rows.
+pub fn directory_prefix() -> bytes::Bytes {
+    foreign::object_prefix(
+        polyplane_ownership::ROOT,
+        &Prefix::resource(GROUP, RESOURCE),
+    )
+}
+
+/// Reads a row of the directory out of a ControlPlane's bytes.
+pub fn read_row(body: &[u8]) -> Option<Row> {
+    let record = DirectoryRecord::read(body)?;
+    // Wishes were validated when they were written; one of a newer program is passed over.
+    let pin = match (record.replica, record.zone) {
+        (Some(replica), _) => replica.parse().map(Pin::Replica).unwrap_or_default(),
+        (None, Some(zone)) => zone.parse().map(Pin::Zone).unwrap_or_default(),
+        (None, None) => Pin::Anywhere,
+    };
+    Some(Row {
+        id: record.id.into(),
+        layer: record.layer.into(),
+        born_at: record.born_at.into(),
+        pin,
+    })
+}
+
+impl World {
+    /// A world whose root is not known yet.
+    pub fn new(
+        planes: Arc<Planes>,
+        directory: Arc<Directory>,
+        kinds: Arc<KindTable>,
+        settings: Arc<PlaneSettings>,
+        params: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            planes,
+            directory,
+            kinds,
+            settings,
+            params,
+            root: OnceLock::new(),
+            located: RwLock::default(),
+        }
+    }
+
+    /// Says how the root plane is woken. Once.
+    pub fn set_root(&self, birth: Birth, kinds: Arc<KindTable>) {
+        let root = Located {
+            name: polyplane_ownership::ROOT.into(),
+            birth,
+            kinds,
+            api: Mutex::new(None),
+        };
+        drop(self.root.set(Arc::new(root)));
+    }
+
+    /// The root plane, wherever it is.
+    pub fn root(&self) -> Option<&Arc<Located>> {
+        self.root.get()
+    }
+
+    /// The root plane if it is awake here.
+    pub fn root_here(&self) -> Option<Tenant> {
+        let api = self.root.get()?.awake(self)?;
+        Some(api.tenant.clone())
+    }
+
+    /// The plane, from memory alone.
+    ///
+    /// # Errors
+    /// If there is none, or it is on its way out.
+    pub fn find(&self, asked: &Asked) -> Result<Arc<Located>, Missing> {
+        let entry = match asked {
+            Asked::Name(name) => self.directory.named(name),
+            Asked::Id(id) => self.directory.by_id(id),
+        };
+        self.locate(&*entry.ok_or(Missing::NotFound)?)
+    }
+
+    /// The plane; one that is not known is looked for once the directory has caught up with what
+    /// was acknowledged before this call.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub async fn seek(&self, asked: &Asked) -> Result<Arc<Located>, Missing> {
+        match self.find(asked) {
+            Err(Missing::NotFound) => {}
+            found => return found,
+        }
+        let deadline = Instant::now() + CATCH_UP;
+        if let Some(revision) = self.confirmed(deadline).await {
+            self.directory.reach(revision, deadline).await;
+        }
+        self.find(asked)
+    }
+
+    /// A revision not older than this call. On a shared store the next member read tells it, so
+    /// that names nobody has cost no reads.
+    async fn confirmed(&self, deadline: Instant) -> Option<Revision> {
+        let store = self.planes.store();
+        match store.opened_at() {
+            Some(_) => store.revision().await.ok(),
+            None => self.planes.ring().next_observed(deadline).await,
+        }
+    }
+
+    fn locate(&self, entry: &Entry) -> Result<Arc<Located>, Missing> {
+        if entry.deleting {
+            return Err(Missing::Deleting);
+        }
+        if let Some(located) = self.located.read().get(&entry.id)
+            && located.birth.pin == entry.pin
+        {
+            return Ok(Arc::clone(located));
+        }
+        let fresh = Arc::new(Located {
+            name: entry.name.clone(),
+            birth: self.birth(entry),
+            kinds: Arc::clone(&self.kinds),
+            api: Mutex::new(None),
+        });
+        self.located
+            .write()
+            .insert(entry.id.clone(), Arc::clone(&fresh));
+        Ok(fresh)
+    }
+
+    /// All that waking or deleting the plane of an entry needs.
+    pub fn birth(&self, entry: &Entry) -> Birth {
+        let key = Key::new(GROUP, RESOURCE, None, &entry.name);
+        Birth {
+            id: entry.id.as_str().to_owned(),
+            base: 0,
+            layer: LayerHash(entry.layer.as_ref().to_owned()),
+            born: entry.born,
+            born_at: entry.born_at.as_str().to_owned(),
+            params: self.params.clone(),
+            directory: Some(DirectoryKey {
+                key: foreign::object_key(polyplane_ownership::ROOT, &key),
+                created: entry.created(),
+            }),
+            pin: entry.pin.clone(),
+        }
+    }
+
+    /// Drops what is known of planes that are neither awake here nor asked for now. For one clock
+    /// that runs for all planes together.
+    pub fn sweep(&self) {
+        let planes = self.planes.all_awake();
+        let awake: HashSet<&str> = planes.iter().map(|plane| plane.id()).collect();
+        self.located.write().retain(|id, located| {
+            let used = Arc::strong_count(located) > 1;
+            used || awake.contains(id.as_str())
+        });
+    }
+
+    /// The names of all planes but the root, at most `most`.
+    pub fn names(&self, most: usize) -> Vec<Str> {
+        let entries = self.directory.first(most).into_iter();
+        entries
+            .filter(|entry| !entry.deleting)
+            .map(|entry| entry.name.clone())
+            .collect()
+    }
+
+    /// What fills a placeholder of the layer.
+    pub fn param(&self, name: &str) -> Option<Str> {
+        self.params.get(name).map(|text| Str::from(text.as_str()))
+    }
+}
+
+impl Located {
+    /// The interface of the plane, if it is awake.
+    pub fn awake(&self, world: &World) -> Option<Arc<Api>> {
+        let plane = world.planes.awake(&self.birth.id)?;
+        let api = self.api.lock();
+        api.as_ref()
+            .filter(|api| Arc::ptr_eq(&api.tenant.plane, &plane))
+            .map(Arc::clone)
+    }
+
+    /// Wakes the plane; `build` makes its interface, once for each time it wakes.
+    ///
+    /// # Errors
+    /// See [`WakeError`].
+    pub async fn wake(
+        &self,
+        world: &World,
+        build: impl FnOnce(Tenant) -> Api,
+    ) -> Result<Arc<Api>, WakeError> {
+        let plane = world.planes.wake(&self.birth).await?;
+        let mut api = self.api.lock();
+        if let Some(known) = api
+            .as_ref()
+            .filter(|api| Arc::ptr_eq(&api.tenant.plane, &plane))
+        {
+            return Ok(Arc::clone(known));
+        }
+        let fresh = Arc::new(build(Tenant {
+            name: self.name.clone(),
+            plane,
+            kinds: Arc::clone(&self.kinds),
+            settings: Arc::clone(&world.settings),
+        }));
+        *api = Some(Arc::clone(&fresh));
+        Ok(fresh)
+    }
+}
+
+/// The values of the layer's placeholders.
+pub fn layer_params(
+    serving_ca: &str,
+    client_ca: &str,
+    host: &str,
+    port: u16,
+) -> BTreeMap<String, String> {
+    let values = [
+        (params::SERVING_CA, serving_ca.to_owned()),
+        (params::CLIENT_CA, client_ca.to_owned()),
+        (params::REQUESTHEADER_CA, client_ca.to_owned()),
+        (params::ADVERTISE_ADDRESS, host.to_owned()),
+        (params::ADVERTISE_PORT, port.to_string()),
+    ];
+    values
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
