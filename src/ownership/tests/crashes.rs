@@ -198,7 +198,6 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
         })
         .await
     });
-    until("it is sent", || !sent.is_finished()).await;
     let unavailable = polyplane_storage::ReadError::Unavailable("by plan".to_owned());
     a.store
         .plan()
@@ -211,7 +210,7 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
         ..Write::default()
     });
     same.await.expect("b writes the same");
-    // A thing is known again.
+    // The store answers again.
     a.store.plan().clear();
     let answer = tokio::time::timeout(PATIENCE, sent)
         .await

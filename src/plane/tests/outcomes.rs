@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyplane_storage::{CommitFault, Rejection, Txn};
+use polyplane_storage::{CommitFault, Op, RangeRequest, Rejection, Txn};
 
 use super::*;
 
@@ -271,4 +271,40 @@ async fn an_unknown_outcome_is_settled_though_the_last_write_is_forgotten() {
     }
     let object = plane.snapshot().get(&configmap("m")).expect("there");
     assert_eq!(value(&object), "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_next_owner_did_is_not_taken_for_ones_own() {
+    let site = Site::new();
+    let old = site.open("a").await;
+    old.submit(write(vec![put("m", "0")])).await.expect("fine");
+    let stored = site.inner.range(RangeRequest::prefix("p/a/o/")).await;
+    let stored = stored.expect("fine").items.remove(0);
+    let unknown = CommitFault::UnknownNotApplied;
+    site.store
+        .plan()
+        .commits_matching(of_plane("a"), unknown, 1);
+    // The barrier arrives after the next owner has written.
+    let late = CommitFault::Delay(Duration::from_secs(5));
+    site.store.plan().commits_matching(|_| true, late, 1);
+    let next_owner = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let taken = SoleHolder::take(Arc::clone(&site.inner), "f/a", "another").await;
+        taken.expect("it is taken");
+        let put = Op::Put {
+            key: stored.key,
+            value: stored.value,
+            lease: None,
+        };
+        let txn = Txn {
+            compares: Vec::new(),
+            ops: vec![put],
+        };
+        site.inner
+            .commit(txn)
+            .await
+            .expect("it writes the same key");
+    };
+    let (answer, ()) = tokio::join!(old.submit(write(vec![put("m", "1")])), next_owner);
+    assert_eq!(answer.expect_err("it was never done"), SubmitError::Lost);
 }
