@@ -7,7 +7,6 @@
 
 use crate::birth::{Birth, DirectoryKey};
 use crate::life::LifeCell;
-use crate::pace::Pace;
 use crate::record::fence_key;
 use crate::translate::{
     PlaneKeys, guard_compares, observed_fence, plane_outcome, plane_txn, stored,
@@ -487,7 +486,6 @@ impl Custody {
 
     /// Waits until this moment of the clock, or the end of the life.
     pub(crate) async fn until(&self, from: Time) {
-        let mut pace = Pace::default();
         loop {
             let left = from.since(self.life.now()).as_nanos();
             if left == 0 || self.life.over().is_cancelled() {
@@ -499,7 +497,7 @@ impl Custody {
                 biased;
                 () = self.life.over().cancelled() => return,
                 // Timers run by another clock: look again.
-                () = tokio::time::sleep(left) => pace.wait().await,
+                () = tokio::time::sleep(left) => {}
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The eviction driver: feeds what is learnt of peers into [`Eviction`] and does what it says.
 //! Owns pings and complaints; must not know planes.
 //!
-//! Each member pings its next neighbours by name, so that a death is seen within a tenth of a
+//! Each member pings its next neighbours by name, so that a death is seen within a twentieth of a
 //! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
 //! time-outs evict only when half of the other replicas complain (FENCING 18).
 
@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Between two pings of a neighbour.
-const PING_EVERY: Duration = Duration::from_millis(100);
+const PING_EVERY: Duration = Duration::from_millis(50);
 /// A ping without an answer has timed out after this.
 const PING_PATIENCE: Duration = Duration::from_secs(1);
 /// Neighbours that a member pings.
