@@ -1,5 +1,6 @@
 //! The chart, with the real helm: a matrix of values that must lint and render, what fits what in
-//! every manifest (`parts`), and what is refused (`refusals`).
+//! every manifest (`parts`), what is refused (`refusals`), and what a server says to the manifests
+//! and to helm itself (`cluster`).
 
 use std::sync::OnceLock;
 
@@ -8,10 +9,14 @@ use polyplane_tests::chart::{Chart, default_values, over};
 use polyplane_tests::deployment::{Deployment, documents};
 use serde_json::Value;
 
+#[path = "helm/cluster.rs"]
+mod cluster;
 #[path = "helm/matrix.rs"]
 mod matrix;
 #[path = "helm/parts.rs"]
 mod parts;
+#[path = "helm/program.rs"]
+mod program;
 #[path = "helm/refusals.rs"]
 mod refusals;
 

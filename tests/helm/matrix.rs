@@ -64,7 +64,10 @@ fn rings(add: Add<'_>) {
         "long grace",
         &[],
         json!({
-            "server": {"graceSeconds": 600, "memberTtlSeconds": 10, "weight": 300},
+            "server": {
+                "graceSeconds": 600, "drainNoticeSeconds": 12, "memberTtlSeconds": 10,
+                "weight": 300,
+            },
             "probes": {"readiness": {"periodSeconds": 5}},
         }),
     );

@@ -81,10 +81,14 @@ fn a_replica_has_time_to_drain_before_it_is_killed() -> Result<()> {
             "{words:?}"
         );
         let argument = format!("--grace={}", grace.as_secs());
-        ensure!(
-            deployment.container.args.contains(&argument),
-            "no {argument}"
-        );
+        let notice = rendered.values["server"]["drainNoticeSeconds"].as_u64();
+        let notice = format!("--drain-notice={}", notice.context("no notice")?);
+        for argument in [argument, notice] {
+            ensure!(
+                deployment.container.args.contains(&argument),
+                "no {argument}"
+            );
+        }
         Ok(())
     })
 }
@@ -123,9 +127,9 @@ fn probes_ask_the_client_port_over_tls() -> Result<()> {
             ensure!(name == expected && probe.check == check, "{name}");
         }
         let readiness = container.readiness.as_ref().context("no readiness")?;
-        // A draining replica leaves the Service before its drain is over.
-        let grace = rendered.values["server"]["graceSeconds"].as_u64();
-        ensure!(readiness.notices_within() <= Duration::from_secs(grace.context("no grace")?));
+        // A draining replica leaves the Service while it still takes new connections.
+        let notice = rendered.values["server"]["drainNoticeSeconds"].as_u64();
+        ensure!(readiness.notices_within() <= Duration::from_secs(notice.context("no notice")?));
         Ok(())
     })
 }

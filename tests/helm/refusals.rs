@@ -141,6 +141,10 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
             json!({"terminationGracePeriodSeconds": 25}),
             &["terminationGracePeriodSeconds (25)", "graceSeconds (25)"],
         ),
+        (
+            json!({"server": {"graceSeconds": 6}}),
+            &["drainNoticeSeconds (6)", "graceSeconds (6)"],
+        ),
         (json!({"rollingUpdate": {"maxSurge": 0}}), &["are both 0"]),
         (
             json!({"rollingUpdate": {"maxSurge": "0%", "maxUnavailable": "0%"}}),

@@ -23,6 +23,9 @@
 {{- if le (int (include "polyplane.terminationGrace" .)) (int $values.server.graceSeconds) }}
 {{- fail (printf "\n\nterminationGracePeriodSeconds (%s) must be above server.graceSeconds (%d), or replicas are killed while they hand planes over; null fits it to the grace\n" (include "polyplane.terminationGrace" .) (int $values.server.graceSeconds)) }}
 {{- end }}
+{{- if ge (int $values.server.drainNoticeSeconds) (int $values.server.graceSeconds) }}
+{{- fail (printf "\n\nserver.drainNoticeSeconds (%d) must be below server.graceSeconds (%d): it is part of it\n" (int $values.server.drainNoticeSeconds) (int $values.server.graceSeconds)) }}
+{{- end }}
 {{- if and (has (toString $values.rollingUpdate.maxUnavailable) (list "0" "0%")) (has (toString $values.rollingUpdate.maxSurge) (list "0" "0%")) }}
 {{- fail "\n\nrollingUpdate.maxUnavailable and rollingUpdate.maxSurge are both 0; no update could ever go on\n" }}
 {{- end }}
@@ -47,7 +50,7 @@
 {{- define "polyplane.chosenFlags" -}}
 {{- list "--store" "--store-prefix" "--store-ca" "--store-cert" "--store-key" "--store-user" "--store-password-file"
   "--listen" "--peer-listen" "--advertise" "--endpoint" "--replica-id" "--zone" "--weight" "--certs" "--member-ttl"
-  "--grace" "--sleep-after" "--log" | toJson }}
+  "--grace" "--drain-notice" "--sleep-after" "--log" | toJson }}
 {{- end }}
 
 {{/* A given Secret that can be seen is looked through; `helm template` sees none. */}}

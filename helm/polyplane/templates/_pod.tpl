@@ -27,6 +27,7 @@
 - --weight={{ $values.server.weight }}
 - --member-ttl={{ $values.server.memberTtlSeconds }}
 - --grace={{ $values.server.graceSeconds }}
+- --drain-notice={{ $values.server.drainNoticeSeconds }}
 - --sleep-after={{ $values.server.sleepAfterSeconds }}
 - --log={{ $values.server.log }}
 {{- range $values.server.extraArgs }}
