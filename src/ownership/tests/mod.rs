@@ -2,6 +2,7 @@
 //! with delays and cuts.
 
 mod alone;
+mod chaos;
 mod crashes;
 mod hand_offs;
 mod membership;

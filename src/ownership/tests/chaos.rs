@@ -1,0 +1,165 @@
+//! Everything at once, by seeds: replicas that die, drain and come back, commits of unknown
+//! outcome, peers that do not answer. Checked is what clients were told: an acknowledged write is
+//! there (F5), a denied one never comes (F6), versions grow (W1).
+
+use super::*;
+use polyplane_storage::CommitFault;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A small generator of numbers; a seed names one run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+#[derive(Default)]
+struct Told {
+    done: Vec<(String, Version)>,
+    denied: Vec<String>,
+}
+
+/// Writes names that are used once, until it is told to stop.
+async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>) -> Told {
+    let mut told = Told::default();
+    for n in 0.. {
+        if stop.load(Ordering::Acquire) {
+            break;
+        }
+        let name = format!("w-{n}");
+        let plane = town.find(&birth).await;
+        let write = Write {
+            operations: vec![put(&name, "1")],
+            claims: Vec::new(),
+            deadline: Some(Instant::now() + PATIENCE),
+        };
+        match plane.submit(write).await {
+            Ok(committed) => told.done.push((name, committed.version)),
+            Err(SubmitError::Lost | SubmitError::Unavailable(_) | SubmitError::Withdrawn) => {
+                told.denied.push(name);
+            }
+            // Nobody knows: nothing was told.
+            Err(SubmitError::Deadline) => {}
+            Err(error) => panic!("no answer to a write: {error:?}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    told
+}
+
+/// One misfortune.
+async fn befall(town: &Arc<Town>, dice: &mut Dice) {
+    let names = ["a", "b", "c"];
+    let name = names[usize::try_from(dice.roll(3)).expect("it is small")];
+    let replica = Arc::clone(town.replicas.lock().get(name).expect("all run"));
+    match dice.roll(5) {
+        0 => {
+            town.crash(name);
+            drop(replica);
+            sleep(Duration::from_millis(dice.roll(600))).await;
+            town.join_as(lasting(name)).await;
+        }
+        1 => {
+            replica
+                .planes
+                .drain(Instant::now() + Duration::from_secs(2))
+                .await;
+            town.replicas.lock().remove(name);
+            replica.planes.close().await;
+            town.wires.listening.lock().remove(&id(name));
+            town.join_as(lasting(name)).await;
+        }
+        2 => {
+            let other = names[usize::try_from(dice.roll(3)).expect("it is small")];
+            town.wires.cut.lock().push((id(name), id(other)));
+            sleep(Duration::from_millis(dice.roll(300))).await;
+            town.wires.cut.lock().clear();
+        }
+        3 => {
+            let faults = [
+                CommitFault::UnknownApplied,
+                CommitFault::UnknownNotApplied,
+                CommitFault::UnknownLate,
+            ];
+            let fault = &faults[usize::try_from(dice.roll(3)).expect("it is small")];
+            let plan = replica.store.plan();
+            plan.commits_matching(
+                |_| true,
+                fault.clone(),
+                1 + usize::try_from(dice.roll(2)).expect("it is small"),
+            );
+            sleep(Duration::from_millis(dice.roll(200))).await;
+            replica.store.apply_late().await;
+        }
+        _ => replica.planes.put_to_sleep(replica.planes.slots()).await,
+    }
+}
+
+fn lasting(name: &str) -> ReplicaOptions {
+    ReplicaOptions {
+        member_ttl: Duration::from_secs(2),
+        ..options(name)
+    }
+}
+
+async fn run(seed: u64, misfortunes: u64) {
+    let town = Town::new();
+    for name in ["a", "b", "c"] {
+        town.join_as(lasting(name)).await;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = Vec::new();
+    for n in 0..4 {
+        let birth = town.plane(&format!("p{n}")).await;
+        let task = client(Arc::clone(&town), birth.clone(), Arc::clone(&stop));
+        clients.push((birth, tokio::spawn(task)));
+    }
+    let mut dice = Dice(seed);
+    for _ in 0..misfortunes {
+        befall(&town, &mut dice).await;
+        sleep(Duration::from_millis(dice.roll(150))).await;
+    }
+    stop.store(true, Ordering::Release);
+    for (birth, client) in clients {
+        let told = client.await.expect("every write was answered");
+        let versions = told.done.iter().map(|(_, version)| *version);
+        assert!(
+            versions.is_sorted_by(|a, b| a < b),
+            "seed {seed}: versions fell"
+        );
+        let plane = town.find(&birth).await;
+        plane
+            .answerable(Instant::now() + PATIENCE)
+            .await
+            .expect("it answers");
+        let cut = plane.snapshot();
+        for (name, _) in &told.done {
+            assert!(value(&cut, name).is_some(), "seed {seed}: {name} is lost");
+        }
+        for name in &told.denied {
+            assert!(
+                value(&cut, name).is_none(),
+                "seed {seed}: {name} was denied"
+            );
+        }
+        println!(
+            "seed {seed}, {}: {} done, {} denied",
+            birth.id,
+            told.done.len(),
+            told.denied.len()
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_happens_clients_are_told_the_truth() {
+    for seed in [1, 7] {
+        run(seed, 12).await;
+    }
+}
