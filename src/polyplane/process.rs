@@ -3,6 +3,7 @@
 use anyhow::bail;
 use polyplane_server::StopHandle;
 use std::future::Future;
+use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -18,6 +19,7 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false)
         .init();
     if rustls::crypto::aws_lc_rs::default_provider()

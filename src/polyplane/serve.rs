@@ -14,6 +14,7 @@ use anyhow::{Context, anyhow};
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy};
+use polyplane_storage::Store;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +36,40 @@ pub fn run(options: ServeOptions) -> anyhow::Result<()> {
 
 async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     let began = Instant::now();
-    let replica = replica_options(&options)?;
+    let mut signals = Signals::new()?;
+    let prepared = async {
+        let (setup, store) = prepare(&options).await?;
+        let replica = Replica::start(setup).await?;
+        replica.wake_root().await?;
+        Ok::<_, anyhow::Error>((replica, store))
+    };
+    let (replica, store) = tokio::select! {
+        // Who is told to end while the store is not there ends.
+        biased;
+        () = signals.next() => return Ok(()),
+        prepared = prepared => prepared?,
+    };
+    tracing::info!(
+        replica = options.replica_id,
+        listen = options.listen,
+        peers = options.peer_listen,
+        millis = began.elapsed().as_millis(),
+        "serving"
+    );
+    let times = Times {
+        grace: Duration::from_secs(options.grace),
+        notice: Duration::from_secs(options.drain_notice),
+    };
+    finish(replica, signals, times).await;
+    if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
+        tracing::warn!("the store did not answer the goodbye");
+    }
+    Ok(())
+}
+
+/// Checks the options, opens the listeners, and connects to the store.
+async fn prepare(options: &ServeOptions) -> anyhow::Result<(Setup, Arc<dyn Store>)> {
+    let replica = replica_options(options)?;
     let typed = Options {
         certs_folder: Some(options.certs.clone()),
         listen: vec![options.listen.clone()],
@@ -48,13 +82,6 @@ async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         ..Options::default()
     };
     let completed = typed.complete()?;
-    let mut signals = Signals::new()?;
-    let store = tokio::select! {
-        // Who is told to end while the store is not there ends.
-        biased;
-        () = signals.next() => return Ok(()),
-        store = store::shared(&options.store) => store?,
-    };
     let listeners = completed.listen().await?;
     let peer_listener = TcpListener::bind(&options.peer_listen)
         .await
@@ -74,6 +101,7 @@ async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
     let tls = PeerTls::load_or_create(&options.certs, &options.replica_id)?;
     let transport = PeerTransport::new(tls, PeerLimits::default());
+    let store = store::shared(&options.store).await?;
     let setup = Setup {
         store: Arc::clone(&store),
         replica,
@@ -84,33 +112,7 @@ async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         endpoint,
         idle: Duration::from_secs(options.sleep_after),
     };
-    let started = async {
-        let replica = Replica::start(setup).await?;
-        replica.wake_root().await?;
-        Ok::<_, anyhow::Error>(replica)
-    };
-    let replica = tokio::select! {
-        // As above.
-        biased;
-        () = signals.next() => return Ok(()),
-        replica = started => replica?,
-    };
-    tracing::info!(
-        replica = options.replica_id,
-        listen = options.listen,
-        peers = options.peer_listen,
-        millis = began.elapsed().as_millis(),
-        "serving"
-    );
-    let times = Times {
-        grace: Duration::from_secs(options.grace),
-        notice: Duration::from_secs(options.drain_notice),
-    };
-    finish(replica, signals, times).await;
-    if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
-        tracing::warn!("the store did not answer the goodbye");
-    }
-    Ok(())
+    Ok((setup, store))
 }
 
 /// How long an end may and must take.

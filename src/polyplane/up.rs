@@ -64,7 +64,7 @@ async fn serve(options: UpOptions, began: Instant) -> anyhow::Result<()> {
         let name = format!("polyplane-{number}");
         let setup = Setup {
             store: Arc::clone(&store),
-            replica: ReplicaOptions::alone(name.parse()?, "127.0.0.1:1".parse()?),
+            replica: ReplicaOptions::alone(name.parse()?, endpoint.parse()?),
             peers: Arc::new(NoPeers),
             peering: None,
             config,

@@ -55,8 +55,11 @@ pub(super) enum Fault {
     Unavailable(String),
 }
 
+/// Makes a fault out of a text.
+type MakeFault = fn(String) -> Fault;
+
 /// etcd's texts, without the prefix that some versions leave out.
-const TEXTS: [(&str, fn(String) -> Fault); 18] = [
+const TEXTS: [(&str, MakeFault); 18] = [
     ("too many operations in txn request", Fault::TooManyOps),
     ("request is too large", Fault::TooLarge),
     ("duplicate key given in txn request", Fault::Malformed),

@@ -149,6 +149,9 @@ fn send(job: Job, result: Result<Committed, CommitError>) {
     let _ = reply.send(result);
 }
 
+/// A value with the lease it hangs on.
+type Held = (Bytes, Option<LeaseId>);
+
 /// What a transaction adds to its group, once all of it is known to be readable.
 #[derive(Default)]
 struct Prepared {
@@ -157,7 +160,7 @@ struct Prepared {
     garbage: Vec<Garbage>,
     checksums: Vec<u64>,
     events: Vec<StoreEvent>,
-    values: Vec<(Bytes, Option<(Bytes, Option<LeaseId>)>)>,
+    values: Vec<(Bytes, Option<Held>)>,
     attached: Vec<(Bytes, Option<LeaseId>)>,
 }
 
