@@ -10,7 +10,7 @@ use polyplane_auth::{
     UnionAuthorizer, UserInfo, Verdict,
 };
 use polyplane_controllers::Reconcilers;
-use polyplane_ownership::{self as ownership, Member, WakeError};
+use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_registry::{Answer, KindTable, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Pki, Place,
@@ -18,6 +18,10 @@ use polyplane_server::{
 };
 use polyplane_storage::Health;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a request waits for a view that another replica has seen.
+const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The planes of one replica, as the server sees them.
 pub struct Front {
@@ -102,6 +106,13 @@ impl Backend for Front {
 
     fn view(&self) -> u64 {
         self.shared.world.planes.ring().view().number().get()
+    }
+
+    fn reach_view(&self, view: u64) -> BoxFuture<'_, ()> {
+        let ring = Arc::clone(self.shared.world.planes.ring());
+        Box::pin(async move {
+            ring.reach(ViewNumber::new(view), VIEW_PATIENCE).await;
+        })
     }
 
     fn report<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {

@@ -18,7 +18,7 @@ pub enum Command {
     /// Runs a server on an embedded store, in the foreground, until Ctrl-C.
     Up(UpOptions),
     /// Runs one replica of a ring on etcd, in the foreground, until SIGTERM.
-    Serve(ServeOptions),
+    Serve(Box<ServeOptions>),
     /// Makes a replica give its control planes to the others, and waits until it has.
     Drain(DrainOptions),
     /// Fills a folder with the keys and certificates of a ring.

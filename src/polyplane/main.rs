@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     } else {
         match cli::Cli::parse().command {
             cli::Command::Up(options) => up::run(options),
-            cli::Command::Serve(options) => serve::run(options),
+            cli::Command::Serve(options) => serve::run(*options),
             cli::Command::Drain(options) => drain::run(options),
             cli::Command::Certs(options) => serve::certs(&options),
             cli::Command::Plane(command) => plugin::run(command),

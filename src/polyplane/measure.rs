@@ -38,6 +38,101 @@ pub fn expose(world: &World, out: &mut Exposition) {
         i32::from(status.health == Health::Ok),
     );
     planes(&awake, out);
+    ring(world, out);
+    moves(world, out);
+}
+
+/// The ring as this replica sees it.
+fn ring(world: &World, out: &mut Exposition) {
+    let stats = world.planes.ring().stats();
+    let name = "polyplane_ring_members";
+    out.family(
+        name,
+        Kind::Gauge,
+        "Replicas in the newest view, by what they say of themselves.",
+    );
+    out.sample(name, &[("state", "Serving")], stats.serving);
+    out.sample(name, &[("state", "Draining")], stats.draining);
+    gauge(
+        out,
+        "polyplane_ring_view",
+        "The number of the newest view of the ring.",
+        stats.view,
+    );
+    gauge(
+        out,
+        "polyplane_read_lease_margin_seconds",
+        "How long this replica could answer from memory without a further proof.",
+        stats.read_lease_margin.as_secs_f64(),
+    );
+    counter(
+        out,
+        "polyplane_lives_lost_total",
+        "Times this replica lost its member key and began anew.",
+        stats.lives_lost,
+    );
+    counter(
+        out,
+        "polyplane_evictions_total",
+        "Peers this replica has asked the store to remove.",
+        stats.evictions,
+    );
+}
+
+/// Planes that come and go. Durations are sums: divide by the counts.
+fn moves(world: &World, out: &mut Exposition) {
+    let stats = world.planes.stats();
+    gauge(
+        out,
+        "polyplane_planes_owned",
+        "Control planes whose fence this replica holds.",
+        stats.owned,
+    );
+    let name = "polyplane_hand_offs_total";
+    out.family(name, Kind::Counter, "Planned hand-offs, by how they ended.");
+    out.sample(name, &[("result", "done")], stats.hand_offs_done);
+    out.sample(name, &[("result", "called_off")], stats.hand_offs_failed);
+    counter(
+        out,
+        "polyplane_hand_offs_seconds_total",
+        "Time from the pause to the released fence, of all hand-offs done.",
+        stats.hand_offs_took.as_secs_f64(),
+    );
+    counter(
+        out,
+        "polyplane_planes_taken_total",
+        "Fences taken and planes loaded.",
+        stats.taken,
+    );
+    counter(
+        out,
+        "polyplane_planes_taken_after_wait_total",
+        "Those that had to wait for a dead holder's read lease.",
+        stats.taken_after_wait,
+    );
+    counter(
+        out,
+        "polyplane_planes_taken_seconds_total",
+        "Time from the first need to the loaded plane, of all taken.",
+        stats.taken_took.as_secs_f64(),
+    );
+    counter(
+        out,
+        "polyplane_fence_conflicts_total",
+        "Acquires and commits that found the fence to be another's.",
+        stats.fence_conflicts,
+    );
+    counter(
+        out,
+        "polyplane_fences_released_asleep_total",
+        "Fences released because their planes were asleep.",
+        stats.released_asleep,
+    );
+}
+
+fn counter(out: &mut Exposition, name: &str, help: &str, value: impl std::fmt::Display) {
+    out.family(name, Kind::Counter, help);
+    out.sample(name, &[], value);
 }
 
 fn gauge(out: &mut Exposition, name: &str, help: &str, value: impl std::fmt::Display) {

@@ -74,6 +74,12 @@ pub trait Backend: Send + Sync {
         0
     }
 
+    /// Waits a little until this replica knows a view that another one has spoken of: who has the
+    /// older view catches up first.
+    fn reach_view(&self, _view: u64) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// What a path below `/polyplane/` shows, as JSON; `None` if there is no such path. Only
     /// masters are shown it.
     fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
