@@ -7,17 +7,20 @@
 //! so the same code talks to a plane and to the reference.
 
 pub mod chart;
+pub mod checker;
 pub mod client;
 pub mod compare;
 pub mod connection;
 pub mod cut;
 pub mod deployment;
 pub mod golden;
+pub mod history;
 pub mod kubeconfig;
 pub mod kubectl;
 pub mod normalize;
 pub mod process;
 pub mod programs;
+pub mod ring;
 pub mod run;
 pub mod scenario;
 pub mod session;

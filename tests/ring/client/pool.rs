@@ -1,0 +1,144 @@
+//! A few HTTP/2 connections that many clients share, made again when they break.
+//!
+//! Owns the connections. A request that was provably not sent goes over a new connection, as
+//! client libraries do; one that may have been sent never does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::connection::connect;
+use crate::kubeconfig::{Caller, Endpoint, Protocol};
+
+/// The longest it may take to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// As client-go's defaults have it: a connection that says nothing for the one is asked, and given
+/// up after the other.
+const ALIVE_AFTER: Duration = Duration::from_secs(30);
+const ALIVE_LIMIT: Duration = Duration::from_secs(15);
+/// Connections a request is offered before it counts as unsent.
+const OFFERS: usize = 3;
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub enum SendError {
+    /// It did not leave this process.
+    Unsent(anyhow::Error),
+    /// It may have arrived.
+    Broken(anyhow::Error),
+}
+
+/// A connection. Its frames are moved by a task that ends when nobody can send any more and its
+/// last stream has ended: who forgets a connection does not break what others still read from it.
+struct Link {
+    sender: http2::SendRequest<Full<Bytes>>,
+}
+
+/// The connections to one address.
+pub struct Pool {
+    endpoint: Endpoint,
+    links: Vec<Mutex<Option<Arc<Link>>>>,
+    next: AtomicUsize,
+}
+
+impl Pool {
+    /// A pool of so many connections, none of them made yet.
+    pub fn new(endpoint: Endpoint, links: usize) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint,
+            links: (0..links.max(1)).map(|_| Mutex::new(None)).collect(),
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// The beginning of a request to an absolute path, with the credentials of the endpoint.
+    ///
+    /// # Errors
+    /// When the path is none.
+    pub fn request(&self, method: Method, path: &str) -> Result<http::request::Builder> {
+        let (host, port) = (&self.endpoint.host, self.endpoint.port);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("https://{host}:{port}{path}"));
+        if let Some(token) = &self.endpoint.token {
+            request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        Ok(request)
+    }
+
+    /// Sends a request over one of the connections and waits for the answer's head.
+    ///
+    /// # Errors
+    /// When there is none; the kind says whether the request may have arrived.
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let place = self.next.fetch_add(1, Ordering::Relaxed) % self.links.len();
+        let mut request = request;
+        for _ in 0..OFFERS {
+            let link = self.link(place).await.map_err(SendError::Unsent)?;
+            let mut sender = link.sender.clone();
+            if sender.ready().await.is_err() {
+                self.forget(place, &link).await;
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(answer) => return Ok(answer),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => {
+                        request = unsent;
+                        self.forget(place, &link).await;
+                    }
+                    None => return Err(SendError::Broken(error.into_error().into())),
+                },
+            }
+        }
+        Err(SendError::Unsent(anyhow!("no connection took the request")))
+    }
+
+    /// The connection of a place, made if there is none that can be used.
+    async fn link(&self, place: usize) -> Result<Arc<Link>> {
+        let mut slot = self.links[place].lock().await;
+        if let Some(link) = slot.as_ref().filter(|link| !link.sender.is_closed()) {
+            return Ok(Arc::clone(link));
+        }
+        let link = timeout(CONNECT_LIMIT, self.connect()).await;
+        let link = Arc::new(link.context("connecting takes too long")??);
+        *slot = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    async fn connect(&self) -> Result<Link> {
+        let stream = connect(&self.endpoint, Caller::Admin, Protocol::Http2).await?;
+        let (sender, frames) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(ALIVE_AFTER)
+            .keep_alive_timeout(ALIVE_LIMIT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(8 << 20)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        tokio::spawn(async move { drop(frames.await) });
+        Ok(Link { sender })
+    }
+
+    /// Uses a connection no more, if it is still the one of its place. Streams on it go on.
+    async fn forget(&self, place: usize, link: &Arc<Link>) {
+        let mut slot = self.links[place].lock().await;
+        if slot.as_ref().is_some_and(|there| Arc::ptr_eq(there, link)) {
+            *slot = None;
+        }
+    }
+}

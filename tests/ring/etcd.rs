@@ -1,0 +1,286 @@
+//! A real etcd of one or three members that can be killed, stopped, started again and alarmed.
+//!
+//! Owns the members' processes and folders. Speaks to them through their JSON gateway, for what a
+//! test must know: health, the leader, alarms. Must not know what Polyplane keeps in it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::network::Node;
+use super::process::{Launch, Process, Told};
+
+/// The longest a store may take to have a leader again.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+/// The longest one question to a member may take.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// One member.
+struct Member {
+    name: String,
+    client: SocketAddr,
+    launch: Launch,
+    node: Option<Node>,
+    process: Option<Process>,
+}
+
+/// A running store. Dropping it ends its members.
+pub struct Cluster {
+    members: Vec<Member>,
+    folder: tempfile::TempDir,
+}
+
+/// Finds a program with tests/programs, which builds or fetches it once.
+///
+/// # Errors
+/// When it cannot be had; the error says what would help.
+pub async fn program(name: &str) -> Result<PathBuf> {
+    let script = crate::golden::folder().join("programs");
+    let found = tokio::process::Command::new(script)
+        .arg(name)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .await
+        .context("cannot run tests/programs")?;
+    ensure!(found.status.success(), "tests/programs has no {name}");
+    let text = String::from_utf8(found.stdout)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let path = line.context("tests/programs names no path")?;
+    Ok(PathBuf::from(path.trim()))
+}
+
+/// Ports of this address that nobody uses now, all different.
+///
+/// # Errors
+/// When the system has none.
+pub fn free_ports(address: IpAddr, count: usize) -> Result<Vec<u16>> {
+    let taken: Vec<std::net::TcpListener> = (0..count)
+        .map(|_| std::net::TcpListener::bind((address, 0)))
+        .collect::<std::io::Result<_>>()?;
+    let ports = taken.iter().map(|taken| Ok(taken.local_addr()?.port()));
+    ports.collect()
+}
+
+impl Cluster {
+    /// Starts `members` members, on loopback or on a node each, and waits until they have a
+    /// leader. `options` go to every member.
+    ///
+    /// # Errors
+    /// When etcd cannot be had or does not come up.
+    pub async fn start(members: usize, nodes: &[Node], options: &[&str]) -> Result<Self> {
+        let etcd = program("etcd").await?;
+        let folder = tempfile::tempdir()?;
+        let mut addresses = Vec::new();
+        for place in 0..members {
+            let ip = nodes
+                .get(place)
+                .map_or(Ipv4Addr::LOCALHOST, |node| node.address);
+            // In a namespace of its own a member finds every port free.
+            let ports = match nodes.get(place) {
+                Some(_) => vec![2379, 2380],
+                None => free_ports(ip.into(), 2)?,
+            };
+            addresses.push((
+                SocketAddr::from((ip, ports[0])),
+                SocketAddr::from((ip, ports[1])),
+            ));
+        }
+        let all = addresses.iter().enumerate();
+        let all: Vec<String> = all
+            .map(|(place, (_, peer))| format!("m{place}=http://{peer}"))
+            .collect();
+        let mut cluster = Self {
+            members: Vec::new(),
+            folder,
+        };
+        for (place, (client, peer)) in addresses.into_iter().enumerate() {
+            let name = format!("m{place}");
+            let data = cluster.folder.path().join(&name);
+            let launch = Launch::of(&etcd)
+                .with(["--name", &name, "--data-dir", &data.to_string_lossy()])
+                .with(["--listen-client-urls", &format!("http://{client}")])
+                .with(["--advertise-client-urls", &format!("http://{client}")])
+                .with(["--listen-peer-urls", &format!("http://{peer}")])
+                .with(["--initial-advertise-peer-urls", &format!("http://{peer}")])
+                .with(["--initial-cluster", &all.join(",")])
+                .with(["--initial-cluster-state", "new", "--log-level", "warn"])
+                .with(options.iter().copied());
+            cluster.members.push(Member {
+                name,
+                client,
+                launch,
+                node: nodes.get(place).cloned(),
+                process: None,
+            });
+            cluster.start_member(place)?;
+        }
+        cluster.wait_ready().await?;
+        Ok(cluster)
+    }
+
+    /// Where clients find it, as `--store` wants it.
+    pub fn url(&self) -> String {
+        format!("etcd://{}", self.endpoints().join(","))
+    }
+
+    /// The members' addresses for clients.
+    pub fn endpoints(&self) -> Vec<String> {
+        let clients = self.members.iter().map(|member| member.client.to_string());
+        clients.collect()
+    }
+
+    /// How many members it has, running or not.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The address of a member's machine.
+    pub fn address(&self, member: usize) -> Ipv4Addr {
+        match self.members[member].client.ip() {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(_) => Ipv4Addr::LOCALHOST,
+        }
+    }
+
+    /// Starts a member that does not run; its data is what it left.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start_member(&mut self, member: usize) -> Result<()> {
+        let folder = self.folder.path();
+        let member = &mut self.members[member];
+        let (launch, node) = (&member.launch, member.node.as_ref());
+        member.process = Some(Process::start(&member.name, launch, node, folder)?);
+        Ok(())
+    }
+
+    /// kill -9.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub async fn kill_member(&mut self, member: usize) -> Result<()> {
+        if let Some(mut process) = self.members[member].process.take() {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Stops a member, or lets it go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn tell_member(&self, member: usize, told: Told) -> Result<()> {
+        let process = self.members[member].process.as_ref();
+        process.context("the member does not run")?.tell(told)
+    }
+
+    /// Waits until every member that runs is healthy.
+    ///
+    /// # Errors
+    /// When that takes too long.
+    pub async fn wait_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        for place in 0..self.members.len() {
+            while !self.is_healthy(place).await {
+                let member = &mut self.members[place];
+                let Some(process) = &mut member.process else {
+                    break;
+                };
+                if let Some(status) = process.ended()? {
+                    bail!(
+                        "{} ended with {status}: {}",
+                        member.name,
+                        process.last_words()
+                    );
+                }
+                if Instant::now() > deadline {
+                    bail!("{} has no leader: {}", member.name, process.last_words());
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_healthy(&self, member: usize) -> bool {
+        let answer = self.ask(member, Method::GET, "/health", &Value::Null).await;
+        answer.is_ok_and(|answer| answer["health"] == "true")
+    }
+
+    /// Which member leads.
+    ///
+    /// # Errors
+    /// When none says so.
+    pub async fn leader(&self) -> Result<usize> {
+        for place in 0..self.members.len() {
+            let path = "/v3/maintenance/status";
+            let Ok(status) = self.ask(place, Method::POST, path, &json!({})).await else {
+                continue;
+            };
+            if status["leader"].is_string() && status["leader"] == status["header"]["member_id"] {
+                return Ok(place);
+            }
+        }
+        bail!("no member says that it leads")
+    }
+
+    /// Raises the alarm that space has run out, or clears it.
+    ///
+    /// # Errors
+    /// When no member does so.
+    pub async fn alarm_no_space(&self, raised: bool) -> Result<()> {
+        let status = self
+            .ask(0, Method::POST, "/v3/maintenance/status", &json!({}))
+            .await?;
+        let action = if raised { "ACTIVATE" } else { "DEACTIVATE" };
+        let member = &status["header"]["member_id"];
+        let alarm = json!({"action": action, "memberID": member, "alarm": "NOSPACE"});
+        let path = "/v3/maintenance/alarm";
+        let answer = self.ask(0, Method::POST, path, &alarm).await?;
+        let alarms = answer["alarms"].as_array().map_or(0, Vec::len);
+        ensure!(!raised || alarms > 0, "no alarm was raised: {answer}");
+        Ok(())
+    }
+
+    /// One question to a member's gateway.
+    async fn ask(&self, member: usize, method: Method, path: &str, body: &Value) -> Result<Value> {
+        let address = self.members[member].client;
+        let asked = async {
+            let stream = TcpStream::connect(address).await?;
+            let (mut sender, frames) = http1::handshake(TokioIo::new(stream)).await?;
+            let frames = tokio::spawn(frames);
+            let text = match body {
+                Value::Null => Bytes::new(),
+                body => Bytes::from(body.to_string()),
+            };
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header(http::header::HOST, address.to_string())
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .body(Full::new(text))?;
+            let answer = sender.send_request(request).await?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await?.to_bytes();
+            drop(sender);
+            frames.abort();
+            ensure!(
+                status.is_success(),
+                "{path}: {status} {}",
+                String::from_utf8_lossy(&body)
+            );
+            serde_json::from_slice(&body).context("no JSON")
+        };
+        timeout(ASK_LIMIT, asked).await.context("no answer")?
+    }
+}

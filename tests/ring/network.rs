@@ -1,0 +1,206 @@
+//! Machines of their own for processes of one machine: network namespaces around a hub.
+//!
+//! Owns namespaces, addresses and routes; all of them go when it is dropped. A partition is a rule
+//! of the hub that drops what one address sends to another, without a word to either, as a network
+//! does. Needs root. Must not know what runs in it.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Priority of the hub's rules, before its routes.
+const PRIORITY: &str = "100";
+
+/// One machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The network namespace.
+    pub namespace: String,
+    /// Its only address beside loopback.
+    pub address: Ipv4Addr,
+}
+
+/// A hub with machines around it; the test itself is one of them.
+pub struct Network {
+    hub: String,
+    own_link: String,
+    subnet: u8,
+    nodes: Vec<Node>,
+    cut: Vec<(Ipv4Addr, Ipv4Addr)>,
+}
+
+fn run(program: &str, words: &[&str]) -> Result<()> {
+    let output = Command::new(program).args(words).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    ensure!(
+        output.status.success(),
+        "{program} {}: {}",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+fn ip(words: &[&str]) -> Result<()> {
+    run("ip", words)
+}
+
+fn within(namespace: &str, words: &[&str]) -> Result<()> {
+    ip(&[&["-n", namespace], words].concat())
+}
+
+impl Network {
+    /// Makes a hub with `nodes` machines. Who may not is told so in one line, and gets none; with
+    /// `CI` set that is an error, so that no test is passed over unseen.
+    ///
+    /// # Errors
+    /// When it cannot be made, or must be and may not.
+    pub fn make(nodes: usize) -> Result<Option<Self>> {
+        match Self::try_make(nodes) {
+            Ok(network) => Ok(Some(network)),
+            Err(error) if std::env::var_os("CI").is_some() => {
+                Err(error.context("no network namespaces, and CI is set"))
+            }
+            Err(error) => {
+                println!("passed over: network namespaces need root: {error:#}");
+                Ok(None)
+            }
+        }
+    }
+
+    fn try_make(count: usize) -> Result<Self> {
+        let id = std::process::id();
+        let subnet = u8::try_from(64 + id % 128).context("below 192")?;
+        // Dropped on an early return, so that half a network does not stay.
+        let mut network = Self {
+            hub: format!("pp{id}-hub"),
+            own_link: format!("pp{id}"),
+            subnet,
+            nodes: Vec::new(),
+            cut: Vec::new(),
+        };
+        let hub = network.hub.clone();
+        ip(&["netns", "add", &hub])?;
+        within(&hub, &["link", "set", "lo", "up"])?;
+        ip(&[
+            "netns",
+            "exec",
+            &hub,
+            "sysctl",
+            "-qw",
+            "net.ipv4.ip_forward=1",
+        ])?;
+        let own_link = network.own_link.clone();
+        network.link(&own_link, None, 0)?;
+        let all = format!("10.{subnet}.0.0/16");
+        let gateway = network.gateway(0).to_string();
+        ip(&["route", "add", &all, "via", &gateway])?;
+        for place in 0..count {
+            let namespace = format!("pp{id}-{place}");
+            ip(&["netns", "add", &namespace])?;
+            let at = u8::try_from(place + 1).context("too many nodes")?;
+            network.nodes.push(Node {
+                namespace: namespace.clone(),
+                address: network.address(at),
+            });
+            within(&namespace, &["link", "set", "lo", "up"])?;
+            network.link("eth0", Some(&namespace), at)?;
+            let gateway = network.gateway(at).to_string();
+            within(&namespace, &["route", "add", "default", "via", &gateway])?;
+        }
+        Ok(network)
+    }
+
+    /// A link between the hub and a namespace, with an address at both ends.
+    fn link(&self, name: &str, namespace: Option<&str>, place: u8) -> Result<()> {
+        let hub_end = format!("to{place}");
+        let mut words = vec!["link", "add", &hub_end, "netns", &self.hub];
+        words.extend(["type", "veth", "peer", "name", name]);
+        words.extend(namespace.map(|name| ["netns", name]).into_iter().flatten());
+        ip(&words)?;
+        let address = format!("{}/30", self.gateway(place));
+        within(&self.hub, &["addr", "add", &address, "dev", &hub_end])?;
+        within(&self.hub, &["link", "set", &hub_end, "up"])?;
+        let address = format!("{}/30", self.address(place));
+        let place = |words: &[&str]| match namespace {
+            Some(namespace) => within(namespace, words),
+            None => ip(words),
+        };
+        place(&["addr", "add", &address, "dev", name])?;
+        place(&["link", "set", name, "up"])
+    }
+
+    fn gateway(&self, place: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet, place, 1)
+    }
+
+    fn address(&self, place: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet, place, 2)
+    }
+
+    /// The address at which the machines reach the test itself.
+    pub fn own(&self) -> Ipv4Addr {
+        self.address(0)
+    }
+
+    /// The machines.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Nothing goes from one of these addresses to the other any more, in either direction.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn cut(&mut self, one: Ipv4Addr, other: Ipv4Addr) -> Result<()> {
+        for (from, to) in [(one, other), (other, one)] {
+            self.rule("add", from, to)?;
+            self.cut.push((from, to));
+        }
+        Ok(())
+    }
+
+    /// Everything goes everywhere again.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn heal(&mut self) -> Result<()> {
+        while let Some((from, to)) = self.cut.pop() {
+            self.rule("del", from, to)?;
+        }
+        Ok(())
+    }
+
+    fn rule(&self, verb: &str, from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
+        let (from, to) = (from.to_string(), to.to_string());
+        let mut words = vec!["rule", verb, "pref", PRIORITY];
+        words.extend(["from", &from, "to", &to, "blackhole"]);
+        within(&self.hub, &words)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // With a namespace go its links and their other ends.
+        for node in &self.nodes {
+            drop(ip(&["netns", "del", &node.namespace]));
+        }
+        drop(ip(&["link", "del", &self.own_link]));
+        drop(ip(&["netns", "del", &self.hub]));
+    }
+}
+
+/// A node of the network, or none for the test's own.
+///
+/// # Errors
+/// When the network has fewer.
+pub fn node(network: Option<&Network>, place: usize) -> Result<Option<Node>> {
+    let Some(network) = network else {
+        return Ok(None);
+    };
+    match network.nodes.get(place) {
+        Some(node) => Ok(Some(node.clone())),
+        None => bail!("the network has no node {place}"),
+    }
+}

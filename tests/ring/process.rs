@@ -1,0 +1,173 @@
+//! One child process: its log, the signals it gets, its end.
+//!
+//! Invariant: a process is signalled by its own id and never by name.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::network::Node;
+
+/// Lines of a log that an error shows.
+const SHOWN_LINES: usize = 12;
+
+/// A command to start, as often as wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Variables beside those of the test.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Launch {
+    /// A program without arguments.
+    pub fn of(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// The same with more arguments.
+    #[must_use]
+    pub fn with<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// The command, within a node's network if there is one. `ip netns exec` becomes the program,
+    /// so the id is the program's own.
+    pub fn command(&self, node: Option<&Node>) -> Command {
+        let mut command = match node {
+            None => Command::new(&self.program),
+            Some(node) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &node.namespace]);
+                command.arg(&self.program);
+                command
+            }
+        };
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+}
+
+/// What a process is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// SIGTERM: end in an orderly way.
+    End,
+    /// SIGKILL: be gone.
+    BeGone,
+    /// SIGSTOP: stand still.
+    Stand,
+    /// SIGCONT: go on.
+    GoOn,
+}
+
+/// A process that runs, or has ended by itself. Dropping it ends it.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it; both outputs are appended to `<name>.log` in the folder.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start(name: &str, launch: &Launch, node: Option<&Node>, logs: &Path) -> Result<Self> {
+        let log = logs.join(format!("{name}.log"));
+        let file = File::options().create(true).append(true).open(&log)?;
+        let child = launch
+            .command(node)
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {}", launch.program.display()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    /// Its id, while it runs or waits to be collected.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn tell(&self, told: Told) -> Result<()> {
+        let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.and_then(Pid::from_raw);
+        let id = id.with_context(|| format!("{} has ended: {}", self.name, self.last_words()))?;
+        let signal = match told {
+            Told::End => Signal::TERM,
+            Told::BeGone => Signal::KILL,
+            Told::Stand => Signal::STOP,
+            Told::GoOn => Signal::CONT,
+        };
+        kill_process(id, signal).with_context(|| format!("{told:?} to {}", self.name))
+    }
+
+    /// Whether it has ended, and how.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end; none when it still runs after `limit`.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub async fn end(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        match timeout(limit, self.child.wait()).await {
+            Ok(status) => Ok(Some(status?)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// SIGKILL, and the process is collected.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub async fn kill(&mut self) -> Result<()> {
+        let killed = self.child.kill().await;
+        killed.with_context(|| format!("cannot kill {}", self.name))
+    }
+
+    /// Where its outputs go.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The end of its log, for an error's text.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(SHOWN_LINES);
+        lines[from..].join("\n")
+    }
+}

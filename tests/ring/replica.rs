@@ -1,0 +1,281 @@
+//! One server process of a ring, with the address a pod would have.
+//!
+//! Owns the process through all its lives. Where its command line comes from is the caller's: the
+//! flags of `polyplane serve`, or a rendered Deployment. Must not know its peers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use http::Method;
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+
+use crate::connection::Connection;
+use crate::kubeconfig::{Caller, Endpoint, Protocol};
+use crate::programs::ask;
+
+use super::network::Node;
+use super::process::{Launch, Process, Told};
+
+/// The longest a replica may take to become ready on a busy machine.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// The longest one probe may take, as a kubelet's default has it.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+/// Port of clients within a pod.
+pub const CLIENT_PORT: u16 = 6443;
+/// Port of the other replicas within a pod.
+pub const PEER_PORT: u16 = 7443;
+
+/// How a replica is started and ended.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The server.
+    pub serve: Launch,
+    /// What runs before SIGTERM, if anything.
+    pub pre_stop: Option<Launch>,
+}
+
+/// Where a replica lives.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name, unique among all that ever were.
+    pub name: String,
+    /// Its address; the ports are the same for all.
+    pub address: Ipv4Addr,
+    /// The network it is in, if not the test's own.
+    pub node: Option<Node>,
+}
+
+impl Pod {
+    /// Where clients reach it.
+    pub fn client(&self) -> SocketAddr {
+        SocketAddr::from((self.address, CLIENT_PORT))
+    }
+
+    /// Where its peers reach it.
+    pub fn peer(&self) -> SocketAddr {
+        SocketAddr::from((self.address, PEER_PORT))
+    }
+}
+
+/// What all replicas of a ring are told.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// The program.
+    pub program: PathBuf,
+    /// `--store`.
+    pub store: String,
+    /// `--certs`.
+    pub certs: PathBuf,
+    /// `--endpoint`: what clients dial.
+    pub endpoint: SocketAddr,
+    /// `--grace`.
+    pub grace: Duration,
+    /// More words for `serve`.
+    pub options: Vec<String>,
+}
+
+impl Common {
+    /// The flags of `polyplane serve` for a pod, and the drain before its end.
+    pub fn start(&self, pod: &Pod) -> Start {
+        let certs = self.certs.to_string_lossy().into_owned();
+        let serve = Launch::of(&self.program)
+            .with(["serve", "--store", &self.store, "--certs", &certs])
+            .with(["--listen", &pod.client().to_string()])
+            .with(["--peer-listen", &pod.peer().to_string()])
+            .with(["--advertise", &pod.peer().to_string()])
+            .with(["--endpoint", &self.endpoint.to_string()])
+            .with(["--host-name", &self.endpoint.ip().to_string()])
+            .with(["--replica-id", &pod.name])
+            .with(["--grace", &self.grace.as_secs().to_string()])
+            .with(self.options.iter().cloned());
+        let drain = Launch::of(&self.program)
+            .with(["drain", "--certs", &certs])
+            .with(["--server", &pod.client().to_string()]);
+        Start {
+            serve,
+            pre_stop: Some(drain),
+        }
+    }
+
+    /// Fills the folder of certificates that all replicas share.
+    ///
+    /// # Errors
+    /// When the program fails.
+    pub async fn make_certs(&self, hosts: &[String]) -> Result<()> {
+        let mut launch = Launch::of(&self.program)
+            .with(["certs", "--certs"])
+            .with([self.certs.to_string_lossy().into_owned()]);
+        for host in hosts {
+            launch = launch.with(["--host-name", host]);
+        }
+        let output = launch.command(None).output().await?;
+        if !output.status.success() {
+            bail!(
+                "no certificates: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A replica through its lives. Dropping it ends it.
+pub struct Replica {
+    /// Where it lives.
+    pub pod: Pod,
+    start: Start,
+    logs: PathBuf,
+    process: Option<Process>,
+}
+
+impl Replica {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start(pod: Pod, start: Start, logs: &Path) -> Result<Self> {
+        let mut replica = Self {
+            pod,
+            start,
+            logs: logs.to_owned(),
+            process: None,
+        };
+        replica.again()?;
+        Ok(replica)
+    }
+
+    /// Starts it anew after its process has gone.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn again(&mut self) -> Result<()> {
+        let Pod { name, node, .. } = &self.pod;
+        let process = Process::start(name, &self.start.serve, node.as_ref(), &self.logs)?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Whether a probe of its readiness succeeds now.
+    pub async fn is_ready(&self, admin: &Endpoint) -> bool {
+        is_ready(admin, self.pod.client()).await
+    }
+
+    /// Waits until it is ready.
+    ///
+    /// # Errors
+    /// When it ends or takes too long, with the end of its log.
+    pub async fn wait_ready(&mut self, admin: &Endpoint) -> Result<()> {
+        let deadline = Instant::now() + READY_LIMIT;
+        while !self.is_ready(admin).await {
+            let name = &self.pod.name;
+            let process = self.process.as_mut().context("it does not run")?;
+            if let Some(status) = process.ended()? {
+                bail!("{name} ended with {status}: {}", process.last_words());
+            }
+            if Instant::now() > deadline {
+                bail!("{name} is not ready: {}", process.last_words());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Whether its process is there.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn runs(&mut self) -> Result<bool> {
+        match &mut self.process {
+            Some(process) => Ok(process.ended()?.is_none()),
+            None => Ok(false),
+        }
+    }
+
+    /// SIGSTOP, SIGCONT or SIGTERM.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn tell(&self, told: Told) -> Result<()> {
+        let process = self.process.as_ref();
+        process.context("the replica does not run")?.tell(told)
+    }
+
+    /// kill -9.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub async fn kill(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends it as a kubelet does: the pre-stop hook, SIGTERM, and SIGKILL when `grace` is over,
+    /// which counts from the hook's start. Returns how it ended, or none if it had to be killed.
+    ///
+    /// # Errors
+    /// When a process cannot be started or signalled.
+    pub async fn end(&mut self, grace: Duration) -> Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + grace;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        if let Some(hook) = &self.start.pre_stop {
+            let output = hook.command(self.pod.node.as_ref()).output();
+            match timeout(left(), output).await {
+                Ok(Ok(output)) if output.status.success() => {}
+                // A kubelet says so in an event and goes on.
+                Ok(Ok(output)) => println!(
+                    "{}: the pre-stop hook failed with {}: {}",
+                    self.pod.name,
+                    output.status,
+                    String::from_utf8_lossy(&output.stderr).trim()
+                ),
+                Ok(Err(error)) => return Err(error).context("no pre-stop hook"),
+                Err(_) => println!("{}: the pre-stop hook took too long", self.pod.name),
+            }
+        }
+        let Some(mut process) = self.process.take() else {
+            return Ok(None);
+        };
+        process.tell(Told::End)?;
+        let ended = process.end(left()).await?;
+        if ended.is_none() {
+            println!(
+                "{}: killed after its grace: {}",
+                self.pod.name,
+                process.last_words()
+            );
+            process.kill().await?;
+        }
+        Ok(ended)
+    }
+
+    /// The end of its log.
+    pub fn last_words(&self) -> String {
+        let process = self.process.as_ref();
+        process.map(Process::last_words).unwrap_or_default()
+    }
+}
+
+/// Whether a GET of /readyz at this address is answered 200 in time.
+pub async fn is_ready(admin: &Endpoint, at: SocketAddr) -> bool {
+    let probed = async {
+        let endpoint = at_address(admin, at);
+        let connection = Connection::open(&endpoint, Caller::Anonymous, Protocol::Http1).await?;
+        let ask = ask(Method::GET, "/readyz", &Value::Null);
+        anyhow::Ok(connection.send(ask).await?.status == 200)
+    };
+    matches!(timeout(PROBE_LIMIT, probed).await, Ok(Ok(true)))
+}
+
+/// The same server seen at another address; its name in the certificate stays.
+pub fn at_address(endpoint: &Endpoint, at: SocketAddr) -> Endpoint {
+    let mut endpoint = endpoint.at_base_path("");
+    endpoint.host = at.ip().to_string();
+    endpoint.port = at.port();
+    endpoint
+}
