@@ -1,0 +1,36 @@
+//! kill -9 of a replica, again and again, under load: nothing acknowledged is lost.
+//!
+//! `RING_ROUNDS` says how often (100 for the judged run); see `ring::judged` for the other numbers.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use polyplane_tests::ring::judged::{Demand, judge, loaded, number, wished};
+use polyplane_tests::ring::setup::{Ring, Wish};
+use tokio::time::sleep;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_replicas_lose_nothing_and_answer_nothing_stale() -> Result<()> {
+    let rounds: usize = number("RING_ROUNDS", 3)?;
+    let wish = wished(Wish::default())?;
+    let mut ring = Ring::start(&wish).await?.context("no ring")?;
+    let load = loaded(&ring).await?;
+    let mut gaps = Vec::new();
+    let mut choice: usize = number("RING_SEED", 1)?;
+    for round in 0..rounds {
+        sleep(Duration::from_secs(2)).await;
+        choice = choice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(round + 1);
+        let victim = (choice >> 33) % wish.replicas;
+        let fault = load.now();
+        ring.controller.kill(victim).await?;
+        let found = load.gaps(fault).await;
+        gaps.extend(found.with_context(|| ring.last_words())?);
+        let restarted = ring.controller.restart(victim).await;
+        restarted.with_context(|| format!("round {round}"))?;
+    }
+    sleep(Duration::from_secs(2)).await;
+    println!("{rounds} kills");
+    judge(&ring, load, Demand::Honest, &[], gaps).await
+}
