@@ -103,6 +103,8 @@ pub struct Directory {
     reached: watch::Sender<Revision>,
     /// Grows with each change.
     changes: watch::Sender<u64>,
+    /// Grows whenever a plane that was known is wanted elsewhere.
+    pins: watch::Sender<u64>,
     failure: Mutex<Option<String>>,
 }
 
@@ -124,6 +126,7 @@ impl Directory {
             rows: RwLock::default(),
             reached: watch::Sender::new(Revision(0)),
             changes: watch::Sender::new(0),
+            pins: watch::Sender::new(0),
             failure: Mutex::new(None),
         });
         let at = directory.load().await?;
@@ -182,6 +185,12 @@ impl Directory {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Tells each time that users want planes elsewhere.
+    #[must_use]
+    pub fn pin_changes(&self) -> watch::Receiver<u64> {
+        self.pins.subscribe()
     }
 
     /// Why it does not follow the store at the moment, if it does not.
@@ -265,6 +274,10 @@ impl Directory {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
+    fn tell_pins(&self) {
+        self.pins.send_modify(|changes| *changes += 1);
+    }
+
     /// Reads all rows as one cut and replaces what is known.
     async fn load(&self) -> Result<Revision, DirectoryError> {
         let mut rows = Rows::default();
@@ -289,6 +302,7 @@ impl Directory {
         *self.rows.write() = rows;
         self.advance(at);
         self.tell();
+        self.tell_pins();
         Ok(at)
     }
 
@@ -297,7 +311,12 @@ impl Directory {
             return self.rows.write().remove(name_of(&event.key));
         };
         match self.entry(&event.key, value, event.revision) {
-            Ok(Some((entry, layer))) => self.rows.write().put(entry, &layer),
+            Ok(Some((entry, layer))) => {
+                let repinned = self.rows.write().put(entry, &layer);
+                if repinned {
+                    self.tell_pins();
+                }
+            }
             Ok(None) => {}
             Err(error) => {
                 tracing::error!(%error, key = ?event.key, "a row of the directory cannot be read");
@@ -331,17 +350,21 @@ impl Directory {
 }
 
 impl Rows {
-    fn put(&mut self, mut entry: Entry, layer: &str) {
+    /// Returns whether a plane that was known is wanted elsewhere now.
+    fn put(&mut self, mut entry: Entry, layer: &str) -> bool {
         let known = self.layers.iter().find(|known| ***known == *layer);
         entry.layer = known.cloned().unwrap_or_else(|| {
             let fresh: Arc<str> = layer.into();
             self.layers.push(Arc::clone(&fresh));
             fresh
         });
+        let known = self.by_id.get(&entry.id);
+        let repinned = known.is_some_and(|known| known.pin != entry.pin);
         self.remove(&entry.name);
         let entry = Arc::new(entry);
         self.by_id.insert(entry.id.clone(), Arc::clone(&entry));
         self.by_name.insert(entry.name.clone(), entry);
+        repinned
     }
 
     fn remove(&mut self, name: &str) {

@@ -7,6 +7,7 @@
 
 use crate::birth::Birth;
 use crate::custody::Custody;
+use crate::directory::Directory;
 use crate::layers::Layers;
 use crate::measures::{Measures, PlanesStats};
 use crate::options::Place;
@@ -22,7 +23,7 @@ use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -95,6 +96,8 @@ pub struct Planes {
     started: Instant,
     slots: Mutex<HashMap<String, Arc<Slot>>>,
     received: Received,
+    /// Where users want planes; none in a ring whose planes are not in a directory.
+    directory: OnceLock<Arc<Directory>>,
     /// Hand-offs to others at once. What comes in has limits of its own, so that two replicas that
     /// swap planes never wait for each other (FENCING 19).
     places_out: Semaphore,
@@ -148,6 +151,7 @@ impl Planes {
             started: Instant::now(),
             slots: Mutex::default(),
             received: Received::default(),
+            directory: OnceLock::new(),
             places_out: Semaphore::new(HAND_OFFS_MAX),
             measures: Measures::default(),
             closing: CancellationToken::new(),
@@ -159,6 +163,14 @@ impl Planes {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.ring.store()
+    }
+
+    /// Obeys the directory from now on: a plane is wanted where its row says, whatever its birth
+    /// said, and one that is awake moves when the row changes. Once.
+    pub fn obey(&self, directory: &Arc<Directory>) {
+        if self.directory.set(Arc::clone(directory)).is_ok() {
+            crate::steward::follow_pins(self.me.clone(), directory.pin_changes());
+        }
     }
 
     /// The ring this replica is in.
@@ -380,9 +392,11 @@ impl Planes {
     }
 
     /// Who should own a plane, by the newest view. An id that is no plane id belongs to nobody.
-    pub(crate) fn designated(&self, birth: &Birth) -> Option<Member> {
+    pub fn designated(&self, birth: &Birth) -> Option<Member> {
         let id: PlaneId = birth.id.parse().ok()?;
-        self.ring.designated(&id, &birth.pin)
+        let entry = self.directory.get().and_then(|rows| rows.by_id(&birth.id));
+        let pin = entry.as_ref().map_or(&birth.pin, |entry| &entry.pin);
+        self.ring.designated(&id, pin)
     }
 
     /// Whether this replica should own a plane, by the newest view.

@@ -12,8 +12,9 @@ use polyplane_plane::Ended;
 use polyplane_ring::Standing;
 use polyplane_storage::{Compare, Op, Revision, Txn};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often everything is looked at even if nothing was told.
@@ -54,6 +55,21 @@ pub(crate) fn start(planes: &Arc<Planes>) {
             planes.end_dead();
             planes.hand_off_strays();
             house.keep(&planes).await;
+        }
+    });
+}
+
+/// Hands planes off as soon as their users want them elsewhere. It ends with the planes.
+pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) {
+    tokio::spawn(async move {
+        while pins.changed().await.is_ok() {
+            let Some(planes) = planes.upgrade() else {
+                return;
+            };
+            if planes.closing().is_cancelled() {
+                return;
+            }
+            planes.hand_off_strays();
         }
     });
 }

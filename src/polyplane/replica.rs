@@ -296,6 +296,7 @@ async fn build_world(
         stop,
     );
     let directory = directory.await.context("the store cannot be used")?;
+    planes.obey(&directory);
     let (base, bits) = bootstrap::SERVICE_RANGE;
     let settings = PlaneSettings {
         service_range: ServiceRange {

@@ -126,8 +126,7 @@ async fn locate(world: &World, name: &str) -> Result<Found, ApiError> {
     let birth = &located.birth;
     let fence = world.planes.fence(birth).await;
     let fence = fence.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
-    let id = birth.id.parse().map_err(|_| missing(Missing::NotFound))?;
-    let designated = world.planes.ring().designated(&id, &birth.pin);
+    let designated = world.planes.designated(birth);
     let held = fence.as_ref().filter(|fence| fence.state == "Held");
     let here = world.planes.place(birth) == Place::Here && located.awake(world).is_some();
     Ok(Found {

@@ -175,16 +175,18 @@ impl World {
         if entry.deleting {
             return Err(Missing::Deleting);
         }
-        if let Some(located) = self.located.read().get(&entry.id)
-            && located.birth.pin == entry.pin
-        {
-            return Ok(Arc::clone(located));
-        }
+        let known = self.located.read().get(&entry.id).cloned();
+        let api = match known {
+            Some(located) if located.birth.pin == entry.pin => return Ok(located),
+            // The plane is the same, wherever it is wanted.
+            Some(located) => located.api.lock().clone(),
+            None => None,
+        };
         let fresh = Arc::new(Located {
             name: entry.name.clone(),
             birth: self.birth(entry),
             kinds: Arc::clone(&self.kinds),
-            api: Mutex::new(None),
+            api: Mutex::new(api),
         });
         self.located
             .write()
