@@ -140,7 +140,10 @@ impl PlaneClient {
                     let body = serde_json::from_slice(&body.to_bytes());
                     Reply::Answer(status, body.unwrap_or_default())
                 }
-                Err(_) => Reply::Broken,
+                Err(error) => {
+                    self.pool.say(&error.into());
+                    Reply::Broken
+                }
             }
         };
         Ok(timeout(PATIENCE, asked).await.unwrap_or(Reply::TimedOut))

@@ -1,7 +1,8 @@
 //! A few HTTP/2 connections that many clients share, made again when they break.
 //!
-//! Owns the connections. A request that was provably not sent goes over a new connection, as
-//! client libraries do; one that may have been sent never does.
+//! Owns the connections. A request that was provably not sent, or provably never taken up because
+//! the server had said goodbye, goes over a new connection, as client libraries do; one that may
+//! have been taken up never does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,6 +30,9 @@ const ALIVE_LIMIT: Duration = Duration::from_secs(15);
 /// Connections a request is offered before it counts as unsent.
 const OFFERS: usize = 3;
 
+/// Broken requests of which the reason is printed.
+const SAID: usize = 10;
+
 /// Why a request has no answer.
 #[derive(Debug)]
 pub enum SendError {
@@ -49,6 +53,7 @@ pub struct Pool {
     endpoint: Endpoint,
     links: Vec<Mutex<Option<Arc<Link>>>>,
     next: AtomicUsize,
+    broken: AtomicUsize,
 }
 
 impl Pool {
@@ -58,6 +63,7 @@ impl Pool {
             endpoint,
             links: (0..links.max(1)).map(|_| Mutex::new(None)).collect(),
             next: AtomicUsize::new(0),
+            broken: AtomicUsize::new(0),
         })
     }
 
@@ -85,7 +91,6 @@ impl Pool {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, SendError> {
         let place = self.next.fetch_add(1, Ordering::Relaxed) % self.links.len();
-        let mut request = request;
         for _ in 0..OFFERS {
             let link = self.link(place).await.map_err(SendError::Unsent)?;
             let mut sender = link.sender.clone();
@@ -93,18 +98,27 @@ impl Pool {
                 self.forget(place, &link).await;
                 continue;
             }
-            match sender.try_send_request(request).await {
+            match sender.try_send_request(request.clone()).await {
                 Ok(answer) => return Ok(answer),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => {
-                        request = unsent;
-                        self.forget(place, &link).await;
+                Err(mut error) => {
+                    let unsent = error.take_message().is_some();
+                    let error = anyhow::Error::from(error.into_error());
+                    if !unsent && !is_goodbye(&error) {
+                        self.say(&error);
+                        return Err(SendError::Broken(error));
                     }
-                    None => return Err(SendError::Broken(error.into_error().into())),
-                },
+                    self.forget(place, &link).await;
+                }
             }
         }
         Err(SendError::Unsent(anyhow!("no connection took the request")))
+    }
+
+    /// Says how requests broke, the first few times.
+    pub(super) fn say(&self, error: &anyhow::Error) {
+        if self.broken.fetch_add(1, Ordering::Relaxed) < SAID {
+            println!("broken: {error:#}");
+        }
     }
 
     /// The connection of a place, made if there is none that can be used.
@@ -141,4 +155,13 @@ impl Pool {
             *slot = None;
         }
     }
+}
+
+/// Whether this is the server's orderly goodbye (GOAWAY without an error), which a request meets
+/// only if the server has not taken it up and never will (RFC 9113, 6.8).
+fn is_goodbye(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    causes.any(|cause: &h2::Error| {
+        cause.is_go_away() && cause.is_remote() && cause.reason() == Some(h2::Reason::NO_ERROR)
+    })
 }
