@@ -65,19 +65,19 @@ impl Sweeper {
         }
     }
 
-    /// Writes the figures of awake planes that have changed into their objects.
+    /// Writes the figures of planes awake anywhere in the ring into their objects, where they have
+    /// changed.
     async fn write_figures(&self, root: &Tenant) {
-        let awake: HashMap<String, Arc<Plane>> = self
-            .planes
-            .all_awake()
-            .into_iter()
-            .map(|plane| (plane.id().to_owned(), plane))
-            .collect();
-        self.written.lock().retain(|id, _| awake.contains_key(id));
-        let changed: Vec<(&str, (usize, u64))> = awake
+        let figures = self.planes.figures_of_ring().await;
+        let awake: HashMap<&str, (usize, u64)> = figures
             .iter()
-            .map(|(id, plane)| (id.as_str(), plane.stats()))
-            .map(|(id, stats)| (id, (stats.objects, stats.own_bytes)))
+            .map(|figures| (figures.plane.as_str(), (figures.objects, figures.bytes)))
+            .collect();
+        self.written
+            .lock()
+            .retain(|id, _| awake.contains_key(id.as_str()));
+        let changed: Vec<(&str, (usize, u64))> = awake
+            .into_iter()
             .filter(|(id, figures)| self.written.lock().get(*id) != Some(figures))
             .take(FIGURES_MAX)
             .collect();

@@ -68,6 +68,11 @@ impl Planes {
                     hand_offs: stats.hand_offs_done,
                 }
             }
+            PeerMessage::Figures => {
+                let mut planes = self.figures();
+                planes.truncate(PeerReply::FIGURES_MAX);
+                PeerReply::Figures { planes }
+            }
         }
     }
 

@@ -1,11 +1,13 @@
-//! What the ring tells of itself to people: fences as they stand in the store. Owns reading them;
-//! nothing here is acted on.
+//! What the ring tells of itself to people: fences as they stand in the store, sizes of planes. Owns
+//! reading them; nothing here is acted on.
 
 use crate::birth::Birth;
+use crate::peers::{Figures, PeerMessage, PeerReply};
 use crate::planes::Planes;
 use crate::record::{Damaged, decode_fence, fence_key};
 use polyplane_fencing::FenceState;
 use polyplane_storage::ReadError;
+use std::time::Duration;
 
 /// A plane's fence, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +33,44 @@ pub enum InspectError {
     Damaged(#[from] Damaged),
 }
 
+/// How long a replica may take to tell the figures of its planes.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 impl Planes {
+    /// How large the planes in memory here are.
+    pub fn figures(&self) -> Vec<Figures> {
+        let awake = self.all_awake().into_iter();
+        awake
+            .map(|plane| {
+                let stats = plane.stats();
+                Figures {
+                    plane: plane.id().to_owned(),
+                    objects: stats.objects,
+                    bytes: stats.own_bytes,
+                }
+            })
+            .collect()
+    }
+
+    /// How large the planes in memory anywhere in the ring are; those of replicas that do not
+    /// answer are left out.
+    pub async fn figures_of_ring(&self) -> Vec<Figures> {
+        let mut figures = self.figures();
+        let view = self.ring().view();
+        for member in view.members() {
+            if member.id == *self.ring().id() {
+                continue;
+            }
+            let asked = self
+                .ring()
+                .call(member, PeerMessage::Figures.into(), PATIENCE);
+            if let Ok(PeerReply::Figures { planes }) = asked.await {
+                figures.extend(planes);
+            }
+        }
+        figures
+    }
+
     /// A plane's fence as the store has it now; none if nobody has used the plane yet.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ pub use measures::PlanesStats;
 pub use member_record::{MEMBERS_NAMESPACE, members_prefix};
 pub use options::{Place, ReplicaOptions};
 pub use peers::{
-    Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
+    Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
 };
 pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
 pub use polyplane_ring::{

@@ -96,6 +96,8 @@ pub enum PeerMessage {
     },
     /// How much do you hold?
     Load,
+    /// How large are the planes you have in memory?
+    Figures,
 }
 
 /// What a replica answers.
@@ -137,6 +139,28 @@ pub enum PeerReply {
         /// Hand-offs done in this process's life.
         hand_offs: u64,
     },
+    /// To [`PeerMessage::Figures`].
+    Figures {
+        /// Planes in memory, not more than [`PeerReply::FIGURES_MAX`].
+        planes: Vec<Figures>,
+    },
+}
+
+impl PeerReply {
+    /// Planes that one reply tells of at most.
+    pub const FIGURES_MAX: usize = 10_000;
+}
+
+/// How large one plane is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Figures {
+    /// The plane's id.
+    pub plane: String,
+    /// Its objects, the layer's included.
+    pub objects: usize,
+    /// Bytes of its own objects.
+    pub bytes: u64,
 }
 
 /// Why a call has no reply.

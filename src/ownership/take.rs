@@ -282,7 +282,7 @@ impl Planes {
             }
             Ok(PeerReply::Busy) => Ok(Asked::Not("its holder hands others over".to_owned())),
             Ok(PeerReply::Failed { reason }) => Ok(Asked::Not(reason)),
-            Ok(PeerReply::Pong { .. } | PeerReply::Load { .. }) => {
+            Ok(PeerReply::Pong { .. } | PeerReply::Load { .. } | PeerReply::Figures { .. }) => {
                 Ok(Asked::Not("its holder gave a wrong answer".to_owned()))
             }
             Err(error @ (PeerError::Refused | PeerError::TimedOut | PeerError::Failed(_))) => {
