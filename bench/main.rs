@@ -5,11 +5,16 @@
 
 mod bare;
 mod disk;
+mod forward;
+mod hand_off;
 mod lane;
 mod load;
 mod planes;
 mod proc;
 mod report;
+mod ring;
+mod ring_planes;
+mod ring_size;
 mod scenarios;
 mod target;
 
@@ -23,9 +28,11 @@ use http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::bare::Bare;
+use crate::forward::Rounds;
 use crate::lane::{Content, Lane};
 use crate::load::{Load, Pace, Turn};
 use crate::report::{Block, Format, Spread, show, show_quantiles};
+use crate::ring_planes::Crowd;
 use crate::scenarios::{Effort, Scenario};
 use crate::target::{Place, Target};
 
@@ -103,6 +110,43 @@ enum Command {
         #[arg(long, default_value_t = 3.0)]
         settle: f64,
     },
+    /// What a hop adds: one plane through its owner and through the other replica of two
+    Forward {
+        /// Pairs of blocks of each kind
+        #[arg(long, default_value_t = 6)]
+        rounds: u32,
+        #[command(flatten)]
+        effort: EffortArguments,
+    },
+    /// The pause while a plane that is written to moves between two replicas
+    HandOff {
+        /// Moves, there and back in turn
+        #[arg(long, default_value_t = 50)]
+        moves: u32,
+        /// Writes a second, on a schedule
+        #[arg(long, default_value_t = 400.0)]
+        rate: f64,
+    },
+    /// Create very many planes, keep some awake, and drain replicas of three
+    Planes {
+        /// Planes
+        #[arg(long, default_value_t = 10_000)]
+        planes: u64,
+        /// Planes that are watched and written to
+        #[arg(long, default_value_t = 100)]
+        awake: u64,
+        /// Drains, of one replica after the other
+        #[arg(long, default_value_t = 3)]
+        drains: usize,
+    },
+    /// What a second replica gives
+    RingSize {
+        /// Blocks of each kind
+        #[arg(long, default_value_t = 6)]
+        rounds: u32,
+        #[command(flatten)]
+        effort: EffortArguments,
+    },
     /// Show that the load generator is not the bottleneck
     #[command(name = "self")]
     Own {
@@ -161,6 +205,14 @@ impl EffortArguments {
                 .map_or(Pace::Closed, |per_second| Pace::Open { per_second }),
             time: Duration::from_secs_f64(self.seconds),
             watchers: self.watchers,
+        }
+    }
+
+    fn rounds(&self, rounds: u32) -> Rounds {
+        Rounds {
+            rounds,
+            effort: self.effort(),
+            warm_up: Duration::from_secs_f64(self.warm_up),
         }
     }
 
@@ -231,6 +283,25 @@ async fn execute(command: Command, format: Format) -> Result<()> {
         } => {
             let settle = Duration::from_secs_f64(settle);
             planes::idle_planes(&open(&server).await?, planes, watches, settle, format).await
+        }
+        Command::Forward { rounds, effort } => {
+            forward::forward(&effort.rounds(rounds), format).await
+        }
+        Command::HandOff { moves, rate } => hand_off::hand_off(moves, rate, format).await,
+        Command::Planes {
+            planes,
+            awake,
+            drains,
+        } => {
+            let crowd = Crowd {
+                planes,
+                awake: awake.min(planes),
+                drains,
+            };
+            ring_planes::planes(&crowd, format).await
+        }
+        Command::RingSize { rounds, effort } => {
+            ring_size::ring_size(&effort.rounds(rounds), format).await
         }
         Command::Own { effort } => own(&effort, format).await,
         Command::Disk { folder } => sync_times(&folder, format),

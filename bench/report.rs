@@ -215,6 +215,20 @@ pub fn show_number(format: Format, what: &str, unit: &str, value: f64) {
     }
 }
 
+/// Prints a spread over rounds in the chosen form; nothing if there is none.
+pub fn show_spread(format: Format, what: &str, unit: &str, spread: Option<Spread>) {
+    let Some(Spread { median, min, max }) = spread else {
+        return;
+    };
+    match format {
+        Format::Text => println!("{what}: {median:.2} {unit} ({min:.2} to {max:.2})"),
+        Format::Json => println!(
+            "{}",
+            json!({"what": what, "unit": unit, "median": median, "min": min, "max": max})
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -139,6 +139,12 @@ impl Cluster {
         clients.collect()
     }
 
+    /// The process ids of the members that run.
+    pub fn ids(&self) -> Vec<u32> {
+        let running = self.members.iter().filter_map(|one| one.process.as_ref());
+        running.filter_map(Process::id).collect()
+    }
+
     /// How many members it has, running or not.
     pub fn size(&self) -> usize {
         self.members.len()
