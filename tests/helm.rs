@@ -1,6 +1,6 @@
 //! The chart, with the real helm: a matrix of values that must lint and render, what fits what in
-//! every manifest (`parts`), what is refused (`refusals`), and what a server says to the manifests
-//! and to helm itself (`cluster`).
+//! every manifest (`parts`), what is refused (`refusals`), what a server says to the manifests and
+//! to helm itself (`cluster`), and the Deployment under load (`running`).
 
 use std::sync::OnceLock;
 
@@ -19,6 +19,8 @@ mod parts;
 mod program;
 #[path = "helm/refusals.rs"]
 mod refusals;
+#[path = "helm/running.rs"]
+mod running;
 
 use matrix::{Combination, combinations};
 
