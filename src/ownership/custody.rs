@@ -14,7 +14,7 @@ use crate::translate::{
 use parking_lot::Mutex;
 use polyplane_fencing::{
     self as fencing, Action, Attempt, CommitPermit, Event, Fence, LeaseStatus, Observed, Outcome,
-    PlaneFence, PlaneKind, Rules, Tenure, TenureEnd, Time, Transaction,
+    PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
 };
 use polyplane_plane::{BarrierError, Permit, first_change};
 use polyplane_storage::{Compare, ReadError, Revision, Store, Txn};
@@ -232,7 +232,7 @@ fn machine(keys: &PlaneKeys, life: &LifeCell) -> PlaneFence {
         Some(_) => PlaneKind::Tenant,
         None => PlaneKind::Root,
     };
-    PlaneFence::new(keys.me.clone(), kind, life.terms(), Rules::default())
+    PlaneFence::new(keys.me.clone(), kind, life.terms(), life.rules())
 }
 
 /// What the committer's side of one tenure may do with the machine. Used by
@@ -296,6 +296,20 @@ impl Seat {
             LeaseStatus::Open => Right::Open,
             LeaseStatus::Lapsed => Right::Unproven,
         }
+    }
+
+    /// The same for an answer. Whoever holds the map without a tenure answers nothing, unless a test
+    /// has taken that rule out.
+    pub(crate) fn right_to_answer(&self) -> Right {
+        let right = self.right();
+        let life = self.life();
+        if right == Right::Ended
+            && !life.rules().keep(Rule::AnswerNeedsTenure)
+            && life.status(life.now()) == LeaseStatus::Open
+        {
+            return Right::Open;
+        }
+        right
     }
 
     /// The answer of the machine itself, for the test that both say the same.
@@ -368,6 +382,9 @@ impl Seat {
                 return Err(BarrierError::Lost);
             }
             let Some(barrier) = inner.barrier.clone() else {
+                if !custody.life.rules().keep(Rule::CommitSettledByWrite) {
+                    return Ok(inner.put_at);
+                }
                 return Err(BarrierError::Unavailable("nothing is unsettled".to_owned()));
             };
             barrier

@@ -12,7 +12,9 @@ use crate::record::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::ring::{Command, JoinError, Shared, newcomer};
 use crate::translate::{MemberPut, member_outcome, member_txn, revision};
 use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
-use polyplane_fencing::{Attempt, Holder, Incarnation, Observed, Outcome, Transaction, Write};
+use polyplane_fencing::{
+    Attempt, Holder, Incarnation, Observed, Outcome, Rule, Transaction, Write,
+};
 use polyplane_storage::{LeaseError, LeaseId, ReadError, Store};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -296,6 +298,7 @@ impl Driver {
             holder,
             MemberPut { record, lease },
             shared.options.terms,
+            shared.options.rules(),
             Arc::clone(&shared.clock),
             Arc::clone(&shared.machine),
         );
@@ -439,7 +442,10 @@ impl Driver {
 async fn read_member(store: &Arc<dyn Store>, life: &Arc<LifeCell>) {
     let sent = life.now();
     match store.get(life.member_key()).await {
-        Ok((at, Some(found))) if found.created.0 == life.holder().incarnation.get() => {
+        Ok((at, Some(found)))
+            if found.created.0 == life.holder().incarnation.get()
+                || !life.rules().keep(Rule::ProofNamesIncarnation) =>
+        {
             life.read_found(sent, at);
         }
         Ok(_) => life.lost(),

@@ -117,7 +117,7 @@ impl CommitGuard for RingGuard {
     }
 
     fn answerable(&self) -> Answerable {
-        match self.seat.right() {
+        match self.seat.right_to_answer() {
             Right::Open => Answerable::Yes,
             Right::NotBefore(_) | Right::Unproven => Answerable::Wait,
             Right::Ended => Answerable::Lost,
@@ -126,7 +126,7 @@ impl CommitGuard for RingGuard {
 
     async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
         loop {
-            let right = self.seat.right();
+            let right = self.seat.right_to_answer();
             match right {
                 Right::Open => return Ok(()),
                 Right::Ended => return Err(NotAnswerable::Lost),

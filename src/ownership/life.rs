@@ -8,7 +8,9 @@ use crate::member_record::member_key;
 use crate::translate::MemberPut;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use polyplane_fencing::{Holder, LeaseStatus, LeaseTerms, Member, Proof, Time, member};
+use polyplane_fencing::{
+    Holder, LeaseStatus, LeaseTerms, Member, Proof, Rule, Rules, Time, member,
+};
 use polyplane_storage::{Clock, LeaseId, Revision};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +32,7 @@ pub(crate) struct LifeCell {
     member_key: Bytes,
     put: MemberPut,
     terms: LeaseTerms,
+    rules: Rules,
     clock: Arc<dyn Clock>,
     machine: Arc<Mutex<Member>>,
     /// Answers are allowed before this, in nanoseconds of the clock.
@@ -50,6 +53,7 @@ impl LifeCell {
         holder: Holder,
         put: MemberPut,
         terms: LeaseTerms,
+        rules: Rules,
         clock: Arc<dyn Clock>,
         machine: Arc<Mutex<Member>>,
     ) -> Arc<Self> {
@@ -59,6 +63,7 @@ impl LifeCell {
             holder,
             put,
             terms,
+            rules,
             clock,
             machine,
             until,
@@ -95,6 +100,11 @@ impl LifeCell {
         self.terms
     }
 
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> Rules {
+        self.rules
+    }
+
     /// The time, for a check made now.
     pub(crate) fn now(&self) -> Time {
         time(&*self.clock)
@@ -117,6 +127,7 @@ impl LifeCell {
         }
         match now.as_nanos() < self.until.load(Ordering::Acquire) {
             true => LeaseStatus::Open,
+            false if !self.rules.keep(Rule::AnswerNeedsLease) => LeaseStatus::Open,
             false => LeaseStatus::Lapsed,
         }
     }

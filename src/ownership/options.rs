@@ -1,6 +1,6 @@
 //! What a replica is told about itself before it joins the ring, and where a plane is.
 
-use polyplane_fencing::LeaseTerms;
+use polyplane_fencing::{LeaseTerms, Rules};
 use polyplane_ring::{Member, PeerAddress, ReplicaId, Weight, Zone};
 use std::time::Duration;
 
@@ -25,6 +25,10 @@ pub struct ReplicaOptions {
     pub raise_floor_after: Duration,
     /// History older than this is compacted by the root's owner.
     pub history: Duration,
+    /// The rules in force. Only a test of this crate can take one out: for everybody else the field
+    /// does not exist, and all hold.
+    #[cfg(test)]
+    pub(crate) rules: Rules,
 }
 
 impl ReplicaOptions {
@@ -44,7 +48,17 @@ impl ReplicaOptions {
             level: Self::LEVEL,
             raise_floor_after: Duration::from_secs(3600),
             history: Duration::from_secs(300),
+            #[cfg(test)]
+            rules: Rules::default(),
         }
+    }
+
+    /// The rules of the protocol in force: all of them, but in a test of this crate.
+    pub(crate) fn rules(&self) -> Rules {
+        #[cfg(test)]
+        return self.rules;
+        #[cfg(not(test))]
+        Rules::default()
     }
 
     /// The one replica of a store that only this process has open. Nobody could take its place, so

@@ -15,8 +15,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use polyplane_fencing::member::Cadence;
 use polyplane_fencing::{
-    Duration as Length, Fence, Holder, LeaseTerms, Member as Machine, Observed, Rules, Sighting,
-    Time, Witness,
+    Duration as Length, Fence, Holder, LeaseTerms, Member as Machine, Observed, Sighting, Time,
+    Witness,
 };
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
 use polyplane_storage::{Clock, LeaseError, Revision, Store, SystemClock};
@@ -417,5 +417,5 @@ pub(crate) fn newcomer(
         read_every: length(READ_EVERY),
         renew_every: length(options.member_ttl / 3),
     };
-    Machine::new(options.id.clone(), options.terms, cadence, Rules::default())
+    Machine::new(options.id.clone(), options.terms, cadence, options.rules())
 }

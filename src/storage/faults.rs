@@ -66,6 +66,7 @@ pub struct FaultPlan {
     commits: Mutex<Vec<CommitRule>>,
     reads: Mutex<Vec<(ReadFault, usize)>>,
     lease_failures: Mutex<usize>,
+    forgetful: Mutex<bool>,
     full: Mutex<bool>,
 }
 
@@ -95,6 +96,11 @@ impl FaultPlan {
         self.reads.lock().push((fault, times));
     }
 
+    /// From now on every history is told as if nothing had happened in it.
+    pub fn forget_histories(&self) {
+        *self.forgetful.lock() = true;
+    }
+
     /// The next `times` renewals of a lease fail as unavailable.
     pub fn next_keep_alives_fail(&self, times: usize) {
         *self.lease_failures.lock() += times;
@@ -115,6 +121,7 @@ impl FaultPlan {
         self.commits.lock().clear();
         self.reads.lock().clear();
         *self.lease_failures.lock() = 0;
+        *self.forgetful.lock() = false;
         self.free();
     }
 
@@ -279,7 +286,11 @@ impl Store for FaultyStore {
         after: Revision,
     ) -> Result<History, ReadError> {
         self.before_read().await?;
-        self.inner.history(start, end, after).await
+        let mut history = self.inner.history(start, end, after).await?;
+        if *self.plan.forgetful.lock() {
+            history.events.clear();
+        }
+        Ok(history)
     }
 
     async fn watch(

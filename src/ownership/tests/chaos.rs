@@ -6,19 +6,6 @@ use super::*;
 use polyplane_storage::CommitFault;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A small generator of numbers; a seed names one run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % sides
-    }
-}
-
 #[derive(Default)]
 struct Told {
     done: Vec<(String, Version)>,

@@ -6,6 +6,8 @@ mod chaos;
 mod crashes;
 mod hand_offs;
 mod membership;
+mod seeds;
+mod tape;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -302,6 +304,19 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 fn members(replica: &Replica) -> Vec<String> {
     let view = replica.ring.view();
     view.members().map(|member| member.id.to_string()).collect()
+}
+
+/// A small generator of numbers; a seed names one run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
 }
 
 /// Read lease and margin together.
