@@ -53,24 +53,24 @@ impl MergePatch {
     }
 
     /// Changes `document`; one that is no object becomes one.
-    pub fn apply(self, document: &mut Value) {
-        merge_members(document.make_object(), self.members);
+    pub fn apply(&self, document: &mut Value) {
+        merge_members(document.make_object(), &self.members);
     }
 }
 
-fn merge_members(document: &mut Map, patch: Map) {
-    for (key, mut value) in patch {
+fn merge_members(document: &mut Map, patch: &Map) {
+    for (key, value) in patch.iter() {
         if value.is_null() {
-            document.remove(&key);
+            document.remove(key);
             continue;
         }
-        match (document.get_mut(&key), value) {
+        match (document.get_mut(key), value) {
             (Some(Value::Object(current)), Value::Object(members)) => {
                 merge_members(current, members)
             }
-            (Some(current @ Value::Object(_)), other) => *current = other,
+            (Some(current @ Value::Object(_)), other) => *current = other.clone(),
             (_, other) => {
-                value = other;
+                let mut value = other.clone();
                 drop_nulls(&mut value);
                 document.insert(key, value);
             }

@@ -1,10 +1,11 @@
 //! Watchers: cursors into the log. Nothing is buffered for anybody; who falls behind the log is cut
 //! off.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::key::{Key, Prefix};
 use crate::log::{Event, Found, Hub, Place};
@@ -102,7 +103,9 @@ pub struct Watcher {
     place: Place,
     /// Everything up to here was told.
     told: Version,
-    bookmark_at: Instant,
+    /// Comes when the next bookmark is due. Kept from event to event: setting a timer costs more
+    /// than looking at one.
+    bookmark_due: Pin<Box<Sleep>>,
     /// What had passed at the last bookmark.
     bookmark_passed: u64,
     bookmark_every_bytes: u64,
@@ -140,7 +143,7 @@ impl Watcher {
             scope,
             place,
             told,
-            bookmark_at: Instant::now() + BOOKMARK_EVERY,
+            bookmark_due: Box::pin(sleep(BOOKMARK_EVERY)),
             bookmark_passed: place.passed,
             bookmark_every_bytes: quarter as u64,
         })
@@ -159,7 +162,12 @@ impl Watcher {
             if let Some(next) = self.take() {
                 return next;
             }
-            let _ = timeout_at(self.bookmark_at, woken).await;
+            tokio::select! {
+                // Both are looked at again.
+                biased;
+                () = woken => {}
+                () = self.bookmark_due.as_mut() => {}
+            }
         }
     }
 
@@ -172,7 +180,8 @@ impl Watcher {
             Found::Events { events, place } if events.is_empty() => {
                 self.place = place;
                 self.told = self.told.max(version);
-                self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
+                let due = Instant::now() + BOOKMARK_EVERY;
+                self.bookmark_due.as_mut().reset(due);
                 self.bookmark_passed = place.passed;
                 Some(self.told)
             }
@@ -203,7 +212,7 @@ impl Watcher {
                     return Some(Next::Events(events));
                 }
                 let passed = place.passed - self.bookmark_passed >= self.bookmark_every_bytes;
-                if passed || Instant::now() >= self.bookmark_at {
+                if passed || self.bookmark_due.is_elapsed() {
                     return self.bookmark().map(Next::Bookmark);
                 }
                 None

@@ -195,11 +195,26 @@ pub fn plan_update(
     call: &Call<'_>,
     cut: &Snapshot,
     existing: &ObjectRef,
-    mut tree: Value,
+    tree: Value,
     wish: VersionWish,
     persistence: Persistence,
 ) -> Result<Plan, ApiError> {
     let old = call.stored_tree(existing)?;
+    plan_change(call, cut, (existing, old), tree, wish, persistence)
+}
+
+/// As [`plan_update`], where the present object's tree is at hand.
+///
+/// # Errors
+/// As [`plan_update`].
+pub fn plan_change(
+    call: &Call<'_>,
+    cut: &Snapshot,
+    (existing, old): (&ObjectRef, Value),
+    mut tree: Value,
+    wish: VersionWish,
+    persistence: Persistence,
+) -> Result<Plan, ApiError> {
     if let Some(plan) = check_version(call, existing, &tree, wish)? {
         return Ok(plan);
     }

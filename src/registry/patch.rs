@@ -7,7 +7,7 @@ use crate::body::{self, Expected};
 use crate::call::Call;
 use crate::create::{default_served, duplicate_owners};
 use crate::metadata;
-use crate::object::{VersionWish, plan_update};
+use crate::object::{VersionWish, plan_change};
 use crate::options::{FieldValidation, WriteOptions};
 use crate::write::{self, Attempt, Plan, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -100,9 +100,23 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
     }
 }
 
+/// Why a patch has no result.
+enum Failed {
+    /// This is the answer.
+    Answer(ApiError),
+    /// What it makes is no object of the kind, for this reason.
+    Refused(String),
+}
+
+impl From<ApiError> for Failed {
+    fn from(error: ApiError) -> Self {
+        Self::Answer(error)
+    }
+}
+
 impl ReadPatch {
     /// Applies the patch to a tree that has its kind and version in it, and brings the result
-    /// into canonical form.
+    /// into canonical form. The tree is made again where a refusal shows it.
     ///
     /// # Errors
     /// As upstream, by the kind of patch.
@@ -110,18 +124,34 @@ impl ReadPatch {
         &self,
         call: &Call<'_>,
         expected: Expected<'_>,
-        tree: Value,
+        tree: impl Fn() -> Value,
         validation: FieldValidation,
     ) -> Result<Value, ApiError> {
         let schemas = call.tenant.kinds.schemas();
         let definition = expected.definition;
-        let original = tree.clone();
-        let mut patched = match &self.patch {
-            Patch::Json(patch) => patch.apply(tree).map_err(|error| unprocessable(&error.0))?,
+        match self.apply_once(call, expected, tree(), validation) {
+            Ok(patched) => Ok(patched),
+            Err(Failed::Answer(error)) => Err(error),
+            Err(Failed::Refused(why)) => {
+                let patched = self.changed(schemas, definition, tree())?;
+                let shown = shown(schemas, definition, &tree(), &patched);
+                Err(self.refused(&shown, &why))
+            }
+        }
+    }
+
+    /// What the patch makes of a tree, as it is.
+    fn changed(
+        &self,
+        schemas: &Schemas,
+        definition: DefId,
+        mut tree: Value,
+    ) -> Result<Value, ApiError> {
+        match &self.patch {
+            Patch::Json(patch) => patch.apply(tree).map_err(|error| unprocessable(&error.0)),
             Patch::Merge(patch) => {
-                let mut tree = tree;
-                patch.clone().apply(&mut tree);
-                tree
+                patch.apply(&mut tree);
+                Ok(tree)
             }
             Patch::Strategic(patch) => smp::apply(schemas, definition, tree, patch.clone())
                 .map_err(|error| {
@@ -131,16 +161,23 @@ impl ReadPatch {
                         smp::Answer::Unprocessable => unprocessable(&text),
                         smp::Answer::Internal => ApiError::new(Reason::Unknown, &text),
                     }
-                })?,
-        };
-        let refused = |patched: &Value, why: &str| {
-            self.refused(&shown(schemas, definition, &original, patched), why)
-        };
-        let before = patched.clone();
+                }),
+        }
+    }
+
+    fn apply_once(
+        &self,
+        call: &Call<'_>,
+        expected: Expected<'_>,
+        tree: Value,
+        validation: FieldValidation,
+    ) -> Result<Value, Failed> {
+        let schemas = call.tenant.kinds.schemas();
+        let definition = expected.definition;
+        let mut patched = self.changed(schemas, definition, tree)?;
         let mut complaints = self.complaints.clone();
         if !matches!(self.patch, Patch::Strategic(_)) {
-            body::check_patched(schemas, &patched, expected)
-                .map_err(|why| refused(&before, &why))?;
+            body::check_patched(schemas, &patched, expected).map_err(Failed::Refused)?;
             if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
                 // Upstream reads an object without a version in its own form, which has none of
                 // the fields of any version.
@@ -152,7 +189,7 @@ impl ReadPatch {
         }
         let problems = schemas
             .decode(definition, &mut patched, Empties::Null)
-            .map_err(|error| refused(&before, &error.to_string()))?;
+            .map_err(|error| Failed::Refused(error.to_string()))?;
         complaints.extend(problems.iter().map(Problem::to_string));
         match validation {
             FieldValidation::Ignore => {}
@@ -160,7 +197,7 @@ impl ReadPatch {
             FieldValidation::Strict if complaints.is_empty() => {}
             FieldValidation::Strict => {
                 let text = format!("strict decoding error: {}", complaints.join(", "));
-                return Err(refused(&before, &text));
+                return Err(Failed::Refused(text));
             }
         }
         Ok(patched)
@@ -307,11 +344,15 @@ impl Attempt for PatchObject<'_> {
             return Err(call.not_found(&self.name));
         };
         let patch = self.patch.as_ref().map_err(ApiError::clone)?;
-        let mut tree = call.served_tree(&existing)?;
-        tree.set(&["kind"], call.row.kind.clone());
-        tree.set(&["apiVersion"], call.row.api_version.clone());
+        let stored = call.stored_tree(&existing)?;
+        let served = || {
+            let mut tree = call.to_served(stored.clone());
+            tree.set(&["kind"], call.row.kind.clone());
+            tree.set(&["apiVersion"], call.row.api_version.clone());
+            tree
+        };
         let validation = self.options.field_validation;
-        let mut tree = patch.apply(call, Expected::of(call.row), tree, validation)?;
+        let mut tree = patch.apply(call, Expected::of(call.row), served, validation)?;
         default_served(call, &mut tree);
         body::match_path(call, &mut tree)?;
         body::match_name(&tree, &self.name)?;
@@ -320,10 +361,10 @@ impl Attempt for PatchObject<'_> {
             call.warn(duplicate_owners(&duplicates));
         }
         let tree = call.to_stored(tree);
-        plan_update(
+        plan_change(
             call,
             cut,
-            &existing,
+            (&existing, stored),
             tree,
             VersionWish::Any,
             self.options.persistence,

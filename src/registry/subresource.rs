@@ -179,9 +179,12 @@ impl Attempt for Scale<'_> {
         let wished = match &self.source {
             ScaleSource::Whole(tree) => tree.clone(),
             ScaleSource::Patch(patch) => {
-                let mut scale = scale_of(&object);
-                scale.set(&["kind"], "Scale");
-                scale.set(&["apiVersion"], "autoscaling/v1");
+                let scale = || {
+                    let mut scale = scale_of(&object);
+                    scale.set(&["kind"], "Scale");
+                    scale.set(&["apiVersion"], "autoscaling/v1");
+                    scale
+                };
                 patch.apply(
                     call,
                     scale_kind(self.definition),

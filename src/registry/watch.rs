@@ -22,9 +22,10 @@ use polyplane_plane::{
 };
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 /// Bytes of frames that are gathered before they are handed on.
 const BATCH_BYTES: usize = 64 * 1024;
@@ -63,7 +64,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         ready: VecDeque::new(),
         watcher: None,
         awaited: None,
-        ends: Instant::now() + timeout(&options, call),
+        ends: Box::pin(sleep(timeout(&options, call))),
     };
     let begin = Begin {
         asked,
@@ -173,7 +174,9 @@ struct Feed {
     watcher: Option<Watcher>,
     /// Where it begins once the plane is there.
     awaited: Option<Begin>,
-    ends: Instant,
+    /// Comes at the end of its time. Kept from event to event, as setting a timer costs more than
+    /// looking at one.
+    ends: Pin<Box<Sleep>>,
 }
 
 /// Where a watch begins.
@@ -240,14 +243,15 @@ impl Feed {
         let tenant = self.tenant.clone();
         let version = Version::from_raw(begin.asked);
         let patience = Instant::now() + FUTURE_WAIT;
-        if tenant.plane.reached(version, patience.min(self.ends)).await {
+        let ends = self.ends.deadline();
+        if tenant.plane.reached(version, patience.min(ends)).await {
             let (request, services) = (Arc::clone(&self.request), Arc::clone(&self.services));
             let row = &tenant.kinds.resources()[self.form.row];
             let call = Call::new(&tenant, &request, row, &services);
             if let Err(error) = self.start(&call, begin).await {
                 self.ready.push_back(error_frame(&error));
             }
-        } else if patience < self.ends {
+        } else if patience < ends {
             let current = tenant.plane.seen().raw();
             let error = ApiError::too_large_resource_version(begin.asked, current, 1);
             self.ready.push_back(error_frame(&error));
@@ -299,13 +303,18 @@ impl Feed {
                 }
             }
             let next = match self.watcher.as_mut() {
-                Some(watcher) => tokio::time::timeout_at(self.ends, watcher.next()).await,
+                Some(watcher) => tokio::select! {
+                    // What happened before the end is told before it.
+                    biased;
+                    next = watcher.next() => Some(next),
+                    () = self.ends.as_mut() => None,
+                },
                 None => return None,
             };
             match next {
-                Err(_) => self.finish(),
-                Ok(Next::Events(events)) => self.events(&events),
-                Ok(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
+                None => self.finish(),
+                Some(Next::Events(events)) => self.events(&events),
+                Some(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
                     let tenant = self.tenant.clone();
                     let frame = self.bookmark(
                         &tenant.kinds.resources()[self.form.row],
@@ -314,12 +323,12 @@ impl Feed {
                     );
                     self.ready.push_back(frame);
                 }
-                Ok(Next::Bookmark(_)) => {}
-                Ok(Next::Closed(Ended::Lost | Ended::Moved)) => {
+                Some(Next::Bookmark(_)) => {}
+                Some(Next::Closed(Ended::Lost | Ended::Moved)) => {
                     let told = self.watcher.take().map(|watcher| watcher.told().raw());
                     return Some(Err(StreamEnd::Moved { told }));
                 }
-                Ok(Next::Lagged | Next::Closed(_)) => {
+                Some(Next::Lagged | Next::Closed(_)) => {
                     self.watcher = None;
                 }
             }

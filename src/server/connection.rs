@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::gather::gather;
 use crate::limits::Seat;
 use crate::peer::headers::{Received, encode_chain};
 use crate::pipeline::{self, Caller, Origin};
@@ -147,18 +148,30 @@ pub(crate) async fn serve(
     let served = if is_h2 {
         serve_h2(&shared, caller, stream).await
     } else {
-        serve_h1(&shared, caller, stream).await
+        serve_h1(&shared, caller, stream)
+            .await
+            .map_err(Broken::Protocol)
     };
     if let Err(error) = served {
         tracing::debug!(%error, "a connection ended with an error");
     }
 }
 
+/// Why a connection ended before its end.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Protocol(hyper::Error),
+    #[error("the socket is broken")]
+    Socket(#[source] std::io::Error),
+}
+
 async fn serve_h2(
     shared: &Arc<Shared>,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
-) -> hyper::Result<()> {
+) -> Result<(), Broken> {
+    let (stream, outlet) = gather(stream);
     let service = {
         let shared = Arc::clone(shared);
         service_fn(move |request: http::Request<Incoming>| {
@@ -187,7 +200,9 @@ async fn serve_h2(
                 closing = true;
                 serving.as_mut().graceful_shutdown();
             }
-            done = serving.as_mut() => return done,
+            done = outlet.turn(serving.as_mut()) => {
+                return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ mod discovery;
 mod documents;
 mod drain;
 mod forward;
+mod gather;
 mod health;
 mod impersonate;
 pub mod kubeconfig;

@@ -33,6 +33,7 @@ use super::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
 use super::{PeerLimits, wire};
 use crate::body::ResponseBody;
 use crate::connection::Connection;
+use crate::gather::gather;
 use crate::limits::{Seat, Seats};
 use crate::pipeline::{self, Caller, Origin};
 use crate::pki::peer::SHARED_NAME;
@@ -116,6 +117,7 @@ pub(crate) async fn serve(
             async move { Ok::<_, Infallible>(answer(shared, side, name, request).await) }
         })
     };
+    let (stream, outlet) = gather(stream);
     let serving = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(side.transport.limits().streams_per_connection_max)
@@ -138,9 +140,13 @@ pub(crate) async fn serve(
                 is_closing = true;
                 serving.as_mut().graceful_shutdown();
             }
-            done = serving.as_mut() => {
-                if let Err(error) = done {
-                    tracing::debug!(%error, "a peer's connection ended with an error");
+            done = outlet.turn(serving.as_mut()) => {
+                match done {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "a peer's connection ended with an error");
+                    }
+                    Err(error) => tracing::debug!(%error, "a peer's socket is broken"),
                 }
                 return;
             }
