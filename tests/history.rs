@@ -203,6 +203,8 @@ pub enum SessionEnd {
     Closed,
     /// The connection broke, or the request never got an answer.
     Broken,
+    /// The request was not answered in the client's patience.
+    Unanswered,
     /// The server asked for patience (429, 503) and opened nothing.
     Refused(u16),
     /// 410: the version is too old to go on from.

@@ -95,6 +95,7 @@ impl Figures {
             let end = match session.end {
                 SessionEnd::Closed => "closed",
                 SessionEnd::Broken => "broken",
+                SessionEnd::Unanswered => "unanswered",
                 SessionEnd::Refused(_) => "refused",
                 SessionEnd::Expired => "expired (410)",
                 SessionEnd::Error(_) => "error",

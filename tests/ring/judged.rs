@@ -76,13 +76,13 @@ pub fn wished(otherwise: Wish) -> Result<Wish> {
 /// When a plane cannot be made or a watch does not begin.
 pub async fn loaded(ring: &Ring) -> Result<Load> {
     let mix = Mix {
-        per_second: number("RING_RATE", 120.0)?,
+        per_second: number("RING_RATE", 60.0)?,
         seed: number("RING_SEED", 1)?,
         ..Mix::default()
     };
     println!("load: {mix:?}");
     let root = ring.controller.admin()?;
-    let planes = make_planes(&root, "p", number("RING_PLANES", 30)?).await;
+    let planes = make_planes(&root, "p", number("RING_PLANES", 12)?).await;
     let planes = planes.with_context(|| ring.last_words())?;
     let load = Load::start(&root, &planes, mix).await;
     load.with_context(|| ring.last_words())

@@ -204,10 +204,21 @@ impl Load {
     pub async fn finish(self) -> Result<(History, u64)> {
         self.stop.send_replace(true);
         self.asking.await?;
-        let mut last = Vec::new();
-        for plane in &self.planes {
-            let version = timeout(FINISH_LIMIT, last_write(&plane.client, &self.recorder)).await;
-            last.push(version.context("no last write")??);
+        let mut writing = JoinSet::new();
+        for (at, plane) in self.planes.iter().enumerate() {
+            let (plane, recorder) = (Arc::clone(plane), Arc::clone(&self.recorder));
+            writing.spawn(async move {
+                let last = last_write(&plane.client, &recorder);
+                let name = &plane.client.plane;
+                let version = timeout(FINISH_LIMIT, last).await;
+                let version = version.with_context(|| format!("{name}: no last write"))??;
+                anyhow::Ok((at, version))
+            });
+        }
+        let mut last = vec![Version(0); self.planes.len()];
+        for written in writing.join_all().await {
+            let (at, version) = written?;
+            last[at] = version;
         }
         let watches = self.watching.len() / self.planes.len().max(1);
         let deadline = Instant::now() + FINISH_LIMIT;
@@ -223,7 +234,8 @@ impl Load {
                 Err(_) => {
                     // It ends where it is, and the checker says what it lacks.
                     drop(goal);
-                    follow.await
+                    let ended = timeout(FINISH_LIMIT, follow).await;
+                    ended.context("a watcher that does not end")?
                 }
             };
             ended??;

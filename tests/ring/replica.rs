@@ -22,6 +22,8 @@ use super::process::{Launch, Process, Told};
 
 /// The longest a replica may take to become ready on a busy machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How often a container that ends before it is ready is started again.
+const RESTARTS_MAX: u32 = 10;
 /// The longest one probe may take, as a kubelet's default has it.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 /// Port of clients within a pod.
@@ -164,17 +166,26 @@ impl Replica {
         is_ready(admin, self.pod.client()).await
     }
 
-    /// Waits until it is ready.
+    /// Waits until it is ready. A container that ends before is started again, as a kubelet does;
+    /// this one does so only a few times.
     ///
     /// # Errors
-    /// When it ends or takes too long, with the end of its log.
+    /// When it ends too often or takes too long, with the end of its log.
     pub async fn wait_ready(&mut self, admin: &Endpoint) -> Result<()> {
         let deadline = Instant::now() + READY_LIMIT;
+        let mut restarts = 0;
         while !self.is_ready(admin).await {
             let name = &self.pod.name;
             let process = self.process.as_mut().context("it does not run")?;
             if let Some(status) = process.ended()? {
-                bail!("{name} ended with {status}: {}", process.last_words());
+                let words = process.last_words();
+                if restarts == RESTARTS_MAX {
+                    bail!("{name} ended with {status}: {words}");
+                }
+                println!("{name} ended with {status} and is started again: {words}");
+                restarts += 1;
+                self.again()?;
+                continue;
             }
             if Instant::now() > deadline {
                 bail!("{name} is not ready: {}", process.last_words());

@@ -21,6 +21,8 @@ use super::{CONFIG_MAPS, PlaneClient, name, value, version};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a watcher waits for the first list.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
+/// How long a watcher waits for the head of an answer.
+const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// The longest line a watch may send.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
@@ -91,7 +93,10 @@ impl PlaneClient {
             match end {
                 SessionEnd::Finished | SessionEnd::Expired => return Ok(end),
                 SessionEnd::Closed => {}
-                SessionEnd::Broken | SessionEnd::Refused(_) | SessionEnd::Error(_) => {
+                SessionEnd::Broken
+                | SessionEnd::Unanswered
+                | SessionEnd::Refused(_)
+                | SessionEnd::Error(_) => {
                     sleep(PAUSE).await;
                 }
             }
@@ -107,8 +112,14 @@ impl PlaneClient {
         let from = session.from.0;
         let path = format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion={from}");
         let request = self.request(Method::GET, &path, &Json::Null)?;
-        let Ok(answer) = self.pool.send(request).await else {
-            return Ok(SessionEnd::Broken);
+        let answer = match timeout(HEAD_LIMIT, self.pool.send(request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => return Ok(SessionEnd::Broken),
+            Err(_) => {
+                let (plane, limit) = (&self.plane, HEAD_LIMIT.as_secs());
+                println!("{plane}: a watch from {from} on is not begun within {limit} s");
+                return Ok(SessionEnd::Unanswered);
+            }
         };
         match answer.status() {
             StatusCode::OK => {}
