@@ -126,6 +126,16 @@ impl Following {
     pub fn line(&mut self) -> Result<String> {
         Ok(self.lines.next().context("kubectl ended")??)
     }
+
+    /// What is left of its output, and whether it ended well.
+    ///
+    /// # Errors
+    /// When its output cannot be read.
+    pub fn finish(&mut self) -> Result<(String, bool)> {
+        let rest: std::io::Result<Vec<String>> = self.lines.by_ref().collect();
+        let success = self.child.wait()?.success();
+        Ok((rest?.join("\n"), success))
+    }
 }
 
 impl Drop for Following {
