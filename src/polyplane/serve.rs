@@ -40,7 +40,10 @@ async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     let prepared = async {
         let (setup, store) = prepare(&options).await?;
         let replica = Replica::start(setup).await?;
-        replica.wake_root().await?;
+        // It is tried again and again while the replica runs; until then others wait.
+        if let Err(error) = replica.wake_root().await {
+            tracing::warn!("{error:#}");
+        }
         Ok::<_, anyhow::Error>((replica, store))
     };
     let (replica, store) = tokio::select! {
