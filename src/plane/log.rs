@@ -412,6 +412,12 @@ impl Log {
         Version::from_raw(self.appended.load(Ordering::Acquire))
     }
 
+    /// The same once every append that has published its root is complete.
+    pub(crate) fn appended_all(&self) -> Version {
+        drop(self.inner.lock());
+        self.appended()
+    }
+
     pub(crate) fn hub(&self, prefix: &Prefix) -> Arc<Hub> {
         self.inner.lock().hub(prefix.as_bytes())
     }

@@ -22,7 +22,7 @@ impl Plane {
         version: Version,
         prefix: &Prefix,
     ) -> Result<Snapshot, AtError> {
-        let current = self.seen();
+        let current = self.seen_for(version);
         if version > current {
             return Err(AtError::Future { current });
         }
@@ -64,7 +64,7 @@ impl Plane {
             WatchFrom::Now => self.log.appended(),
             WatchFrom::After(version) => version,
         };
-        let current = self.seen();
+        let current = self.seen_for(told);
         if told > current {
             return Err(WatchError::Future { current });
         }
@@ -90,6 +90,17 @@ impl Plane {
         };
         let observed = observed.max(self.acquired);
         self.log.appended().max(Version::after(self.base, observed))
+    }
+
+    /// [`Self::seen`] for somebody who has a version: a root is published an instant before its
+    /// events are in the log, so who has just read it waits for that instant.
+    fn seen_for(&self, version: Version) -> Version {
+        let seen = self.seen();
+        if version <= seen {
+            return seen;
+        }
+        self.log.appended_all();
+        self.seen()
     }
 
     /// Waits until a version is no longer in the future; says whether it came before the deadline.
