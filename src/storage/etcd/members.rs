@@ -167,18 +167,15 @@ impl Member {
         let (cluster_id, member_id) = status
             .header()
             .map_or((0, 0), |header| (header.cluster_id(), header.member_id()));
-        let known = cluster.load(Ordering::SeqCst);
         let standing = if let Some(refusal) = version::refusal(status.version()) {
             Standing::Refused(refusal)
-        } else if known != 0 && known != cluster_id {
-            Standing::Refused("it belongs to another cluster than the first endpoint".to_owned())
+        } else if !is_of(cluster, cluster_id) {
+            Standing::Refused("it belongs to another cluster than the endpoints before".to_owned())
         } else if status.is_learner() {
             Standing::Unfit("it is a learner".to_owned())
         } else if status.leader() == 0 {
             Standing::Unfit("it knows no leader".to_owned())
         } else {
-            // The first that is fit says which cluster it is.
-            let _ = cluster.compare_exchange(0, cluster_id, Ordering::SeqCst, Ordering::SeqCst);
             Standing::Fit {
                 leads: status.leader() == member_id,
             }
@@ -188,6 +185,15 @@ impl Member {
             errors: status.errors().to_vec(),
         };
         (standing, report)
+    }
+}
+
+/// Whether a member belongs to the cluster, which the first that answers names. One step: probes
+/// run at the same time, and of two clusters both would pass between a look and a claim.
+fn is_of(cluster: &AtomicU64, id: u64) -> bool {
+    match cluster.compare_exchange(0, id, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => true,
+        Err(known) => known == id,
     }
 }
 
