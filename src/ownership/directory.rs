@@ -175,12 +175,6 @@ impl Directory {
         entries
     }
 
-    /// All planes, in no order.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<Entry>> {
-        self.rows.read().by_id.values().cloned().collect()
-    }
-
     /// Tells each time that planes came, went or changed.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {

@@ -1,6 +1,7 @@
-//! What every long-running command shares: logs, the runtime, and the signals that end it.
+//! What commands share: TLS and the runtime, and for those that run long, logs and the signals that
+//! end them.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use polyplane_server::StopHandle;
 use std::future::Future;
 use std::io::IsTerminal;
@@ -22,12 +23,7 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
         .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false)
         .init();
-    if rustls::crypto::aws_lc_rs::default_provider()
-        .install_default()
-        .is_err()
-    {
-        bail!("another TLS provider is installed already");
-    }
+    install_tls()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -41,16 +37,16 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
 /// # Errors
 /// What the command says, or that there is no runtime.
 pub fn once(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    if rustls::crypto::aws_lc_rs::default_provider()
-        .install_default()
-        .is_err()
-    {
-        bail!("another TLS provider is installed already");
-    }
+    install_tls()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(work)
+}
+
+fn install_tls() -> anyhow::Result<()> {
+    let installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    installed.map_err(|_| anyhow!("another TLS provider is installed already"))
 }
 
 /// The signals that ask a process to end.

@@ -10,7 +10,9 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_batteries::{bootstrap, catalog};
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
-use polyplane_ownership::{Birth, Peers, Place, Planes, PlanesOptions, ReplicaOptions, Ring};
+use polyplane_ownership::{
+    Birth, NoPeers, Peers, Place, Planes, PlanesOptions, ReplicaOptions, Ring,
+};
 use polyplane_plane::LogBounds;
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
@@ -36,9 +38,7 @@ pub struct Setup {
     pub store: Arc<dyn Store>,
     /// What it says of itself in the ring.
     pub replica: ReplicaOptions,
-    /// How it reaches the others.
-    pub peers: Arc<dyn Peers>,
-    /// Where the others reach it, and the channel to them; none if there are no others.
+    /// The channel to the others, and where they reach it; none if there are no others.
     pub peering: Option<(Arc<PeerTransport>, Vec<TcpListener>)>,
     /// The server's configuration.
     pub config: Config,
@@ -275,11 +275,11 @@ async fn build_world(
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let now = Timestamp::from_seconds(i64::try_from(since.as_secs())?).to_rfc3339();
-    let ring = Ring::join(
-        Arc::clone(&setup.store),
-        setup.replica.clone(),
-        Arc::clone(&setup.peers),
-    );
+    let peers: Arc<dyn Peers> = match &setup.peering {
+        Some((transport, _)) => Arc::clone(transport) as _,
+        None => Arc::new(NoPeers),
+    };
+    let ring = Ring::join(Arc::clone(&setup.store), setup.replica.clone(), peers);
     let ring = ring.await.context("cannot join the ring")?;
     let options = PlanesOptions {
         indexes: polyplane_batteries::indexes(),

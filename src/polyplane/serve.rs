@@ -108,7 +108,6 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<(Setup, Arc<dyn Store
     let setup = Setup {
         store: Arc::clone(&store),
         replica,
-        peers: Arc::clone(&transport) as _,
         peering: Some((transport, vec![peer_listener])),
         config,
         listeners,

@@ -6,7 +6,7 @@ use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
 use anyhow::{Context, anyhow, bail};
-use polyplane_ownership::{NoPeers, ReplicaOptions};
+use polyplane_ownership::ReplicaOptions;
 use polyplane_server::{
     CompletedOptions, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy,
 };
@@ -65,7 +65,6 @@ async fn serve(options: UpOptions, began: Instant) -> anyhow::Result<()> {
         let setup = Setup {
             store: Arc::clone(&store),
             replica: ReplicaOptions::alone(name.parse()?, endpoint.parse()?),
-            peers: Arc::new(NoPeers),
             peering: None,
             config,
             listeners,
@@ -149,7 +148,6 @@ async fn with_peers(mut setup: Setup, certs: &Path, name: &str) -> anyhow::Resul
     let tls = PeerTls::load_or_create(certs, name)?;
     let transport = PeerTransport::new(tls, PeerLimits::default());
     setup.replica = ReplicaOptions::new(name.parse()?, address.parse()?);
-    setup.peers = Arc::clone(&transport) as _;
     setup.peering = Some((transport, vec![listener]));
     Ok(setup)
 }

@@ -259,9 +259,8 @@ impl Pipeline<'_> {
         if response.status() == StatusCode::MISDIRECTED_REQUEST {
             Shared::count(&counters.moved);
             let moved = response.headers().get(MOVED).map(MovedTo::parse);
-            let view = moved.as_ref().map_or(0, |moved| moved.view);
-            if view > shared.backend.view() {
-                shared.backend.reach_view(view).await;
+            if let Some(moved) = &moved {
+                shared.backend.reach_view(moved.view).await;
             }
             search.moved(moved).await?;
             return Ok(None);

@@ -35,10 +35,7 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
 pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
     let path = format!("/polyplane/locate/{}", path_segment(name));
     let found = client.send("GET", &path, None).await?;
-    let text = |field: &str| match found.str_at(&[field]) {
-        "" => "-".to_owned(),
-        text => text.to_owned(),
-    };
+    let text = |field: &str| text(&found, field);
     println!("Name:         {name}");
     println!("Id:           {}", text("id"));
     println!("Designated:   {}", text("designated"));
@@ -51,10 +48,7 @@ pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
 }
 
 fn row(replica: &Value) -> [String; 9] {
-    let text = |field: &str| match replica.str_at(&[field]) {
-        "" => "-".to_owned(),
-        text => text.to_owned(),
-    };
+    let text = |field: &str| text(replica, field);
     [
         text("id"),
         text("state"),
@@ -66,6 +60,14 @@ fn row(replica: &Value) -> [String; 9] {
         number(replica, "incarnation"),
         text("address"),
     ]
+}
+
+/// A text, or a dash where there is none.
+fn text(value: &Value, field: &str) -> String {
+    match value.str_at(&[field]) {
+        "" => "-".to_owned(),
+        text => text.to_owned(),
+    }
 }
 
 /// A number, or a dash where a replica did not say it.
