@@ -185,14 +185,14 @@ impl Eviction {
         match self.troubles.get(peer) {
             Some(Trouble::ResetAndRefused) => true,
             Some(Trouble::TimedOut) => {
-                let others = self.members.len().saturating_sub(1);
                 let from_living = |from: &&ReplicaId| {
                     **from != peer.replica && self.members.iter().any(|m| m.replica == **from)
                 };
                 let complaints = self.complaints.get(peer);
                 let of_others = complaints.map_or(0, |all| all.iter().filter(from_living).count());
-                // The own complaint is one of them.
-                (of_others + 1) * 2 >= others
+                // The own complaint is one of them. Half of the ring, and not of the accused's
+                // peers: of three, one that is cut off from both others must not evict them.
+                (of_others + 1) * 2 >= self.members.len()
             }
             None => false,
         }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn time_outs_need_half_of_the_other_replicas() {
+    fn time_outs_need_half_of_the_ring() {
         let mut eviction = ring(&["a", "b", "c", "d", "e", "f"]);
         let now = Time::from_nanos(5);
         assert_eq!(
@@ -286,7 +286,7 @@ mod tests {
         };
         assert!(
             eviction.step(now, complaint("c")).is_empty(),
-            "two of five are not half"
+            "two of six are not half"
         );
         assert!(
             eviction.step(now, complaint("b")).is_empty(),
@@ -301,8 +301,14 @@ mod tests {
 
     #[test]
     fn a_replica_cut_off_from_all_peers_evicts_nobody() {
-        let mut eviction = ring(&["a", "b", "c", "d"]);
-        for peer in ["b", "c", "d"] {
+        for size in 3..=6 {
+            cut_off(&["a", "b", "c", "d", "e", "f"][..size]);
+        }
+    }
+
+    fn cut_off(names: &[&str]) {
+        let mut eviction = ring(names);
+        for peer in &names[1..] {
             let actions = eviction.step(Time::from_nanos(5), timed_out(peer));
             assert_eq!(actions, [Action::Complain(holder(peer))]);
         }

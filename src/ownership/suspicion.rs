@@ -3,7 +3,7 @@
 //!
 //! Each member pings its next neighbours by name, so that a death is seen within a twentieth of a
 //! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
-//! time-outs evict only when half of the other replicas complain (FENCING 18).
+//! time-outs evict only when half of the ring complains (FENCING 18).
 
 use crate::pace::Pace;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest};
@@ -23,12 +23,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// Between two pings of a neighbour.
 const PING_EVERY: Duration = Duration::from_millis(50);
-/// A ping without an answer has timed out after this.
-const PING_PATIENCE: Duration = Duration::from_secs(1);
+/// A ping without an answer has timed out after so many turns of [`PING_TURN`]: a second, and more
+/// when this replica itself is short of CPU. A turn counts once however late it ends, so that an
+/// answer which is late for the pinger's own sake is never held against the other.
+const PING_TURNS: u32 = 20;
+/// One turn of waiting for an answer.
+const PING_TURN: Duration = Duration::from_millis(50);
 /// Neighbours that a member pings.
 const NEIGHBOURS: usize = 2;
 /// Pings without an answer, at most.
@@ -90,15 +94,34 @@ pub(crate) async fn call(
     request: PeerRequest,
     patience: Duration,
 ) -> Result<PeerReply, PeerError> {
-    let ping = matches!(request.message, PeerMessage::Ping { .. });
     let called = timeout(patience, shared.peers.call(to, request)).await;
     let result = called.unwrap_or(Err(PeerError::TimedOut));
     match &result {
         Ok(_) => report(shared, to, Ok(())),
-        Err(PeerError::TimedOut) if !ping => {}
+        Err(PeerError::TimedOut) => {}
         Err(error) => report(shared, to, Err(error)),
     }
     result
+}
+
+/// Pings a member, and notes whether it answered.
+async fn ping_one(shared: &Shared, to: &Member) {
+    let view = shared.view.load().number().get();
+    let call = shared.peers.call(to, PeerMessage::Ping { view }.into());
+    let result = tokio::select! {
+        // An answer that is there goes before the end of patience.
+        biased;
+        result = call => result.map(drop),
+        () = own_turns(PING_TURNS) => Err(PeerError::TimedOut),
+    };
+    report(shared, to, result.as_ref().copied());
+}
+
+/// Ends when the executor has come back here so many times.
+async fn own_turns(turns: u32) {
+    for _ in 0..turns {
+        sleep(PING_TURN).await;
+    }
 }
 
 fn step(shared: &Shared, event: Event) {
@@ -185,10 +208,7 @@ pub(crate) async fn ping(shared: Arc<Shared>) {
             let shared = Arc::clone(&shared);
             tokio::spawn(async move {
                 let _place = place;
-                let view = shared.view.load().number().get();
-                let ping = PeerMessage::Ping { view }.into();
-                // What it says is noted by the call.
-                drop(call(&shared, &member, ping, PING_PATIENCE).await);
+                ping_one(&shared, &member).await;
             });
         }
         step(&shared, Event::Tick);
@@ -292,5 +312,32 @@ fn withdrawn(shared: &Shared, from: &ReplicaId, before: Option<Holder>) {
     if let Some(about) = before {
         let from = from.clone();
         step(shared, Event::Withdrawn { from, about });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pingers_own_pause_is_one_turn_of_patience() {
+        let mut patience = pin!(own_turns(PING_TURNS));
+        let mut over = async || {
+            tokio::select! {
+                biased;
+                () = &mut patience => true,
+                () = std::future::ready(()) => false,
+            }
+        };
+        assert!(!over().await);
+        for _ in 1..PING_TURNS {
+            // As after SIGCONT: a minute is gone, and nobody has had the time to answer.
+            advance(Duration::from_secs(60)).await;
+            assert!(!over().await);
+        }
+        advance(PING_TURN).await;
+        assert!(over().await);
     }
 }
