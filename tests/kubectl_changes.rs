@@ -427,3 +427,29 @@ async fn objects_are_made_by_command() -> Result<()> {
     )?;
     Ok(())
 }
+
+/// kubectl validates a `List` with version 2 of OpenAPI, which it wants as protobuf.
+#[tokio::test]
+async fn lists_in_a_file_are_validated_and_made() -> Result<()> {
+    let session = begin().await?;
+    let team = &session.team;
+    let item = |name: &str, field: &str| {
+        let meta = format!(r#"{{"name":"{name}"}}"#);
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{meta},"{field}":{{"a":"b"}}}}"#
+        )
+    };
+    let list = |items: &[String]| {
+        let items = items.join(",");
+        format!(r#"{{"apiVersion":"v1","kind":"List","items":[{items}]}}"#)
+    };
+    let good = list(&[item("one", "data"), item("two", "data")]);
+    contains(
+        &team.ok_with(&["create", "-f", "-"], &good)?,
+        &["configmap/one created", "configmap/two created"],
+    )?;
+    let file = session.folder.path().join("bad.json");
+    fs::write(&file, list(&[item("three", "dta")]))?;
+    let told = team.fails(&["create", "-f", &file.to_string_lossy()])?;
+    contains(&told, &["unknown field \"dta\""])
+}

@@ -6,6 +6,7 @@
 
 mod model;
 mod operations;
+mod proto;
 mod write;
 
 use std::collections::BTreeMap;
@@ -37,29 +38,35 @@ const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
 /// How long a document that is named by its hash may be kept.
 const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
 const JSON: &str = "application/json";
+/// The binary form of version 2, and what clients have always called it.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
 /// The documents of one kind table.
 pub(crate) struct OpenApi {
     index: Document,
     parts: BTreeMap<String, Document>,
     whole: OnceLock<Document>,
+    whole_protobuf: OnceLock<Document>,
     made: SystemTime,
 }
 
 /// A document, compressed, and the hash of its plain form.
 struct Document {
+    media_type: &'static str,
     hash: String,
     gzip: Bytes,
 }
 
 impl Document {
-    fn new(plain: &[u8]) -> Self {
+    fn new(media_type: &'static str, plain: &[u8]) -> Self {
         let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
         encoder
             .write_all(plain)
             .expect("writing into memory does not fail");
         let gzip = encoder.finish().expect("writing into memory does not fail");
         Self {
+            media_type,
             hash: hash(plain),
             gzip: gzip.into(),
         }
@@ -84,7 +91,7 @@ impl OpenApi {
         let schemas = table.schemas();
         let mut parts = BTreeMap::new();
         let mut add = |name: String, plain: Vec<u8>| {
-            parts.insert(name, Document::new(&plain));
+            parts.insert(name, Document::new(JSON, &plain));
         };
         for name in ["api", "apis", "version"] {
             let items = [operations::of_root(name)];
@@ -118,27 +125,40 @@ impl OpenApi {
         }
         let index = json::to_vec(&json!({"paths": (Value::Object(paths))}));
         Self {
-            index: Document::new(&index),
+            index: Document::new(JSON, &index),
             parts,
             whole: OnceLock::new(),
+            whole_protobuf: OnceLock::new(),
             made: SystemTime::now(),
         }
     }
 
-    fn whole(&self, table: &KindTable) -> &Document {
-        self.whole.get_or_init(|| {
-            let mut items: Vec<_> = ["api", "apis", "version"].map(operations::of_root).into();
-            for group in table.groups() {
-                if !group.name.is_empty() {
-                    items.push(operations::of_group(&group.name));
-                }
-                for version in &group.versions {
-                    items.extend(operations::of_version(table, &group.name, version));
-                }
-            }
-            Document::new(&write::version2(table.schemas(), &items))
-        })
+    /// The document of everything, in the form that the client wants most.
+    fn whole(&self, table: &KindTable, form: Form) -> &Document {
+        match form {
+            Form::Json => self
+                .whole
+                .get_or_init(|| Document::new(JSON, &json::to_vec(&everything(table)))),
+            Form::Protobuf => self.whole_protobuf.get_or_init(|| {
+                let plain = proto::version2(&everything(table));
+                Document::new(PROTOBUF, &plain.expect("a document of the known messages"))
+            }),
+        }
     }
+}
+
+/// The document of version 2.
+fn everything(table: &KindTable) -> Value {
+    let mut items: Vec<_> = ["api", "apis", "version"].map(operations::of_root).into();
+    for group in table.groups() {
+        if !group.name.is_empty() {
+            items.push(operations::of_group(&group.name));
+        }
+        for version in &group.versions {
+            items.extend(operations::of_version(table, &group.name, version));
+        }
+    }
+    write::version2(table.schemas(), &items)
 }
 
 /// Answers a request below `/openapi`.
@@ -148,12 +168,12 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result
     match path {
         "/v2" => {
             let open_api = documents.open_api(table);
-            negotiated(request)?;
-            Ok(document(request, open_api, open_api.whole(table)))
+            let form = negotiated(request, &[Form::Json, Form::Protobuf])?;
+            Ok(document(request, open_api, open_api.whole(table, form)))
         }
         "/v3" | "/v3/" => {
             let open_api = documents.open_api(table);
-            negotiated(request)?;
+            negotiated(request, &[Form::Json])?;
             Ok(document(request, open_api, &open_api.index))
         }
         _ => {
@@ -162,25 +182,42 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result
                 .strip_prefix("/v3/")
                 .ok_or_else(Refusal::no_such_path)?;
             let found = open_api.parts.get(name).ok_or_else(Refusal::no_such_path)?;
-            negotiated(request)?;
+            negotiated(request, &[Form::Json])?;
             Ok(part(request, open_api, found))
         }
     }
 }
 
-/// Only JSON can be had; binary forms are refused so that clients fall back to it.
-fn negotiated(request: &PathRequest<'_>) -> Result<(), Refusal> {
+/// A form of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Protobuf,
+}
+
+impl Form {
+    /// The media types by which clients ask for it; the first is in the answer.
+    fn media_types(self) -> &'static [&'static str] {
+        match self {
+            Self::Json => &[JSON],
+            Self::Protobuf => &[PROTOBUF, PROTOBUF_ASKED],
+        }
+    }
+}
+
+/// The form that the client wants most of those there are.
+fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal> {
     if *request.method != http::Method::HEAD {
         require_get(request)?;
     }
-    let takes_json = negotiate::ranges(request.client.accept)
-        .iter()
-        .any(|range| range.takes(JSON));
-    if takes_json {
-        Ok(())
-    } else {
-        Err(ApiError::not_acceptable(&[JSON]).into())
-    }
+    let ranges = negotiate::ranges(request.client.accept);
+    let wanted = ranges.iter().find_map(|range| {
+        let takes = |form: &&Form| form.media_types().iter().any(|name| range.takes(name));
+        forms.iter().find(takes)
+    });
+    let names: Vec<&str> = forms.iter().map(|form| form.media_types()[0]).collect();
+    let refused = || ApiError::not_acceptable(&names).into();
+    wanted.copied().ok_or_else(refused)
 }
 
 /// A part, by its name alone or by name and hash.
@@ -224,7 +261,7 @@ fn document(request: &PathRequest<'_>, open_api: &OpenApi, document: &Document) 
     };
     let headers = reply.headers_mut();
     let mut put = |name: HeaderName, value| headers.insert(name, value);
-    put(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
     put(ETAG, etag);
     put(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     put(LAST_MODIFIED, http_date(open_api.made));

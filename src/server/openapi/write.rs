@@ -154,7 +154,7 @@ fn common(operation: &Operation) -> Map {
 }
 
 /// The document of version 2, which is about everything.
-pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Vec<u8> {
+pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Value {
     let definitions = components(schemas, items, Document::V2);
     let mut paths = Map::new();
     for item in items {
@@ -168,15 +168,14 @@ pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Vec<u8> {
         paths.insert(item.path.as_str(), Value::Object(members));
     }
     let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
-    let root = json!({
+    json!({
         "definitions": (Value::Object(definitions)),
         "info": {"title": "Kubernetes", "version": "unversioned"},
         "paths": (Value::Object(paths)),
         "security": [{"BearerToken": []}],
         "securityDefinitions": {"BearerToken": (token)},
         "swagger": "2.0"
-    });
-    json::to_vec(&root)
+    })
 }
 
 fn parameter2(parameter: &Parameter) -> Value {

@@ -194,6 +194,30 @@ async fn documents_are_closed_and_name_each_operation_once() {
 }
 
 #[tokio::test]
+async fn version_two_is_had_as_protobuf() {
+    let (_server, mut client) = connected().await;
+    let plain = client.get("/openapi/v2").await;
+    assert_eq!(plain.header("content-type"), "application/json");
+    let answered = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    for accept in [answered, asked, &format!("application/json;q=0.5, {asked}")] {
+        let binary = client.get_as("/openapi/v2", accept).await;
+        assert_eq!(binary.header("content-type"), answered, "{accept}");
+        assert_ne!(binary.header("etag"), plain.header("etag"));
+        let text = String::from_utf8_lossy(&binary.body);
+        for part in ["definitions", "paths"] {
+            for name in plain.json()[part].as_object().expect("an object").keys() {
+                assert!(text.contains(name.as_str()), "{name}");
+            }
+        }
+    }
+    assert_eq!(
+        client.get_as("/openapi/v2", "text/html").await.status,
+        StatusCode::NOT_ACCEPTABLE
+    );
+}
+
+#[tokio::test]
 async fn kubectl_finds_what_it_probes_for() {
     let (_server, mut client) = connected().await;
     let apps = client.get("/openapi/v3/apis/apps/v1").await.json();
