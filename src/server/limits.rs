@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use tokio::time::timeout;
 
 /// The bounds a server holds requests to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,32 @@ pub(crate) async fn read_body(body: &mut Incoming, bytes_max: usize) -> Result<B
     } else {
         gathered.freeze()
     })
+}
+
+/// What is read of a body that nobody wants, at most.
+const DISCARDED_BYTES_MAX: usize = 256 << 10;
+/// How long an answer waits for the rest of such a body.
+const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Reads on to the end of a body that is not wanted any more, within bounds. Some clients (curl
+/// among them) take an answer that overtakes their body for a broken stream and never show it, and
+/// a connection of HTTP/1.1 can only be used on if its body was read.
+pub(crate) async fn discard_rest(body: &mut Incoming) {
+    if body.is_end_stream() {
+        return;
+    }
+    let reading = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    // A client that is slower is answered all the same.
+    let _ = timeout(DISCARD_PATIENCE, reading).await;
 }
 
 /// Counts what is in flight against a bound.

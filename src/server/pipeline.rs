@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -26,7 +26,7 @@ use crate::body::{Patience, ResponseBody, WatchGauge};
 use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
-use crate::limits::{BodyError, Seat, parse_go_duration, read_body};
+use crate::limits::{BodyError, Seat, discard_rest, parse_go_duration, read_body};
 use crate::local::{DRAIN_PATH, REPORTS};
 use crate::metrics::Labels;
 use crate::observe::{OpenWatch, labels_of};
@@ -89,7 +89,8 @@ pub(crate) async fn serve(
         audit_id: &audit_id,
         started,
     };
-    let work = answer(&shared, &asked, RequestBody::Coming(body));
+    let mut body = RequestBody::Coming(body);
+    let work = answer(&shared, &asked, &mut body);
     let mut reply = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(reply) => reply,
         Err(_) => {
@@ -102,6 +103,11 @@ pub(crate) async fn serve(
             )
         }
     };
+    if let RequestBody::Coming(rest) = &mut body
+        && !parts.headers.contains_key(EXPECT)
+    {
+        discard_rest(rest).await;
+    }
     if reply.extensions_mut().remove::<Forwarded>().is_some() {
         return reply;
     }
@@ -133,8 +139,8 @@ pub(crate) async fn reopen(
     let route = Route::parse(parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
     let info = RequestInfo::parse(&parts.method, &route.path, &query)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let body = RequestBody::Read(Bytes::new());
-    let mut pipeline = Pipeline::new(&shared, &asked, &route, &info, body);
+    let mut body = RequestBody::Read(Bytes::new());
+    let mut pipeline = Pipeline::new(&shared, &asked, &route, &info, &mut body);
     pipeline.process(route.plane, hint).await
 }
 
@@ -149,7 +155,7 @@ struct Asked<'a> {
     started: Instant,
 }
 
-async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: RequestBody) -> Reply {
+async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody) -> Reply {
     let Asked {
         parts,
         query,
@@ -206,7 +212,7 @@ pub(crate) struct Pipeline<'a> {
     labels: Labels<'a>,
     /// The labels name a kind that exists, so they may become a series.
     known_kind: bool,
-    body: RequestBody,
+    body: &'a mut RequestBody,
     pub(crate) started: Instant,
 }
 
@@ -216,7 +222,7 @@ impl<'a> Pipeline<'a> {
         asked: &Asked<'a>,
         route: &'a Route<'a>,
         info: &'a RequestInfo<'a>,
-        body: RequestBody,
+        body: &'a mut RequestBody,
     ) -> Self {
         Self {
             shared,
@@ -425,14 +431,14 @@ impl Pipeline<'_> {
 
     /// The whole body; read once, however often it is sent on.
     pub(crate) async fn body(&mut self) -> Result<Bytes, Refusal> {
-        let coming = match &mut self.body {
+        let coming = match self.body {
             RequestBody::Read(bytes) => return Ok(bytes.clone()),
             RequestBody::Coming(coming) => coming,
         };
         let bytes_max = self.shared.limits.body_bytes_max;
         match read_body(coming, bytes_max).await {
             Ok(bytes) => {
-                self.body = RequestBody::Read(bytes.clone());
+                *self.body = RequestBody::Read(bytes.clone());
                 Ok(bytes)
             }
             Err(BodyError::TooLong) => {

@@ -1,10 +1,12 @@
 //! A small client: one connection, one protocol, as many requests as wanted.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -26,9 +28,12 @@ pub enum Protocol {
 /// Both, for tests that must hold with each.
 pub const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
+/// The body of a request.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
 enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
 }
 
 pub struct Client {
@@ -160,6 +165,18 @@ impl Client {
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
     ) -> Response<Incoming> {
+        let body = Full::new(body.into()).boxed_unsync();
+        self.open_with(method, path, headers, body).await
+    }
+
+    /// The same with a body that may take its time.
+    pub async fn open_with(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Response<Incoming> {
         let mut request = Request::builder().method(method);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -167,7 +184,6 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let body = Full::new(body.into());
         let answer = match &mut self.sender {
             Sender::Http1(sender) => {
                 sender.ready().await.expect("open");

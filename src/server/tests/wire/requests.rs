@@ -1,8 +1,14 @@
 //! One request, one answer.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
 use http::{Method, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
 
 use crate::client::{Client, PROTOCOLS, Protocol, Reply};
 use crate::fake::{start, start_with};
@@ -359,4 +365,49 @@ async fn metrics_count_what_was_served() {
     }
     let elsewhere = client.get("/clusters/team-a/metrics").await;
     assert_eq!(elsewhere.status, StatusCode::NOT_FOUND);
+}
+
+/// A client that is still sending when it is refused sees the refusal, not a broken stream.
+#[tokio::test]
+async fn a_refusal_does_not_overtake_the_rest_of_the_body() {
+    let server = start().await;
+    for protocol in PROTOCOLS {
+        let mut stranger = Client::with(&server, protocol, Some("nonsense"), None).await;
+        let sent = Arc::new(AtomicBool::new(false));
+        let last = Arc::clone(&sent);
+        let late = async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            last.store(true, Ordering::SeqCst);
+            Ok(Frame::data(Bytes::from_static(b"}")))
+        };
+        let first = std::future::ready(Ok(Frame::data(Bytes::from_static(b"{"))));
+        let parts = stream::once(first).chain(stream::once(late));
+        let body = StreamBody::new(parts).boxed_unsync();
+        let path = "/api/v1/namespaces/default/configmaps";
+        let headers = [("content-type", "application/json")];
+        let answer = stranger.open_with(Method::POST, path, &headers, body).await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        assert!(sent.load(Ordering::SeqCst), "{protocol:?}");
+        drop(answer);
+        // The connection goes on.
+        let again = stranger.get("/version").await;
+        assert_eq!(again.status, StatusCode::UNAUTHORIZED);
+    }
+}
+
+/// What nobody wants is not waited for without end.
+#[tokio::test]
+async fn a_refusal_does_not_wait_for_a_body_that_never_ends() {
+    let server = start().await;
+    for protocol in PROTOCOLS {
+        let mut stranger = Client::with(&server, protocol, Some("nonsense"), None).await;
+        let body = StreamBody::new(stream::pending()).boxed_unsync();
+        let answer = stranger.open_with(Method::POST, "/api", &[], body).await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        let mut stranger = Client::with(&server, protocol, Some("nonsense"), None).await;
+        let endless = stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(&[0; 4096]))));
+        let body = StreamBody::new(endless).boxed_unsync();
+        let answer = stranger.open_with(Method::POST, "/api", &[], body).await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    }
 }
