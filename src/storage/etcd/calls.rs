@@ -44,6 +44,7 @@ impl Inner {
         }
         let before = Revision(self.seen.load(std::sync::atomic::Ordering::SeqCst));
         let member = self.members.current();
+        let term = member.term();
         let request = self.keys.txn(&txn);
         let mut kv = member.kv();
         let reply = tokio::select! {
@@ -51,6 +52,9 @@ impl Inner {
             biased;
             reply = timeout(self.options.call_timeout, kv.txn(request)) => reply,
             why = member.unfit() => {
+                return Err(CommitError::Unknown(format!("{}: {why}", member.endpoint)));
+            }
+            why = self.members.new_term(&member, term) => {
                 return Err(CommitError::Unknown(format!("{}: {why}", member.endpoint)));
             }
         };

@@ -15,6 +15,7 @@ use etcd_client::{Channel, Client, ConnectOptions, KvClient, WatchClient};
 use parking_lot::RwLock;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::EtcdOptions;
@@ -27,6 +28,10 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a member may take to say how it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The server counts pings that come faster than every 5 seconds as an attack.
+/// A call that takes longer has the members asked how they are.
+const IMPATIENCE: Duration = Duration::from_millis(250);
+/// How long a new leader may take for what waited for it.
+const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flow-control windows: enough to keep a gigabit busy over 10 ms.
@@ -87,6 +92,8 @@ pub(super) struct Member {
     streams: Client,
     watches: WatchClient,
     standing: watch::Sender<Standing>,
+    /// The term in which it last answered: a leader's time.
+    term: watch::Sender<u64>,
     logged_in: std::sync::atomic::AtomicBool,
 }
 
@@ -111,6 +118,11 @@ impl Member {
             Ok(standing) => standing.why().to_owned(),
             Err(_) => "the member is gone".to_owned(),
         }
+    }
+
+    /// The term in which it last answered.
+    pub(super) fn term(&self) -> u64 {
+        *self.term.borrow()
     }
 
     /// Takes a new token for both connections.
@@ -164,6 +176,10 @@ impl Member {
             }
             Ok(Ok(status)) => status,
         };
+        self.term.send_if_modified(|term| {
+            let before = std::mem::replace(term, status.raft_term());
+            before != *term
+        });
         let (cluster_id, member_id) = status
             .header()
             .map_or((0, 0), |header| (header.cluster_id(), header.member_id()));
@@ -272,6 +288,7 @@ impl EndpointUrl {
             calls,
             streams,
             standing: watch::Sender::new(Standing::New),
+            term: watch::Sender::new(0),
             logged_in: std::sync::atomic::AtomicBool::new(false),
         })
     }
@@ -399,6 +416,27 @@ impl Members {
         }
         self.choose();
         self.hurry.notify_one();
+    }
+
+    /// Ends once the member has answered in another term than this for a while. What it had passed
+    /// on to the leader of that term is lost or will be settled by nobody else; what still waits at
+    /// the member itself goes to the new leader within that while. Without this a caller waits the
+    /// whole time of a call for what cannot be answered any more.
+    pub(super) async fn new_term(&self, member: &Member, than: u64) -> String {
+        let mut term = member.term.subscribe();
+        loop {
+            tokio::select! {
+                changed = term.wait_for(|now| *now != than) => {
+                    if changed.is_err() {
+                        return "the member is gone".to_owned();
+                    }
+                    break;
+                }
+                () = sleep(IMPATIENCE) => self.hurry.notify_one(),
+            }
+        }
+        sleep(NEW_LEADER_GRACE).await;
+        "another leader was elected meanwhile".to_owned()
     }
 
     /// Asks all members how they are, at the same time, and chooses. Gives the report of the one
