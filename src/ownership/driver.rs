@@ -162,6 +162,7 @@ impl Driver {
             zone: shared.options.zone.clone(),
             weight: shared.options.weight,
             level: shared.options.level,
+            layer: shared.options.layer.clone(),
             ttl: shared.options.member_ttl,
             uid,
             began,
@@ -228,7 +229,8 @@ impl Driver {
         let level = self.shared.options.level;
         let parsed = floor.as_ref().map(|found| decode_floor(&found.value));
         match parsed.transpose() {
-            Ok(Some(floor)) if floor > level => {
+            Ok(Some(floor)) if floor.to_join() > level => {
+                let floor = floor.to_join();
                 return Ok(Err(JoinError::Floor { floor, level }));
             }
             Ok(_) => {}

@@ -26,10 +26,10 @@ mod birth;
 mod custody;
 pub mod directory;
 mod driver;
+mod floor;
 mod guard;
 mod handler;
 mod inspect;
-mod layers;
 mod let_go;
 mod life;
 mod measures;
@@ -53,8 +53,8 @@ mod translate;
 mod tests;
 
 pub use birth::{Birth, DirectoryKey};
+pub use floor::RaiseError;
 pub use inspect::{FenceSeen, InspectError};
-pub use layers::Layers;
 pub use measures::PlanesStats;
 pub use member_record::{MEMBERS_NAMESPACE, members_prefix};
 pub use options::{Place, ReplicaOptions};
@@ -65,6 +65,6 @@ pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
 pub use polyplane_ring::{
     Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,
 };
-pub use record::Damaged;
+pub use record::{Damaged, Floor};
 pub use remove::DeleteError;
 pub use ring::{JoinError, Ring, RingStats};

@@ -8,6 +8,7 @@
 //! | `metadata.uid` | this life: made anew by each newcomer |
 //! | `metadata.labels["polyplane.dev/state"]` | `Serving` or `Draining` |
 //! | `metadata.annotations["polyplane.dev/address"]` | where peers reach it |
+//! | `metadata.annotations["polyplane.dev/layer"]` | the layer that belongs to that level |
 //! | `metadata.annotations["polyplane.dev/level"]` | the level of its binary |
 //! | `metadata.annotations["polyplane.dev/weight"]` | its share of the planes |
 //! | `metadata.annotations["polyplane.dev/zone"]` | its failure domain, if it has one |
@@ -20,7 +21,7 @@
 use bytes::Bytes;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_fencing::Standing;
-use polyplane_plane::{Flags, Key, NewObject, Prefix, foreign};
+use polyplane_plane::{Flags, Key, LayerHash, NewObject, Prefix, foreign};
 use polyplane_ring::{Incarnation, Member, PeerAddress, ReplicaId, Weight, Zone};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ const RESOURCE: &str = "leases";
 pub const MEMBERS_NAMESPACE: &str = "polyplane-system";
 const STATE: &str = "polyplane.dev/state";
 const ADDRESS: &str = "polyplane.dev/address";
+const LAYER: &str = "polyplane.dev/layer";
 const LEVEL: &str = "polyplane.dev/level";
 const WEIGHT: &str = "polyplane.dev/weight";
 const ZONE: &str = "polyplane.dev/zone";
@@ -47,6 +49,7 @@ pub(crate) struct MemberRecord {
     pub(crate) zone: Option<Zone>,
     pub(crate) weight: Weight,
     pub(crate) level: u32,
+    pub(crate) layer: LayerHash,
     pub(crate) ttl: Duration,
     /// Tells this life from every other, before its incarnation is known.
     pub(crate) uid: String,
@@ -60,6 +63,8 @@ pub(crate) struct MemberSeen {
     pub(crate) member: Member,
     pub(crate) uid: String,
     pub(crate) level: u32,
+    /// None where an older program wrote it.
+    pub(crate) layer: Option<LayerHash>,
 }
 
 /// The prefix of the member keys among the root plane's objects.
@@ -96,6 +101,7 @@ impl MemberRecord {
         };
         let mut notes = BTreeMap::from([
             (ADDRESS, self.address.to_string()),
+            (LAYER, self.layer.0.clone()),
             (LEVEL, self.level.to_string()),
             (WEIGHT, self.weight.get().to_string()),
         ]);
@@ -168,7 +174,13 @@ pub(crate) fn decode_member(value: &Bytes, incarnation: Incarnation) -> Option<M
         standing,
     };
     let level = note(LEVEL)?.parse().ok()?;
-    Some(MemberSeen { member, uid, level })
+    let layer = note(LAYER).map(|layer| LayerHash(layer.to_owned()));
+    Some(MemberSeen {
+        member,
+        uid,
+        level,
+        layer,
+    })
 }
 
 #[cfg(test)]
@@ -182,6 +194,7 @@ mod tests {
             zone: Some("z1".parse().expect("a zone")),
             weight: Weight::default(),
             level: 4,
+            layer: LayerHash("ab".to_owned()),
             ttl: Duration::from_secs(3),
             uid: "u-1".to_owned(),
             began: "2026-01-01T00:00:00Z".to_owned(),
@@ -200,6 +213,7 @@ mod tests {
             assert_eq!(seen.member.zone, record.zone);
             assert_eq!(seen.member.standing, standing);
             assert_eq!((seen.level, seen.uid.as_str()), (4, "u-1"));
+            assert_eq!(seen.layer, Some(record.layer.clone()));
         }
     }
 
@@ -210,7 +224,7 @@ mod tests {
         let wanted = concat!(
             r#"{"metadata":{"name":"polyplane-0","namespace":"polyplane-system","uid":"u-1","#,
             r#""creationTimestamp":"2026-01-01T00:00:00Z","labels":{"polyplane.dev/state":"Serving"},"#,
-            r#""annotations":{"polyplane.dev/address":"10.0.0.1:7443","polyplane.dev/level":"4","#,
+            r#""annotations":{"polyplane.dev/address":"10.0.0.1:7443","polyplane.dev/layer":"ab","polyplane.dev/level":"4","#,
             r#""polyplane.dev/weight":"100","polyplane.dev/zone":"z1"}},"#,
             r#""spec":{"holderIdentity":"polyplane-0","leaseDurationSeconds":3,"#,
             r#""acquireTime":"2026-01-01T00:00:00.000000Z"}}"#,

@@ -3,10 +3,10 @@
 
 use crate::member_record::{MemberSeen, decode_member, members_store_prefix};
 use crate::pace::Pace;
-use crate::ring::Shared;
+use crate::ring::{Level, Shared};
 use bytes::Bytes;
 use polyplane_fencing::Holder;
-use polyplane_ring::{Incarnation, Member, Membership, ReplicaId, ViewNumber};
+use polyplane_ring::{Incarnation, Member, Membership, ViewNumber};
 use polyplane_storage::{
     KeyValue, RangeRequest, ReadError, Revision, StoreEvent, WatchEnd, prefix_end,
 };
@@ -125,12 +125,14 @@ impl Known {
 
     fn publish(&self, shared: &Shared, at: Revision) {
         let number = ViewNumber::new(at.0);
-        let levels: BTreeMap<ReplicaId, u32> = self
-            .by_key
-            .values()
-            .map(|seen| (seen.member.id.clone(), seen.level))
-            .collect();
-        *shared.levels.lock() = levels;
+        let levels = self.by_key.values().map(|seen| {
+            let level = Level {
+                number: seen.level,
+                layer: seen.layer.clone(),
+            };
+            (seen.member.id.clone(), level)
+        });
+        *shared.levels.lock() = levels.collect();
         let mut membership = Membership::default();
         for seen in self.by_key.values() {
             membership.put(number, seen.member.clone());
@@ -149,6 +151,7 @@ mod tests {
     use super::*;
     use crate::member_record::{MemberRecord, member_key};
     use polyplane_fencing::Standing;
+    use polyplane_plane::LayerHash;
     use polyplane_ring::Weight;
 
     fn put(revision: u64, uid: &str, standing: Standing) -> StoreEvent {
@@ -158,6 +161,7 @@ mod tests {
             zone: None,
             weight: Weight::default(),
             level: 1,
+            layer: LayerHash("ab".to_owned()),
             ttl: Duration::from_secs(3),
             uid: uid.to_owned(),
             began: "2026-01-01T00:00:00Z".to_owned(),

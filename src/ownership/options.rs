@@ -1,6 +1,7 @@
 //! What a replica is told about itself before it joins the ring, and where a plane is.
 
 use polyplane_fencing::{LeaseTerms, Rules};
+use polyplane_plane::{Layer, LayerHash};
 use polyplane_ring::{Member, PeerAddress, ReplicaId, Weight, Zone};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct ReplicaOptions {
     pub terms: LeaseTerms,
     /// The level of this binary: it joins only a store whose floor is not above it.
     pub level: u32,
+    /// The layer of that level: planes come to it once the floor has.
+    pub layer: LayerHash,
     /// How long all members must have reached a level before the store's floor follows.
     pub raise_floor_after: Duration,
     /// History older than this is compacted by the root's owner.
@@ -32,8 +35,8 @@ pub struct ReplicaOptions {
 }
 
 impl ReplicaOptions {
-    /// The level of this binary: one more whenever an older one could no longer read the store.
-    pub const LEVEL: u32 = 1;
+    /// The lowest level there is.
+    pub const FIRST_LEVEL: u32 = 1;
 
     /// A replica of this name and address, everything else as it is by default.
     #[must_use]
@@ -45,7 +48,8 @@ impl ReplicaOptions {
             weight: Weight::default(),
             member_ttl: Duration::from_secs(3),
             terms: LeaseTerms::default(),
-            level: Self::LEVEL,
+            level: Self::FIRST_LEVEL,
+            layer: Layer::empty().hash().clone(),
             raise_floor_after: Duration::from_secs(3600),
             history: Duration::from_secs(300),
             #[cfg(test)]

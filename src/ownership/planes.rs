@@ -8,16 +8,17 @@
 use crate::birth::Birth;
 use crate::custody::Custody;
 use crate::directory::Directory;
-use crate::layers::Layers;
+use crate::floor::FloorSeen;
 use crate::measures::{Measures, PlanesStats};
 use crate::options::Place;
 use crate::received::Received;
+use crate::record::Damaged;
 use crate::ring::Ring;
 use crate::slot::{Door, Slot, Woken};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Base, Committer, Index, LayerHash, LogBounds, OpenError, Plane, ShelfError, Version,
+    Base, Committer, Index, LayerHash, Layers, LogBounds, OpenError, Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -62,14 +63,14 @@ pub enum StartError {
     /// What stands there was not written by this program.
     #[error("the store's record {0:?} is damaged")]
     Damaged(&'static str),
+    /// The store's floor was not written by this program.
+    #[error("the store cannot be understood")]
+    Floor(#[from] Damaged),
 }
 
 /// Why a plane cannot be woken.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WakeError {
-    /// Its layer cannot be had.
-    #[error("cannot get the layer of the control plane")]
-    Layer(#[source] Arc<ShelfError>),
     /// It cannot be loaded.
     #[error("cannot load the control plane")]
     Open(#[source] Arc<OpenError>),
@@ -89,7 +90,10 @@ pub struct Planes {
     me: Weak<Self>,
     ring: Arc<Ring>,
     committer: Arc<Committer>,
-    layers: Layers,
+    layers: Arc<Layers>,
+    /// The layer the store began with: planes are born with it until the floor says another.
+    first_layer: LayerHash,
+    floor: FloorSeen,
     options: PlanesOptions,
     secret: Bytes,
     root: (Version, String),
@@ -139,12 +143,15 @@ impl Planes {
             secret.extend_from_slice(Uuid::new_v4().as_bytes());
         }
         let (_, secret) = ensure(&store, SECRET_KEY, secret).await?;
+        let floor = FloorSeen::read(&store).await?;
         let born = Version::new(Base(0), created, 0);
         let planes = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             ring,
             committer: Committer::new(Arc::clone(&store)),
             layers: Layers::new(store),
+            first_layer: LayerHash(record.layer.clone()),
+            floor,
             options,
             secret,
             root: (born, record.born_at),
@@ -157,6 +164,7 @@ impl Planes {
             closing: CancellationToken::new(),
         });
         crate::steward::start(&planes);
+        crate::floor::follow(&planes);
         Ok((planes, LayerHash(record.layer)))
     }
 
@@ -179,8 +187,14 @@ impl Planes {
     }
 
     /// The layers planes are opened with.
-    pub fn layers(&self) -> &Layers {
+    pub fn layers(&self) -> &Arc<Layers> {
         &self.layers
+    }
+
+    /// The layer that planes are born with now: one that every binary knows which may still join.
+    pub fn birth_layer(&self) -> LayerHash {
+        let floor = self.floor();
+        floor.layer.unwrap_or_else(|| self.first_layer.clone())
     }
 
     /// The root plane's birth.
@@ -327,6 +341,10 @@ impl Planes {
 
     pub(crate) fn committer(&self) -> &Arc<Committer> {
         &self.committer
+    }
+
+    pub(crate) fn floor_seen(&self) -> &FloorSeen {
+        &self.floor
     }
 
     pub(crate) fn secret(&self) -> &[u8] {

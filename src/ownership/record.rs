@@ -4,6 +4,7 @@
 use crate::peers::Life;
 use bytes::Bytes;
 use polyplane_fencing::{Duration, Epoch, Fence, FenceState, LeaseTerms, Revision};
+use polyplane_plane::LayerHash;
 use polyplane_ring::ReplicaId;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -145,22 +146,38 @@ pub(crate) fn decode_terms(value: &[u8]) -> Result<LeaseTerms, Damaged> {
         .map_err(|_| damaged())
 }
 
-#[derive(Serialize, Deserialize)]
-struct FloorRecord {
-    level: u32,
+/// The store's level floor. Without a record it is that of a store nobody has raised.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Floor {
+    /// No binary below this level joins.
+    pub level: u32,
+    /// The layer of that level: planes come to it, and are born with it. None where the floor was
+    /// never raised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerHash>,
+    /// Somebody is about to raise it to this level: who is below waits outside until that is
+    /// decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raising: Option<u32>,
+}
+
+impl Floor {
+    /// Below this level nobody joins now.
+    pub(crate) fn to_join(&self) -> u32 {
+        self.raising
+            .map_or(self.level, |raising| raising.max(self.level))
+    }
 }
 
 /// The level floor as it stands in the store.
-pub(crate) fn encode_floor(level: u32) -> Bytes {
-    json(&FloorRecord { level })
+pub(crate) fn encode_floor(floor: &Floor) -> Bytes {
+    json(floor)
 }
 
 /// The level floor read back.
-pub(crate) fn decode_floor(value: &[u8]) -> Result<u32, Damaged> {
-    let record: Result<FloorRecord, _> = serde_json::from_slice(value);
-    record
-        .map(|record| record.level)
-        .map_err(|_| Damaged("floor".to_owned()))
+pub(crate) fn decode_floor(value: &[u8]) -> Result<Floor, Damaged> {
+    let record = serde_json::from_slice(value);
+    record.map_err(|_| Damaged("floor".to_owned()))
 }
 
 /// A complaint's value: the life it is about.
@@ -217,7 +234,14 @@ mod tests {
     fn terms_floor_and_complaints_survive_their_encoding() {
         let terms = LeaseTerms::default();
         assert_eq!(decode_terms(&encode_terms(terms)), Ok(terms));
-        assert_eq!(decode_floor(&encode_floor(3)), Ok(3));
+        let floor = Floor {
+            level: 3,
+            layer: Some(LayerHash("ab".to_owned())),
+            raising: Some(4),
+        };
+        assert_eq!(decode_floor(&encode_floor(&floor)), Ok(floor));
+        let old = decode_floor(br#"{"level":3}"#).expect("the rest has defaults");
+        assert_eq!((old.level, old.to_join(), old.layer), (3, 3, None));
         let (from, about): (ReplicaId, ReplicaId) = (
             "a.b".parse().expect("a replica id"),
             "c".parse().expect("a replica id"),

@@ -18,6 +18,7 @@ use polyplane_fencing::{
     Duration as Length, Fence, Holder, LeaseTerms, Member as Machine, Observed, Sighting, Time,
     Witness,
 };
+use polyplane_plane::LayerHash;
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
 use polyplane_storage::{Clock, LeaseError, Revision, Store, SystemClock};
 use std::collections::BTreeMap;
@@ -82,6 +83,14 @@ pub struct RingStats {
     pub evictions: u64,
 }
 
+/// What a binary can read and write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub(crate) number: u32,
+    /// The layer that belongs to it; none where an older program did not say.
+    pub(crate) layer: Option<LayerHash>,
+}
+
 /// What the driver is told.
 pub(crate) enum Command {
     /// Say Draining in the member key; answered when it stands there.
@@ -105,7 +114,7 @@ pub(crate) struct Shared {
     /// Everything up to here has been told by the watch on the member keys.
     pub(crate) told: watch::Sender<Revision>,
     /// The level of each member's binary.
-    pub(crate) levels: Mutex<BTreeMap<ReplicaId, u32>>,
+    pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
     pub(crate) suspicion: Suspicion,
     pub(crate) stop: CancellationToken,
     pub(crate) lives_lost: std::sync::atomic::AtomicU64,
@@ -353,8 +362,16 @@ impl Ring {
     }
 
     /// The lowest level of all members, if there are any.
-    pub(crate) fn level_of_all(&self) -> Option<u32> {
-        self.shared.levels.lock().values().min().copied()
+    pub(crate) fn level_of_all(&self) -> Option<Level> {
+        let levels = self.shared.levels.lock();
+        levels.values().min_by_key(|level| level.number).cloned()
+    }
+
+    /// The level of each member's binary.
+    pub fn levels(&self) -> BTreeMap<ReplicaId, u32> {
+        let levels = self.shared.levels.lock();
+        let of = |(id, level): (&ReplicaId, &Level)| (id.clone(), level.number);
+        levels.iter().map(of).collect()
     }
 
     /// What the machines say of an answer, for the test that the copies say the same.

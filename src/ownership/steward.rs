@@ -4,13 +4,11 @@
 
 use crate::let_go::Parted;
 use crate::planes::{Planes, ROOT};
-use crate::record::{FLOOR_KEY, decode_floor, encode_floor};
 use crate::slot::Slot;
-use bytes::Bytes;
 use polyplane_fencing::Event;
 use polyplane_plane::Ended;
 use polyplane_ring::Standing;
-use polyplane_storage::{Compare, Op, Revision, Txn};
+use polyplane_storage::Revision;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -269,6 +267,7 @@ impl House {
         let Some(level) = planes.ring().level_of_all() else {
             return;
         };
+        let level = level.number;
         let since = match self.level {
             Some((known, since)) if known == level => since,
             Some(_) | None => now,
@@ -277,31 +276,9 @@ impl House {
         if now < since + planes.ring().options().raise_floor_after {
             return;
         }
-        let key = Bytes::from_static(FLOOR_KEY);
-        let Ok((_, found)) = planes.store().get(FLOOR_KEY).await else {
-            return;
-        };
-        let floor = found.as_ref().map(|found| decode_floor(&found.value));
-        let compare = match (&found, floor) {
-            (None, _) => Compare::Absent { key: key.clone() },
-            (Some(found), Some(Ok(floor))) if floor < level => Compare::Unchanged {
-                key: key.clone(),
-                revision: found.modified,
-            },
-            (Some(_), _) => return,
-        };
-        let put = Op::Put {
-            key,
-            value: encode_floor(level),
-            lease: None,
-        };
-        let txn = Txn {
-            compares: vec![compare],
-            ops: vec![put],
-        };
-        match planes.store().commit(txn).await {
-            Ok(_) => tracing::info!(level, "the store's level floor was raised"),
-            Err(error) => tracing::debug!(%error, "the level floor was not raised"),
+        if let Err(error) = planes.raise_floor().await {
+            let error: &dyn std::error::Error = &error;
+            tracing::debug!(error, "the level floor was not raised");
         }
     }
 }

@@ -10,9 +10,7 @@ use crate::planes::{Planes, ROOT, WakeError};
 use crate::slot::{Awake, Held, Slot};
 use crate::translate::revision;
 use polyplane_fencing::{Action, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
-use polyplane_plane::{
-    CommitGuard, Ended, Import, LayerLink, Plane, PlaneParams, PlaneRecord, uid_seed,
-};
+use polyplane_plane::{CommitGuard, Ended, Import, Plane, PlaneParams, PlaneRecord, uid_seed};
 use polyplane_ring::ViewNumber;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -295,16 +293,11 @@ impl Planes {
     async fn load(&self, slot: &Slot, held: &Held) -> Result<Arc<Plane>, WakeError> {
         let birth = &slot.birth;
         let received = self.received().take(&birth.id);
-        let layer = self.layers().get(&birth.layer).await;
-        let layer = layer.map_err(|error| WakeError::Layer(Arc::new(error)))?;
         let record = PlaneRecord {
             id: birth.id.clone(),
             base: birth.base,
             birth: None,
-            layers: vec![LayerLink {
-                hash: birth.layer.clone(),
-                version: None,
-            }],
+            layer: birth.layer.clone(),
             params: birth.params.clone(),
         };
         let import = match held.load {
@@ -321,7 +314,7 @@ impl Planes {
             record,
             born: birth.born,
             born_at: birth.born_at.clone(),
-            layer,
+            layers: Arc::clone(self.layers()),
             uid_seed: uid_seed(self.secret(), &birth.id, birth.born),
             indexes: self.options().indexes.clone(),
             committer: Arc::clone(self.committer()),

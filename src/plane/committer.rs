@@ -13,11 +13,13 @@ use polyplane_storage::{
     CommitError, Compare, KeyValue, Limits, Op, Rejection, Revision, Store, Txn,
 };
 
+use crate::fills::RenderCache;
 use crate::guard::{PartOutcome, Permit};
 use crate::intern::Interner;
-use crate::layer::RenderCache;
 use crate::plane::Plane;
-use crate::record::{Place, encode_head, encode_marker, encode_object, encode_tombstone};
+use crate::record::{
+    Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
+};
 use crate::sequencer::{Budget, Queued, Step, Taken};
 use crate::version::Version;
 
@@ -25,6 +27,8 @@ use crate::version::Version;
 const TXN_BYTES_MAX: usize = 1 << 20;
 /// Writes larger than this travel in a transaction of their own.
 const ALONE_BYTES: usize = 256 << 10;
+/// Version indexes of one transaction.
+const INDEXES_MAX: usize = Version::END as usize;
 /// What a turn adds to a plane's share of bytes while other planes wait.
 const TURN_BYTES: usize = 64 << 10;
 /// Bytes of rendered layer objects kept for all planes.
@@ -120,7 +124,7 @@ impl Committer {
         let mut ready = self.ready.lock();
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
-        let (mut ops, mut bytes) = (0, 0);
+        let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
         let mut parts: Vec<Part> = Vec::new();
         // Planes that could not give anything since the last part.
         let mut passed_over = 0;
@@ -130,6 +134,7 @@ impl Committer {
             };
             let taken = plane.take(Budget {
                 ops: ops_max.saturating_sub(ops),
+                indexes: INDEXES_MAX - indexes,
                 bytes: bytes_max.saturating_sub(bytes),
                 alone_bytes: ALONE_BYTES.min(bytes_max),
                 fresh: parts.is_empty(),
@@ -144,7 +149,8 @@ impl Committer {
                 }
                 Taken::Part(writes) => {
                     passed_over = 0;
-                    ops += 1 + writes.iter().map(|write| write.steps.len()).sum::<usize>();
+                    ops += 1 + writes.iter().map(Queued::ops).sum::<usize>();
+                    indexes += writes.iter().map(Queued::indexes).sum::<usize>();
                     let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
                     bytes += part_bytes;
                     parts.push(Part {
@@ -268,9 +274,9 @@ fn build(parts: Vec<Part>) -> Batch {
         for compare in compares {
             ask(&mut batch, compare, number);
         }
-        part.index = u8::try_from(index).expect("a transaction has at most 120 operations");
+        part.index = u8::try_from(index).expect("a transaction has at most 255 events");
         encode(&part, &mut batch.txn.ops);
-        index += part.writes.iter().map(|w| w.steps.len()).sum::<usize>();
+        index += part.writes.iter().map(Queued::indexes).sum::<usize>();
         batch.parts.push(part);
     }
     batch
@@ -296,10 +302,21 @@ fn encode(part: &Part, ops: &mut Vec<Op>) {
     let plane = &part.plane;
     let published = plane.published();
     let mut deleted: Vec<Version> = Vec::new();
+    for commit in part.writes.iter().filter_map(|write| write.layers.as_ref()) {
+        ops.push(Op::Put {
+            key: plane.keys().steps(),
+            value: encode_steps(part.index, commit.record()),
+            lease: None,
+        });
+        let tombstone = |key| Op::Delete {
+            key: plane.keys().object(key),
+        };
+        ops.extend(commit.drops().iter().map(tombstone));
+    }
     let steps = part.writes.iter().flat_map(|write| &write.steps);
     for (index, step) in (part.index..).zip(steps) {
         let previous = published.resources.get(step.key());
-        let previous = previous.map(|entry| plane.context().object(entry));
+        let previous = previous.map(|entry| published.object(entry));
         let version = previous.as_ref().and_then(|object| object.version());
         let version = version.unwrap_or_default();
         let key = plane.keys().object(step.key());
@@ -320,7 +337,7 @@ fn encode(part: &Part, ops: &mut Vec<Op>) {
                 ops.push(put(key, encode_object(place, object)));
             }
             // Only a tombstone hides a layer's object.
-            Step::Delete(object) if plane.layer().resources().get(object).is_some() => {
+            Step::Delete(object) if published.fills.template(object).is_some() => {
                 ops.push(put(key, encode_tombstone(index, version)));
             }
             Step::Delete(_) => {

@@ -10,9 +10,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::{BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
 
+use crate::fills::Fills;
 use crate::intern::{Interner, Rope};
 use crate::key::Key;
-use crate::layer::{Fills, Template};
+use crate::layer::Template;
 use crate::tree::{Item, Weight};
 use crate::version::{Stamp, Version};
 
@@ -338,7 +339,7 @@ impl ObjectRef {
     pub fn version(&self) -> Option<Version> {
         match &self.durable().state {
             State::Own(own) => Some(own.version),
-            State::Template(_) => Some(self.fills.birth()),
+            State::Template(_) => self.fills.version(&self.entry.key),
             State::InFlight(_) => None,
         }
     }
@@ -348,7 +349,7 @@ impl ObjectRef {
     pub fn created(&self) -> Option<Version> {
         match &self.durable().state {
             State::Own(own) => Some(own.created),
-            State::Template(_) => Some(self.fills.birth()),
+            State::Template(_) => self.fills.created(&self.entry.key),
             State::InFlight(_) => None,
         }
     }
@@ -448,7 +449,8 @@ impl ObjectRef {
     pub fn same(&self, other: &Self) -> bool {
         self.entry.stamp == other.entry.stamp
             && self.entry.key == other.entry.key
-            && Arc::ptr_eq(&self.fills, &other.fills)
+            && self.version() == other.version()
+            && self.fills.of_same_plane(&other.fills)
     }
 
     /// Bytes of memory that go with this state alone: not what is shared by content.

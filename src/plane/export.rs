@@ -1,7 +1,7 @@
 //! What an owner hands to its successor: the state and the recent history of a plane.
 //!
-//! A header, the own objects as they stand in the store, the keys of the layer's objects that are
-//! gone, and the newest events; a digest closes it. Objects that the state or an earlier event has
+//! A header with the steps, the own objects as they stand in the store, the keys of the layers'
+//! objects that are gone, and the newest events; a digest closes it. Objects that the state or an earlier event has
 //! are named, not repeated. Read back by [`crate::import`].
 //!
 //! Invariant: everything in it is published, and all of one moment.
@@ -13,6 +13,7 @@ use aws_lc_rs::digest;
 use bytes::{BufMut, Bytes, BytesMut};
 use polyplane_storage::Revision;
 
+use crate::chain::record::StepsRecord;
 use crate::entry::ObjectRef;
 use crate::key::Key;
 use crate::log::{Event, Kept};
@@ -23,7 +24,7 @@ use crate::version::{Stamp, Version};
 
 pub(crate) const MAGIC: &[u8; 4] = b"pexp";
 /// The only form that this program writes and reads.
-pub(crate) const FORMAT: u16 = 1;
+pub(crate) const FORMAT: u16 = 2;
 /// A plane with more bytes of its own is loaded from the store.
 const STATE_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of events, about; older ones stay behind.
@@ -84,12 +85,14 @@ impl Plane {
         out.0.put_slice(MAGIC);
         out.0.put_u16(FORMAT);
         out.text(self.id().as_bytes());
-        out.text(self.layer().hash().0.as_bytes());
+        out.text(root.fills.chain().birth().hash().0.as_bytes());
         out.0.put_u64(self.base().0);
         out.version(self.birth());
         out.version(root.head);
         out.0.put_u64(through.0);
-        self.write_state(&root, &mut out);
+        // All of it is published, so every commit has its version.
+        StepsRecord::of(root.fills.chain(), Vec::new()).write(&mut out.0);
+        write_state(&root, &mut out);
         self.write_history(&root, &kept, &mut out);
         let digest = digest::digest(&digest::SHA256, &out.0);
         out.0.put_slice(digest.as_ref());
@@ -97,29 +100,6 @@ impl Plane {
             head,
             bytes: out.0.freeze(),
         })
-    }
-
-    fn write_state(&self, root: &Root, out: &mut Writer) {
-        let own = || {
-            root.resources
-                .entries()
-                .filter(|entry| entry.as_template().is_none())
-        };
-        out.count(own().count());
-        for entry in own() {
-            out.text(entry.key().as_bytes());
-            out.object(&self.context().object(entry));
-        }
-        let layer = self.layer().resources();
-        let gone = || {
-            layer
-                .entries()
-                .filter(|entry| root.resources.get(entry.key()).is_none())
-        };
-        out.count(gone().count());
-        for entry in gone() {
-            out.text(entry.key().as_bytes());
-        }
     }
 
     fn write_history(&self, root: &Root, kept: &Kept, out: &mut Writer) {
@@ -142,6 +122,29 @@ impl Plane {
             out.side(event.current(), state);
             newest.insert(event.key(), event.current().map(ObjectRef::stamp));
         }
+    }
+}
+
+fn write_state(root: &Root, out: &mut Writer) {
+    let own = || {
+        root.resources
+            .entries()
+            .filter(|entry| entry.as_template().is_none())
+    };
+    out.count(own().count());
+    for entry in own() {
+        out.text(entry.key().as_bytes());
+        out.object(&root.object(entry));
+    }
+    let layers = root.fills.chain().resources();
+    let gone = || {
+        layers
+            .entries()
+            .filter(|entry| root.resources.get(entry.key()).is_none())
+    };
+    out.count(gone().count());
+    for entry in gone() {
+        out.text(entry.key().as_bytes());
     }
 }
 

@@ -153,7 +153,7 @@ impl Plane {
         let published = self.published();
         let known = published.resources.under(follow.prefix());
         let known = known.filter_map(|entry| {
-            let version = self.context().object(entry).version()?;
+            let version = published.object(entry).version()?;
             Some((entry.key().clone(), version.revision(self.base())))
         });
         let follower = Follower {
@@ -241,7 +241,7 @@ impl Plane {
             created,
         } in changes
         {
-            let previous = root.resources.get(&key).map(|entry| context.object(entry));
+            let previous = root.resources.get(&key).map(|entry| root.object(entry));
             let created = created.or_else(|| previous.as_ref().and_then(|object| object.created()));
             let current = object.map(|object| {
                 let created = created.unwrap_or(version);
@@ -256,7 +256,7 @@ impl Plane {
                 Some(entry) => root.put(Arc::clone(entry), context),
                 None => root.remove(&key, context),
             };
-            let object = current.as_ref().map(|entry| context.object(entry));
+            let object = current.as_ref().map(|entry| root.object(entry));
             events.push(Event::new(version, key.clone(), previous, object));
             done.push((key, current));
         }

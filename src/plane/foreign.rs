@@ -39,7 +39,7 @@ pub fn encode(object: &NewObject) -> Bytes {
 pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
     match record::decode(value)? {
         Record::Foreign(object) | Record::Object { object, .. } => Ok(object),
-        Record::Tombstone { .. } | Record::Head { .. } | Record::Marker => {
+        Record::Tombstone { .. } | Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
             Err(RecordError::Damaged)
         }
     }
@@ -62,7 +62,7 @@ pub fn read(
         }
         Record::Foreign(object) => Ok(Some((object, Version::new(base, modified, 0)))),
         Record::Tombstone { .. } => Ok(None),
-        Record::Head { .. } | Record::Marker => Err(RecordError::Damaged),
+        Record::Head { .. } | Record::Marker | Record::Steps { .. } => Err(RecordError::Damaged),
     }
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
 
-use crate::entry::{Entry, Versions};
+use crate::entry::{Entry, ObjectRef, Versions};
+use crate::fills::Fills;
 use crate::key::Key;
 use crate::log::Event;
 use crate::plane::Plane;
@@ -91,6 +92,7 @@ impl Plane {
             floor: known.min(opened.head),
             events: Vec::new(),
             newest: HashMap::new(),
+            fills: Arc::clone(&self.published().fills),
         };
         for item in &past.foreign {
             let Some(key) = self.keys().key_of(&item.key)? else {
@@ -103,7 +105,9 @@ impl Plane {
                     (object, place.versions(version))
                 }
                 Record::Marker => continue,
-                Record::Tombstone { .. } | Record::Head { .. } => return Err(RecordError::Damaged),
+                Record::Tombstone { .. } | Record::Head { .. } | Record::Steps { .. } => {
+                    return Err(RecordError::Damaged);
+                }
             };
             let entry = self.entry_of(&key, versions, &object);
             rebuilt.newest.insert(key, Some(entry));
@@ -119,6 +123,16 @@ impl Plane {
     }
 
     fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
+        let revision = part[0].revision;
+        let stepped = part.iter().find(|event| event.key == self.keys().steps());
+        if let Some(Some(value)) = stepped.map(|event| &event.value) {
+            // What else is in this part are tombstones that went with their keys.
+            let Record::Steps { index, steps } = decode(value)? else {
+                return Err(RecordError::Damaged);
+            };
+            let version = Version::new(self.base(), revision, index);
+            return rebuilt.layer_step(version, &steps.silent);
+        }
         let mut steps = Vec::with_capacity(part.len());
         let mut foreign = Vec::new();
         let mut first = None;
@@ -149,7 +163,6 @@ impl Plane {
             }
             steps.push((key, record, event.previous.as_ref()));
         }
-        let revision = part[0].revision;
         for (at, (key, record)) in foreign.into_iter().enumerate() {
             let version = Version::new(self.base(), revision, index_of(at)?);
             rebuilt.foreign_step(self, version, key, record)?;
@@ -166,9 +179,12 @@ impl Plane {
             let replaced = match &record {
                 Some(Record::Object { place, .. }) => place.previous,
                 Some(Record::Tombstone { previous, .. }) => *previous,
-                Some(Record::Head { .. } | Record::Foreign(_) | Record::Marker) => {
-                    return Err(RecordError::Damaged);
-                }
+                Some(
+                    Record::Head { .. }
+                    | Record::Foreign(_)
+                    | Record::Marker
+                    | Record::Steps { .. },
+                ) => return Err(RecordError::Damaged),
                 None => deleted.next().ok_or(RecordError::Damaged)?,
             };
             let current = match record {
@@ -206,6 +222,8 @@ struct Rebuilt {
     events: Vec<Arc<Event>>,
     /// The newest entry of each key so far; `None` if it was deleted.
     newest: HashMap<Key, Option<Arc<Entry>>>,
+    /// The plane's of now: what was at a time follows from them.
+    fills: Arc<Fills>,
 }
 
 impl Rebuilt {
@@ -225,10 +243,13 @@ impl Rebuilt {
                     Some(plane.entry_of(&key, place.versions(replaced), &object))
                 }
                 Some(Record::Tombstone { .. }) => None,
-                Some(Record::Head { .. } | Record::Foreign(_) | Record::Marker) => {
-                    return Err(RecordError::Damaged);
-                }
-                None => plane.layer().resources().get(&key).cloned(),
+                Some(
+                    Record::Head { .. }
+                    | Record::Foreign(_)
+                    | Record::Marker
+                    | Record::Steps { .. },
+                ) => return Err(RecordError::Damaged),
+                None => self.fills.until(version.before()).template(&key).cloned(),
             },
         };
         self.newest.insert(key.clone(), current.clone());
@@ -236,7 +257,27 @@ impl Rebuilt {
             self.forgotten(version);
             return Ok(());
         }
-        self.push(plane, version, key, previous, current);
+        self.push(version, key, previous, current);
+        Ok(())
+    }
+
+    /// A commit of a layer step: its events follow from the two layers.
+    fn layer_step(&mut self, version: Version, silent: &[u8]) -> Result<(), RecordError> {
+        let fills = Arc::clone(&self.fills);
+        let commit = fills.chain().commit_at(version);
+        let (step, commit) = commit.ok_or(RecordError::Damaged)?;
+        let places = step.difference().places();
+        let places = places.get(commit.first..commit.first + commit.count);
+        for (offset, place) in places.ok_or(RecordError::Damaged)?.iter().enumerate() {
+            if silent.iter().any(|silent| usize::from(*silent) == offset) {
+                continue;
+            }
+            let version = version.plus(offset);
+            let at = |version| fills.until(version).template(&place.key).cloned();
+            let (previous, current) = (at(version.before()), at(version));
+            self.newest.insert(place.key.clone(), current.clone());
+            self.push(version, place.key.clone(), previous, current);
+        }
         Ok(())
     }
 
@@ -251,7 +292,7 @@ impl Rebuilt {
         let previous = self.newest.get(&key).cloned().flatten();
         let created = previous
             .as_ref()
-            .and_then(|old| plane.context().object(old).created());
+            .and_then(|old| ObjectRef::new(Arc::clone(old), self.fills.until(version)).created());
         let current = match record {
             Some(Record::Foreign(object)) => {
                 let created = created.unwrap_or(version);
@@ -262,7 +303,8 @@ impl Rebuilt {
                 Record::Object { .. }
                 | Record::Tombstone { .. }
                 | Record::Head { .. }
-                | Record::Marker,
+                | Record::Marker
+                | Record::Steps { .. },
             ) => return Err(RecordError::Damaged),
         };
         self.newest.insert(key.clone(), current.clone());
@@ -270,7 +312,7 @@ impl Rebuilt {
             self.forgotten(version);
             return Ok(());
         }
-        self.push(plane, version, key, previous, current);
+        self.push(version, key, previous, current);
         Ok(())
     }
 
@@ -282,18 +324,20 @@ impl Rebuilt {
 
     fn push(
         &mut self,
-        plane: &Plane,
         version: Version,
         key: Key,
         previous: Option<Arc<Entry>>,
         current: Option<Arc<Entry>>,
     ) {
-        let object = |entry: Arc<Entry>| plane.context().object(&entry);
+        let (was, is) = (
+            self.fills.until(version.before()),
+            self.fills.until(version),
+        );
         self.events.push(Event::new(
             version,
             key,
-            previous.map(object),
-            current.map(object),
+            previous.map(|entry| ObjectRef::new(entry, was)),
+            current.map(|entry| ObjectRef::new(entry, is)),
         ));
     }
 }

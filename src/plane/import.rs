@@ -10,12 +10,13 @@ use aws_lc_rs::digest;
 use bytes::{Buf, Bytes};
 use polyplane_storage::Revision;
 
-use crate::entry::{Entry, Versions};
+use crate::chain::record::StepsRecord;
+use crate::entry::{Entry, ObjectRef, Versions};
 use crate::export::{FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER};
+use crate::fills::Fills;
 use crate::key::Key;
-use crate::load::Loaded;
+use crate::load::{Loaded, Opening};
 use crate::log::{Event, Kept, Log};
-use crate::params::PlaneParams;
 use crate::plane::Opened;
 use crate::record::{Record, decode};
 use crate::state::{Context, Root};
@@ -41,17 +42,21 @@ pub enum ImportError {
     /// Not what was written.
     #[error("the export is damaged")]
     Damaged,
+    /// A layer that it speaks of cannot be had now.
+    #[error("a layer of the export cannot be had")]
+    Layers,
     /// It is of another plane, or of another time of this one.
     #[error("the export is of another state: its {0} differs")]
     Other(&'static str),
 }
 
 /// Reads an import.
-pub(crate) fn read(
-    import: &Import,
-    params: &PlaneParams,
-    context: &Context,
-) -> Result<Loaded, ImportError> {
+pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loaded, ImportError> {
+    let Opening {
+        params,
+        context,
+        born,
+    } = opening;
     let bytes = &import.bytes;
     if !bytes.starts_with(MAGIC) {
         return Err(ImportError::Form);
@@ -76,14 +81,18 @@ pub(crate) fn read(
     };
     let base = Base(params.record.base);
     same(reader.text()? == params.record.id.as_bytes(), "id")?;
-    same(reader.text()? == params.layer.hash().0.as_bytes(), "layer")?;
+    let layer = &params.record.layer;
+    same(reader.text()? == layer.0.as_bytes(), "layer")?;
     same(reader.u64()? == base.0, "base")?;
-    same(reader.version()? == context.fills.birth(), "birth")?;
+    same(reader.version()? == born.birth(), "birth")?;
     let head = reader.version()?;
     same(head.revision(base) == import.head, "head")?;
     let through = Revision(reader.u64()?);
 
-    let mut root = Root::born(params.layer.resources().clone(), context);
+    let steps = StepsRecord::read(&mut reader.0).ok_or(ImportError::Damaged)?;
+    let fills = opening.stepped(&steps).await;
+    let fills = fills.map_err(|_| ImportError::Layers)?;
+    let mut root = Root::of_layers(fills, context);
     root.head = head;
     let mut expiries = BTreeSet::new();
     for _ in 0..reader.count()? {
@@ -95,7 +104,7 @@ pub(crate) fn read(
     for _ in 0..reader.count()? {
         root.remove(&reader.key()?, context);
     }
-    let kept = reader.history(&root, params, context)?;
+    let kept = reader.history(&root, context)?;
     if reader.0.has_remaining() {
         return Err(ImportError::Damaged);
     }
@@ -176,12 +185,7 @@ impl Reader {
         ))
     }
 
-    fn history(
-        &mut self,
-        root: &Root,
-        params: &PlaneParams,
-        context: &Context,
-    ) -> Result<Kept, ImportError> {
+    fn history(&mut self, root: &Root, context: &Context) -> Result<Kept, ImportError> {
         let mut kept = Kept {
             floor: self.version()?,
             floors: BTreeMap::new(),
@@ -196,13 +200,17 @@ impl Reader {
             let age = Duration::from_millis(u64::from(self.u32()?));
             let version = self.version()?;
             let key = self.key()?;
-            let layer = params.layer.resources().get(&key);
+            let (was, is) = (
+                root.fills.until(version.before()),
+                root.fills.until(version),
+            );
             let before = newest.get(&key).cloned().flatten();
-            let previous = self.side(&key, before.as_ref(), layer, context)?;
-            let current = self.side(&key, root.resources.get(&key), layer, context)?;
+            let previous = self.side(&key, before.as_ref(), &was, context)?;
+            let current = self.side(&key, root.resources.get(&key), &is, context)?;
             newest.insert(key.clone(), current.clone());
-            let object = |entry: Arc<Entry>| context.object(&entry);
-            let event = Event::new(version, key, previous.map(object), current.map(object));
+            let previous = previous.map(|entry| ObjectRef::new(entry, was));
+            let current = current.map(|entry| ObjectRef::new(entry, is));
+            let event = Event::new(version, key, previous, current);
             kept.events.push((age, event));
         }
         Ok(kept)
@@ -212,12 +220,12 @@ impl Reader {
         &mut self,
         key: &Key,
         known: Option<&Arc<Entry>>,
-        layer: Option<&Arc<Entry>>,
+        fills: &Fills,
         context: &Context,
     ) -> Result<Option<Arc<Entry>>, ImportError> {
         let entry = match self.u8()? {
             NOTHING => return Ok(None),
-            OF_LAYER => layer.cloned(),
+            OF_LAYER => fills.template(key).cloned(),
             KNOWN => known.cloned(),
             INLINE => Some(self.object(key, context)?),
             _ => None,

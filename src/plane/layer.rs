@@ -1,24 +1,22 @@
-//! Layers: immutable sorted maps of template objects under a content hash, the same in every plane,
-//! and the fills that make a template an object of one plane.
+//! Layers: immutable sorted maps of template objects under a content hash, the same in every plane.
+//! What makes a template an object of one plane are its [`crate::Fills`].
 //!
 //! A plane's map is born as the root of its layer's map, so reading merges nothing. A template body
 //! is canonical JSON with placeholders: `${UID}` (of the object itself), `${UID:<key>}` (of another
 //! template), `${BIRTH_TIME}`, and `${NAME}` for what stands in the plane's record. Labels hold no
 //! placeholders, so selectors need no fills.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use aws_lc_rs::{digest, hmac};
-use bytes::{BufMut, Bytes, BytesMut};
-use parking_lot::Mutex;
+use aws_lc_rs::digest;
+use bytes::Bytes;
 use polyplane_apimachinery::Str;
 
 use crate::entry::{Entry, NewObject};
 use crate::key::Key;
 use crate::state::Resources;
-use crate::version::{Stamp, Version};
+use crate::version::Stamp;
 
 /// One object of a layer, as it is handed to [`Layer::build`].
 #[derive(Debug, Clone)]
@@ -96,10 +94,7 @@ impl Layer {
                     _ => {}
                 }
             }
-            let digest = digest::digest(&digest::SHA256, &object.body);
-            let mut content = [0; 8];
-            content.copy_from_slice(&digest.as_ref()[..8]);
-            let stamp = Stamp::template(u64::from_be_bytes(content));
+            let stamp = stamp_of(&object);
             resources.insert(Entry::template(key, stamp, template));
         }
         Ok(Arc::new(Self {
@@ -146,6 +141,17 @@ impl Layer {
     }
 }
 
+/// The stamp of a template: two layers with the same object have it under the same stamp.
+fn stamp_of(object: &NewObject) -> Stamp {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(object.storage_version.as_bytes());
+    context.update(b"\0");
+    context.update(&object.body);
+    let mut content = [0; 8];
+    content.copy_from_slice(&context.finish().as_ref()[..8]);
+    Stamp::template(u64::from_be_bytes(content))
+}
+
 fn content_hash(objects: &[LayerObject]) -> LayerHash {
     let mut context = digest::Context::new(&digest::SHA256);
     let mut part = |bytes: &[u8]| {
@@ -177,7 +183,7 @@ pub(crate) struct Template {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Piece {
+pub(crate) enum Piece {
     Text(Bytes),
     Version,
     Uid,
@@ -215,12 +221,8 @@ impl Template {
         let mut version_slot = 0;
         let mut labels = None;
         for (at, piece) in self.pieces.iter().enumerate() {
-            // The texts around the version are not the object's own.
-            let around = |near: Option<usize>| {
-                near.and_then(|near| self.pieces.get(near)) == Some(&Piece::Version)
-            };
             match piece {
-                Piece::Text(_) if around(at.checked_add(1)) || around(at.checked_sub(1)) => {}
+                Piece::Text(_) if self.is_around_version(at) => {}
                 Piece::Version => version_slot = body.len(),
                 Piece::Text(text) => {
                     let inside = slice_offset(text, &self.labels);
@@ -241,6 +243,24 @@ impl Template {
             expires: None,
             flags: crate::Flags::NONE,
         }
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Whether the piece at a place is text around the version, which is not the object's own.
+    pub(crate) fn is_around_version(&self, at: usize) -> bool {
+        let version = |near: Option<usize>| {
+            near.and_then(|near| self.pieces.get(near)) == Some(&Piece::Version)
+        };
+        version(at.checked_add(1)) || version(at.checked_sub(1))
+    }
+
+    /// Whether its body names the uid of one of these other objects.
+    pub(crate) fn names_uid_of(&self, keys: &[Key]) -> bool {
+        let names = |piece: &Piece| matches!(piece, Piece::UidOf(key) if keys.contains(key));
+        !keys.is_empty() && self.pieces.iter().any(names)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -304,181 +324,6 @@ fn split_text(text: &Bytes, pieces: &mut Vec<Piece>) {
     }
     pieces.push(Piece::Text(rest));
     pieces.retain(|piece| !matches!(piece, Piece::Text(text) if text.is_empty()));
-}
-
-/// What makes the templates of a layer the objects of one plane.
-#[derive(Debug)]
-pub struct Fills {
-    number: u64,
-    birth: Version,
-    birth_time: Str,
-    seed: hmac::Key,
-    params: BTreeMap<Str, Vec<u8>>,
-    cache: Arc<RenderCache>,
-    /// Keeps the entries alive whose addresses stand in the cache.
-    _layer: Arc<Layer>,
-}
-
-/// What [`Fills`] are made of.
-pub(crate) struct FillsOf<'a> {
-    pub(crate) birth: Version,
-    pub(crate) birth_time: Str,
-    pub(crate) uid_seed: &'a [u8; 32],
-    pub(crate) params: &'a BTreeMap<String, String>,
-    pub(crate) layer: &'a Arc<Layer>,
-    pub(crate) cache: &'a Arc<RenderCache>,
-}
-
-impl Fills {
-    pub(crate) fn new(of: FillsOf<'_>) -> Arc<Self> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self {
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            birth: of.birth,
-            birth_time: of.birth_time,
-            seed: hmac::Key::new(hmac::HMAC_SHA256, of.uid_seed),
-            params: of
-                .params
-                .iter()
-                .map(|(name, text)| (Str::from(name.as_str()), escaped(text)))
-                .collect(),
-            cache: Arc::clone(of.cache),
-            _layer: Arc::clone(of.layer),
-        })
-    }
-
-    pub(crate) fn birth(&self) -> Version {
-        self.birth
-    }
-
-    /// The body of a template in this plane, from the cache if it is there.
-    pub(crate) fn render(&self, entry: &Arc<Entry>, template: &Template) -> Bytes {
-        let place = (self.number, Arc::as_ptr(entry) as usize);
-        if let Some(body) = self.cache.get(place) {
-            return body;
-        }
-        let body = self.render_at(entry.key(), template, self.birth);
-        self.cache.put(place, body.clone());
-        body
-    }
-
-    /// The body of a template in this plane, with a version of one's choice.
-    pub(crate) fn render_at(&self, key: &Key, template: &Template, version: Version) -> Bytes {
-        let mut body = BytesMut::with_capacity(template.len + 64);
-        for piece in &template.pieces {
-            match piece {
-                Piece::Text(text) => body.put_slice(text),
-                Piece::Version => body.put_slice(version.to_string().as_bytes()),
-                Piece::Uid => body.put_slice(self.uid(key).as_bytes()),
-                Piece::UidOf(other) => body.put_slice(self.uid(other).as_bytes()),
-                Piece::BirthTime => body.put_slice(self.birth_time.as_bytes()),
-                Piece::Param(name) => {
-                    let text = self.params.get(name);
-                    body.put_slice(text.expect("open checked that the record fills all names"));
-                }
-            }
-        }
-        body.freeze()
-    }
-
-    /// The uid of a template in this plane: version-4 shaped bits that nobody can guess from its
-    /// name, and that differ when a plane's name comes back.
-    fn uid(&self, key: &Key) -> Str {
-        let tag = hmac::sign(&self.seed, key.as_bytes());
-        let mut bits = [0; 16];
-        bits.copy_from_slice(&tag.as_ref()[..16]);
-        bits[6] = bits[6] & 0x0F | 0x40;
-        bits[8] = bits[8] & 0x3F | 0x80;
-        let mut text = Str::with_capacity(36);
-        for (at, byte) in bits.iter().enumerate() {
-            if matches!(at, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            for digit in [byte >> 4, byte & 15] {
-                text.push(char::from_digit(u32::from(digit), 16).expect("a nibble is a digit"));
-            }
-        }
-        text
-    }
-}
-
-/// The seed of the uids of one plane's templates.
-#[must_use]
-pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, store_secret);
-    let mut context = hmac::Context::with_key(&key);
-    context.update(b"template uid\0");
-    context.update(plane.as_bytes());
-    context.update(&birth.raw().to_be_bytes());
-    let mut seed = [0; 32];
-    seed.copy_from_slice(context.sign().as_ref());
-    seed
-}
-
-/// Text as the inside of a JSON string, escaped as Go does it for HTML.
-fn escaped(text: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match c {
-            '"' => out.extend_from_slice(b"\\\""),
-            '\\' => out.extend_from_slice(b"\\\\"),
-            '\n' => out.extend_from_slice(b"\\n"),
-            '\r' => out.extend_from_slice(b"\\r"),
-            '\t' => out.extend_from_slice(b"\\t"),
-            '\u{8}' => out.extend_from_slice(b"\\b"),
-            '\u{c}' => out.extend_from_slice(b"\\f"),
-            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
-            }
-            _ => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
-    out
-}
-
-/// Rendered templates of all planes of a store, bounded in bytes, oldest out first.
-#[derive(Debug)]
-pub(crate) struct RenderCache {
-    inner: Mutex<Rendered>,
-    bytes_max: usize,
-}
-
-#[derive(Debug, Default)]
-struct Rendered {
-    bodies: HashMap<(u64, usize), Bytes>,
-    order: VecDeque<(u64, usize)>,
-    bytes: usize,
-}
-
-impl RenderCache {
-    pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self {
-            inner: Mutex::default(),
-            bytes_max,
-        })
-    }
-
-    fn get(&self, place: (u64, usize)) -> Option<Bytes> {
-        self.inner.lock().bodies.get(&place).cloned()
-    }
-
-    fn put(&self, place: (u64, usize), body: Bytes) {
-        let mut inner = self.inner.lock();
-        inner.bytes += body.len();
-        if let Some(old) = inner.bodies.insert(place, body) {
-            inner.bytes -= old.len();
-        } else {
-            inner.order.push_back(place);
-        }
-        while inner.bytes > self.bytes_max {
-            let Some(oldest) = inner.order.pop_front() else {
-                break;
-            };
-            if let Some(old) = inner.bodies.remove(&oldest) {
-                inner.bytes -= old.len();
-            }
-        }
-    }
 }
 
 #[cfg(test)]

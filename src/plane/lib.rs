@@ -9,10 +9,12 @@
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
 //! What is published is durable; what is told to anybody is published.
 
+mod chain;
 mod claim;
 mod committer;
 mod entry;
 mod export;
+mod fills;
 mod follow;
 pub mod foreign;
 mod guard;
@@ -22,6 +24,7 @@ mod index;
 mod intern;
 mod key;
 mod layer;
+mod layers;
 mod load;
 mod log;
 mod params;
@@ -32,6 +35,7 @@ mod settle;
 mod shelf;
 mod sole_holder;
 mod state;
+mod step;
 mod tenure;
 mod tree;
 mod turn;
@@ -47,21 +51,24 @@ pub use claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, 
 pub use committer::{Committer, DeleteError, delete_range};
 pub use entry::{Entry, Flags, NewObject, ObjectRef};
 pub use export::{Export, ExportError};
+pub use fills::{Fills, uid_seed};
 pub use guard::{
     Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, first_change,
 };
 pub use import::{Import, ImportError};
 pub use index::{Index, IndexId, IndexRow};
 pub use key::{Key, Prefix};
-pub use layer::{Fills, Layer, LayerError, LayerHash, LayerObject, uid_seed};
+pub use layer::{Layer, LayerError, LayerHash, LayerObject};
+pub use layers::Layers;
 pub use load::OpenError;
 pub use log::{Event, LogBounds};
-pub use params::{LayerLink, PlaneParams, PlaneRecord};
+pub use params::{PlaneParams, PlaneRecord};
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
 pub use shelf::{ShelfError, load_layer, save_layer};
 pub use sole_holder::SoleHolder;
 pub use state::{Snapshot, Start};
+pub use step::{Ahead, Shadowed, Stepped};
 pub use tenure::PauseError;
 pub use turn::TurnGuard;
 pub use version::{Base, Stamp, Version};

@@ -6,16 +6,20 @@ use std::sync::Arc;
 
 use polyplane_storage::{RangeRequest, ReadError, Revision};
 
+use crate::chain::Chain;
+use crate::chain::record::StepsRecord;
 use crate::entry::Entry;
+use crate::fills::{Fills, FillsOf};
 use crate::follow::Follow;
 use crate::history::foreign_versions;
 use crate::import;
 use crate::key::Key;
-use crate::layer::{Fills, FillsOf, LayerHash};
+use crate::layer::Layer;
 use crate::log::Log;
 use crate::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
-use crate::record::{KeySpace, Record, RecordError, decode};
+use crate::record::{Kept, KeySpace, Record, RecordError, decode};
+use crate::shelf::ShelfError;
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
 
@@ -34,15 +38,10 @@ pub enum OpenError {
         #[source]
         source: RecordError,
     },
-    /// The layer that was handed over is not the one the record names.
-    #[error("the record names layer {wanted:?}, given was {given:?}")]
-    Layer {
-        /// The layer in the record.
-        wanted: LayerHash,
-        /// The layer that was given.
-        given: LayerHash,
-    },
-    /// The layer has a placeholder that the record does not fill.
+    /// A layer of the plane cannot be had.
+    #[error("cannot get a layer of the control plane")]
+    Layer(#[from] ShelfError),
+    /// A layer has a placeholder that the record does not fill.
     #[error("the record does not fill {0:?}")]
     Unfilled(String),
 }
@@ -67,31 +66,38 @@ impl Plane {
     /// # Errors
     /// See [`OpenError`]; nothing was changed.
     pub async fn open(mut params: PlaneParams) -> Result<Arc<Self>, OpenError> {
-        check_layer(&params)?;
-        let fills = Fills::new(FillsOf {
-            birth: params.record.birth.unwrap_or(params.born),
-            birth_time: params.born_at.as_str().into(),
-            uid_seed: &params.uid_seed,
-            params: &params.record.params,
-            layer: &params.layer,
-            cache: params.committer.rendered(),
-        });
+        let birth = params.layers.get(&params.record.layer).await?;
+        check_params(&birth, &params)?;
         let context = Context {
-            fills,
             indexes: params.indexes.clone().into(),
             interner: Arc::clone(params.committer.interner()),
         };
         let keys = KeySpace::new(&params.record.id);
         let import = params.import.take();
-        let imported = import.map(|import| import::read(&import, &params, &context));
+        let opening = Opening {
+            params: &params,
+            context: &context,
+            born: Fills::new(FillsOf {
+                birth: params.record.birth.unwrap_or(params.born),
+                birth_time: params.born_at.as_str().into(),
+                uid_seed: &params.uid_seed,
+                params: &params.record.params,
+                chain: Chain::new(birth, Vec::new()),
+                cache: params.committer.rendered(),
+            }),
+        };
+        let imported = match import {
+            Some(import) => Some(import::read(&import, &opening).await),
+            None => None,
+        };
         let loaded = match imported {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => {
                 let plane = params.record.id.as_str();
                 tracing::warn!(plane, %error, "loading from the store instead");
-                load(&params, &context, &keys).await?
+                load(&opening, &keys).await?
             }
-            None => load(&params, &context, &keys).await?,
+            None => load(&opening, &keys).await?,
         };
         let follow = params.foreign.clone();
         let follow = follow.map(|prefix| Follow::new(&keys, prefix, loaded.told));
@@ -107,14 +113,33 @@ impl Plane {
     }
 }
 
+/// A plane on its way into memory.
+pub(crate) struct Opening<'a> {
+    pub(crate) params: &'a PlaneParams,
+    pub(crate) context: &'a Context,
+    /// The plane as it was born.
+    pub(crate) born: Arc<Fills>,
+}
+
+impl Opening<'_> {
+    /// The plane as its steps have left it, without anything of its own.
+    pub(crate) async fn stepped(&self, steps: &StepsRecord) -> Result<Arc<Fills>, OpenError> {
+        let birth = Arc::clone(self.born.chain().birth());
+        let chain = steps.resolve(birth, &self.params.layers).await?;
+        check_params(chain.newest(), self.params)?;
+        Ok(self.born.with(chain))
+    }
+}
+
 /// Reads a plane's objects from the store.
-async fn load(
-    params: &PlaneParams,
-    context: &Context,
-    keys: &KeySpace,
-) -> Result<Loaded, OpenError> {
-    let mut root = Root::born(params.layer.resources().clone(), context);
+async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
+    let Opening {
+        params, context, ..
+    } = opening;
     let base = Base(params.record.base);
+    let mut fills = Arc::clone(&opening.born);
+    // Made with the first object: the steps stand before all of them.
+    let mut loading: Option<Root> = None;
     let mut expiries = BTreeSet::new();
     let mut newest = Revision(0);
     let mut read_at = None;
@@ -131,9 +156,17 @@ async fn load(
             if matches!(decoded, Record::Marker) {
                 continue;
             }
-            let Some(key) = keys.key_of(&item.key).map_err(record)? else {
-                continue;
+            let key = match (keys.kept(&item.key).map_err(record)?, &decoded) {
+                (Kept::Object(key), _) => key,
+                (Kept::Head, _) => continue,
+                (Kept::Steps, Record::Steps { index, steps }) => {
+                    let version = Version::new(base, item.modified, *index);
+                    fills = opening.stepped(&steps.clone().landed(version)).await?;
+                    continue;
+                }
+                (Kept::Steps, _) => return Err(record(RecordError::Damaged)),
             };
+            let root = loading.get_or_insert_with(|| Root::of_layers(Arc::clone(&fills), context));
             let (versions, object) = match decoded {
                 Record::Object { place, object } => {
                     let version = Version::new(base, item.modified, place.index);
@@ -144,7 +177,9 @@ async fn load(
                     root.remove(&key, context);
                     continue;
                 }
-                Record::Head { .. } | Record::Marker => return Err(record(RecordError::Damaged)),
+                Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
+                    return Err(record(RecordError::Damaged));
+                }
             };
             expiries.extend(object.expires.map(|at| (at, key.clone())));
             let stamp = Stamp::loaded(versions.version);
@@ -154,6 +189,7 @@ async fn load(
             );
         }
     }
+    let mut root = loading.unwrap_or_else(|| Root::of_layers(fills, context));
     let read_at = read_at.unwrap_or_default();
     if params.foreign.is_some() {
         // A foreign delete leaves no trace, so only the read itself says how far the state is.
@@ -176,19 +212,12 @@ async fn load(
     })
 }
 
-fn check_layer(params: &PlaneParams) -> Result<(), OpenError> {
-    let given = params.layer.hash();
-    if let Some(link) = params.record.layers.last()
-        && link.hash != *given
+fn check_params(layer: &Layer, params: &PlaneParams) -> Result<(), OpenError> {
+    let filled = &params.record.params;
+    match layer
+        .params()
+        .find(|name| !filled.contains_key(name.as_str()))
     {
-        return Err(OpenError::Layer {
-            wanted: link.hash.clone(),
-            given: given.clone(),
-        });
-    }
-    let unfilled =
-        |name: &&polyplane_apimachinery::Str| !params.record.params.contains_key(name.as_str());
-    match params.layer.params().find(unfilled) {
         Some(name) => Err(OpenError::Unfilled(name.to_string())),
         None => Ok(()),
     }

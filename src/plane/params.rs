@@ -10,7 +10,8 @@ use crate::guard::CommitGuard;
 use crate::import::Import;
 use crate::index::Index;
 use crate::key::Prefix;
-use crate::layer::{Layer, LayerHash};
+use crate::layer::LayerHash;
+use crate::layers::Layers;
 use crate::log::LogBounds;
 use crate::version::Version;
 
@@ -26,23 +27,11 @@ pub struct PlaneRecord {
     /// The version of its birth where it is not that of the record's first put: after a move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<Version>,
-    /// The chain of its layers, oldest first.
-    #[serde(default)]
-    pub layers: Vec<LayerLink>,
+    /// The layer it was born with. The steps since stand in the plane's own range.
+    pub layer: LayerHash,
     /// What fills the placeholders of the layer: serving CA, client CA certificate, addresses.
     #[serde(default)]
     pub params: BTreeMap<String, String>,
-}
-
-/// One layer a plane has come to.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LayerLink {
-    /// The layer.
-    pub hash: LayerHash,
-    /// The version of the step to it; none for the layer of the birth.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<Version>,
 }
 
 /// What a plane is opened with.
@@ -53,8 +42,8 @@ pub struct PlaneParams {
     pub born: Version,
     /// The time of the record's first put, RFC 3339.
     pub born_at: String,
-    /// The layer that the record's chain ends with.
-    pub layer: Arc<Layer>,
+    /// The layer that the record names, and those of the steps since.
+    pub layers: Arc<Layers>,
     /// Seed of the uids of layer objects, see [`crate::uid_seed`].
     pub uid_seed: [u8; 32],
     /// Indexes that claims ask, by [`crate::IndexId`].

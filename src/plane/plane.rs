@@ -17,13 +17,13 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::claim::{Committed, Operation, SubmitError, Write};
+use crate::claim::{Claim, Committed, Operation, SubmitError, Write};
 use crate::committer::Committer;
 use crate::entry::Entry;
 use crate::follow::Follow;
 use crate::guard::{Answerable, CommitGuard, NotAnswerable};
 use crate::key::{Key, Prefix};
-use crate::layer::Layer;
+use crate::layers::Layers;
 use crate::load::Loaded;
 use crate::log::Log;
 use crate::params::PlaneParams;
@@ -67,7 +67,7 @@ pub struct Plane {
     id: String,
     base: Base,
     context: Context,
-    layer: Arc<Layer>,
+    layers: Arc<Layers>,
     keys: KeySpace,
     committer: Arc<Committer>,
     guard: Arc<dyn CommitGuard>,
@@ -132,7 +132,7 @@ impl Plane {
             id: params.record.id,
             base: Base(params.record.base),
             context,
-            layer: params.layer,
+            layers: params.layers,
             keys,
             committer: params.committer,
             guard: params.guard,
@@ -181,7 +181,7 @@ impl Plane {
     /// The published state: everything in it is durable.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::published(self.published.load_full(), Arc::clone(&self.context.fills))
+        Snapshot::published(self.published.load_full())
     }
 
     /// The newest accepted state, writes under way included: what a write is prepared against. An
@@ -189,7 +189,7 @@ impl Plane {
     #[must_use]
     pub fn accepted(&self) -> Snapshot {
         let (root, cut) = self.sequencer.lock().accepted();
-        Snapshot::accepted(Arc::new(root), Arc::clone(&self.context.fills), cut)
+        Snapshot::accepted(Arc::new(root), cut)
     }
 
     /// Checks the claims, gives the write its place, and waits until it is durable.
@@ -207,12 +207,23 @@ impl Plane {
         } = write;
         let (steps, bytes) = self.steps(operations)?;
         let (reply, answer) = oneshot::channel();
-        let mut queued = Queued::new(steps, bytes, reply);
+        let queued = Queued::new(steps, bytes, reply);
+        self.wait_in_line(queued, &claims, answer, deadline).await
+    }
+
+    /// Gives a write its place and waits for its answer.
+    pub(crate) async fn wait_in_line(
+        self: &Arc<Self>,
+        mut queued: Queued,
+        claims: &[Claim],
+        answer: oneshot::Receiver<Result<Committed, SubmitError>>,
+        deadline: Option<Instant>,
+    ) -> Result<Committed, SubmitError> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let accepted = self.sequencer.lock().accept(queued, &claims, &self.context);
+            let accepted = self.sequencer.lock().accept(queued, claims, &self.context);
             match accepted {
                 Ok(tell) => {
                     self.tell(tell);
@@ -456,8 +467,8 @@ impl Plane {
         &self.context
     }
 
-    pub(crate) fn layer(&self) -> &Layer {
-        &self.layer
+    pub(crate) fn layers(&self) -> &Layers {
+        &self.layers
     }
 
     pub(crate) fn keys(&self) -> &KeySpace {

@@ -11,6 +11,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
 use polyplane_storage::prefix_end;
 
+use crate::chain::record::StepsRecord;
 use crate::entry::{Flags, NewObject, Versions};
 use crate::key::{Key, Prefix};
 use crate::version::Version;
@@ -22,6 +23,7 @@ const TOMBSTONE: u8 = 1;
 const HEAD: u8 = 2;
 const FOREIGN: u8 = 3;
 const MARKER: u8 = 4;
+const STEPS: u8 = 5;
 /// Format, kind and index.
 const START_LEN: usize = 3;
 /// What follows in an object before the storage version: flags, two versions, expiry, slot, labels.
@@ -32,7 +34,19 @@ const OBJECT_LEN: usize = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 1;
 pub(crate) struct KeySpace {
     objects: Bytes,
     head: Bytes,
+    steps: Bytes,
     all: Bytes,
+}
+
+/// What a store key of a plane is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// An object, or what hides one of the layer.
+    Object(Key),
+    /// The first index and the deletes of the newest part with a delete.
+    Head,
+    /// The steps the plane has taken. Stands before all objects.
+    Steps,
 }
 
 impl KeySpace {
@@ -40,6 +54,7 @@ impl KeySpace {
         Self {
             objects: format!("p/{plane}/o/").into(),
             head: format!("p/{plane}/h").into(),
+            steps: format!("p/{plane}/l").into(),
             all: format!("p/{plane}/").into(),
         }
     }
@@ -58,6 +73,10 @@ impl KeySpace {
         self.head.clone()
     }
 
+    pub(crate) fn steps(&self) -> Bytes {
+        self.steps.clone()
+    }
+
     pub(crate) fn object(&self, key: &Key) -> Bytes {
         self.below(key.as_bytes())
     }
@@ -74,16 +93,27 @@ impl KeySpace {
         bytes.freeze()
     }
 
-    /// The object a store key belongs to; `None` for the head record.
-    pub(crate) fn key_of(&self, stored: &[u8]) -> Result<Option<Key>, RecordError> {
+    /// What a store key is for.
+    pub(crate) fn kept(&self, stored: &[u8]) -> Result<Kept, RecordError> {
         if stored == &*self.head {
-            return Ok(None);
+            return Ok(Kept::Head);
+        }
+        if stored == &*self.steps {
+            return Ok(Kept::Steps);
         }
         stored
             .strip_prefix(&*self.objects)
             .and_then(Key::from_bytes)
-            .map(Some)
+            .map(Kept::Object)
             .ok_or(RecordError::Key)
+    }
+
+    /// The object a store key belongs to; `None` for what is not an object's.
+    pub(crate) fn key_of(&self, stored: &[u8]) -> Result<Option<Key>, RecordError> {
+        match self.kept(stored)? {
+            Kept::Object(key) => Ok(Some(key)),
+            Kept::Head | Kept::Steps => Ok(None),
+        }
     }
 }
 
@@ -130,6 +160,11 @@ pub(crate) enum Record {
     Foreign(NewObject),
     /// Put by each commit of a plane that follows foreign writes.
     Marker,
+    /// The steps a plane has taken, the newest commit of which is this put.
+    Steps {
+        index: u8,
+        steps: StepsRecord,
+    },
 }
 
 impl Place {
@@ -201,6 +236,14 @@ pub(crate) fn encode_head(index: u8, deleted: &[Version]) -> Bytes {
     out.freeze()
 }
 
+/// The record of a plane's steps. The newest commit is the one that puts it, from `index` on.
+pub(crate) fn encode_steps(index: u8, steps: &StepsRecord) -> Bytes {
+    let mut out = BytesMut::new();
+    start(&mut out, STEPS, index);
+    steps.write(&mut out);
+    out.freeze()
+}
+
 fn start(out: &mut BytesMut, kind: u8, index: u8) {
     out.put_u8(FORMAT);
     out.put_u8(kind);
@@ -228,6 +271,13 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
             Ok(Record::Foreign(object))
         }
         MARKER if format == FORMAT && rest.is_empty() => Ok(Record::Marker),
+        STEPS if format == FORMAT => {
+            let steps = StepsRecord::read(&mut rest).ok_or(RecordError::Damaged)?;
+            if rest.has_remaining() {
+                return Err(RecordError::Damaged);
+            }
+            Ok(Record::Steps { index, steps })
+        }
         TOMBSTONE if format == FORMAT && rest.len() == 8 => Ok(Record::Tombstone {
             index,
             previous: Version::from_raw(rest.get_u64()),
@@ -342,6 +392,8 @@ mod tests {
             assert!(!inside(&KeySpace::new(other).object(&key)), "{other}");
         }
         assert_eq!(a.key_of(&a.object(&key)), Ok(Some(key)));
-        assert_eq!(a.key_of(&a.head()), Ok(None));
+        assert_eq!(a.kept(&a.head()), Ok(Kept::Head));
+        assert_eq!(a.kept(&a.steps()), Ok(Kept::Steps));
+        assert!(inside(&a.steps()) && a.steps() < a.object(&Key::new("", "a", None, "a")));
     }
 }

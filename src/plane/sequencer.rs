@@ -13,6 +13,7 @@ use crate::claim::{Broken, Claim, Committed, SubmitError};
 use crate::entry::Entry;
 use crate::key::Key;
 use crate::state::{Context, Cut, Root};
+use crate::step::LayerCommit;
 use crate::version::Version;
 use crate::watch::Ended;
 
@@ -46,6 +47,8 @@ pub(crate) type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) steps: Vec<Step>,
+    /// A commit of a layer step; it is a part of its own and has no `steps`.
+    pub(crate) layers: Option<Arc<LayerCommit>>,
     pub(crate) bytes: usize,
     pub(crate) reply: Reply,
     position: u64,
@@ -55,10 +58,30 @@ impl Queued {
     pub(crate) fn new(steps: Vec<Step>, bytes: usize, reply: Reply) -> Self {
         Self {
             steps,
+            layers: None,
             bytes,
             reply,
             position: 0,
         }
+    }
+
+    pub(crate) fn layers(commit: Arc<LayerCommit>, bytes: usize, reply: Reply) -> Self {
+        Self {
+            layers: Some(commit),
+            ..Self::new(Vec::new(), bytes, reply)
+        }
+    }
+
+    /// Version indexes of its own.
+    pub(crate) fn indexes(&self) -> usize {
+        let layers = self.layers.as_ref().map_or(0, |commit| commit.places());
+        self.steps.len() + layers
+    }
+
+    /// Operations in the store, the head record aside.
+    pub(crate) fn ops(&self) -> usize {
+        let layers = self.layers.as_ref();
+        self.steps.len() + layers.map_or(0, |commit| 1 + commit.drops().len())
     }
 
     pub(crate) fn answer(self, answer: Result<Committed, SubmitError>) {
@@ -101,6 +124,8 @@ pub(crate) enum Tell {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub(crate) ops: usize,
+    /// Version indexes.
+    pub(crate) indexes: usize,
     pub(crate) bytes: usize,
     /// Writes larger than this travel in a transaction of their own.
     pub(crate) alone_bytes: usize,
@@ -207,6 +232,12 @@ impl Sequencer {
         if let Some(at) = write.steps.iter().position(absent) {
             return refuse(SubmitError::ClaimFailed(Broken::Operation(at)));
         }
+        if let Some(commit) = &write.layers {
+            if !commit.holds(&self.accepted) {
+                return refuse(SubmitError::Withdrawn);
+            }
+            commit.apply(&mut self.accepted, context);
+        }
         for step in &write.steps {
             match step {
                 Step::Put(entry) => self.accepted.put(Arc::clone(entry), context),
@@ -243,15 +274,20 @@ impl Sequencer {
         let mut bytes = 0;
         // One operation is kept for the head record.
         let mut ops = 1;
+        let mut indexes = 0;
         while let Some(write) = self.queue.front() {
-            let big = write.bytes > budget.alone_bytes;
-            let fits = bytes + write.bytes <= bytes_max && ops + write.steps.len() <= budget.ops;
+            let big = write.bytes > budget.alone_bytes || write.layers.is_some();
+            let alone = alone || part.iter().any(|write| write.layers.is_some());
+            let fits = bytes + write.bytes <= bytes_max
+                && ops + write.ops() <= budget.ops
+                && indexes + write.indexes() <= budget.indexes;
             let repeats = write.steps.iter().any(|step| keys.contains(step.key()));
             if !fits || repeats || ((alone || big) && !part.is_empty()) {
                 break;
             }
             bytes += write.bytes;
-            ops += write.steps.len();
+            ops += write.ops();
+            indexes += write.indexes();
             keys.extend(write.steps.iter().map(|step| step.key().clone()));
             part.extend(self.queue.pop_front());
         }

@@ -218,9 +218,19 @@ impl Plane {
         let mut steps = part.writes.iter().flat_map(|write| &write.steps);
         let head = self.keys().head();
         let marker = self.follow().map(|follow| follow.marker());
+        let layers = part.writes.iter().find_map(|write| write.layers.as_ref());
+        let of_step = |key: &[u8]| {
+            let drops = layers.into_iter().flat_map(|commit| commit.drops());
+            layers.is_some()
+                && (key == &*self.keys().steps()
+                    || drops
+                        .into_iter()
+                        .any(|drop| self.keys().object(drop) == key))
+        };
         events
             .iter()
             .filter(|event| event.key != head && Some(&event.key) != marker)
+            .filter(|event| !of_step(&event.key))
             .all(|event| {
                 steps
                     .next()
@@ -239,12 +249,17 @@ impl Plane {
         for write in &part.writes {
             let mut objects = Vec::with_capacity(write.steps.len());
             let mut last = Version::ZERO;
+            if let Some(commit) = &write.layers {
+                let version = Version::new(self.base(), revision, index);
+                events.extend(commit.land(&mut root, context, version));
+                last = version.end_of_revision();
+            }
             for step in &write.steps {
                 let version = Version::new(self.base(), revision, index);
                 let (previous, current) = match step {
                     Step::Put(entry) => {
                         let previous = root.resources.get(entry.key());
-                        let created = previous.and_then(|old| context.object(old).created());
+                        let created = previous.and_then(|old| root.object(old).created());
                         let created = created.unwrap_or(version);
                         let durable =
                             entry.settle(Versions { version, created }, &context.interner);
@@ -254,8 +269,8 @@ impl Plane {
                     }
                     Step::Delete(key) => (root.remove(key, context), None),
                 };
-                let previous = previous.map(|entry| context.object(&entry));
-                let current = current.map(|entry| context.object(&entry));
+                let previous = previous.map(|entry| root.object(&entry));
+                let current = current.map(|entry| root.object(&entry));
                 let object = current.clone().or_else(|| previous.clone());
                 objects.push(Written {
                     object: object.expect("a delete was accepted only of what is there"),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::claim::{Claim, Scope};
 use crate::entry::{Entry, Flags, ObjectRef};
+use crate::fills::Fills;
 use crate::index::{Index, IndexId, IndexMap};
 use crate::intern::Interner;
 use crate::key::{Key, Prefix, resource_len};
-use crate::layer::Fills;
 use crate::tree::{Item, Tree, Weight};
 use crate::version::Version;
 
@@ -134,33 +134,29 @@ impl Resources {
 /// What a plane knows that no write changes.
 #[derive(Clone)]
 pub(crate) struct Context {
-    pub(crate) fills: Arc<Fills>,
     pub(crate) indexes: Arc<[Arc<dyn Index>]>,
     pub(crate) interner: Arc<Interner>,
-}
-
-impl Context {
-    pub(crate) fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
-        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.fills))
-    }
 }
 
 /// All objects of a plane at one point, with the indexes over them.
 #[derive(Debug, Clone)]
 pub(crate) struct Root {
     pub(crate) resources: Resources,
+    /// What makes the templates in it objects.
+    pub(crate) fills: Arc<Fills>,
     indexes: Vec<IndexMap>,
     /// After the last revision that changed it; the birth of a plane that was never written.
     pub(crate) head: Version,
 }
 
 impl Root {
-    /// The root that a plane is born with: its layer's.
-    pub(crate) fn born(resources: Resources, context: &Context) -> Self {
+    /// The root of a plane that has nothing of its own: its layers'.
+    pub(crate) fn of_layers(fills: Arc<Fills>, context: &Context) -> Self {
         let mut root = Self {
-            resources,
+            resources: fills.chain().resources(),
             indexes: vec![IndexMap::default(); context.indexes.len()],
-            head: context.fills.birth().end_of_revision(),
+            head: fills.birth().end_of_revision(),
+            fills,
         };
         if !context.indexes.is_empty() {
             let shared = root.resources.clone();
@@ -169,6 +165,11 @@ impl Root {
             }
         }
         root
+    }
+
+    /// An entry as an object of this moment.
+    pub(crate) fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
+        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.fills))
     }
 
     pub(crate) fn put(&mut self, entry: Arc<Entry>, context: &Context) -> Option<Arc<Entry>> {
@@ -236,11 +237,12 @@ impl Root {
             return;
         }
         let resource = entry.key().resource_prefix();
+        let object = self.object(entry);
         for (map, index) in self.indexes.iter_mut().zip(&*context.indexes) {
             if !index.covers(&resource) {
                 continue;
             }
-            let rows = index.rows(entry.key(), &context.object(entry).body());
+            let rows = index.rows(entry.key(), &object.body());
             match change {
                 Change::Add => map.add(entry.key(), rows),
                 Change::Subtract => map.subtract(rows),
@@ -278,33 +280,37 @@ pub(crate) struct Cut {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     root: Arc<Root>,
-    fills: Arc<Fills>,
     version: Version,
     cut: Option<Cut>,
 }
 
 impl Snapshot {
-    pub(crate) fn published(root: Arc<Root>, fills: Arc<Fills>) -> Self {
+    pub(crate) fn published(root: Arc<Root>) -> Self {
         Self {
             version: root.head,
             root,
-            fills,
             cut: None,
         }
     }
 
-    pub(crate) fn accepted(root: Arc<Root>, fills: Arc<Fills>, cut: Cut) -> Self {
+    pub(crate) fn accepted(root: Arc<Root>, cut: Cut) -> Self {
         Self {
             cut: Some(cut),
-            ..Self::published(root, fills)
+            ..Self::published(root)
         }
     }
 
-    pub(crate) fn at(root: Root, fills: Arc<Fills>, version: Version) -> Self {
+    /// A cut of the past: a root of now with what came later undone.
+    pub(crate) fn at(mut root: Root, version: Version) -> Self {
+        root.fills = root.fills.until(version);
         Self {
             version,
-            ..Self::published(Arc::new(root), fills)
+            ..Self::published(Arc::new(root))
         }
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
     }
 
     pub(crate) fn cut(&self) -> Option<Cut> {
@@ -403,7 +409,7 @@ impl Snapshot {
     }
 
     fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
-        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.fills))
+        self.root.object(entry)
     }
 }
 

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::chain::Chain;
 use crate::entry::{Flags, NewObject};
-use crate::layer::{Fills, FillsOf, Layer, RenderCache};
+use crate::fills::{Fills, FillsOf, RenderCache};
+use crate::layer::Layer;
 use crate::version::Version;
 
 /// A config map with one label and one value.
@@ -29,7 +31,7 @@ pub(crate) fn fills() -> Arc<Fills> {
         birth_time: "2026-01-01T00:00:00Z".into(),
         uid_seed: &[0; 32],
         params: &BTreeMap::new(),
-        layer: &Layer::empty(),
+        chain: Chain::new(Layer::empty(), Vec::new()),
         cache: &RenderCache::new(1 << 20),
     })
 }

@@ -60,6 +60,19 @@ impl Version {
         Revision((self.0 >> 8).saturating_sub(base.0))
     }
 
+    /// The version so many events later in the same transaction.
+    #[must_use]
+    pub(crate) const fn plus(self, events: usize) -> Self {
+        debug_assert!(self.index() as usize + events < Self::END as usize);
+        Self(self.0 + events as u64)
+    }
+
+    /// What was directly before it.
+    #[must_use]
+    pub(crate) const fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// The version after all events of the same revision.
     #[must_use]
     pub const fn end_of_revision(self) -> Self {

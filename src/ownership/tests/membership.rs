@@ -1,9 +1,10 @@
 //! Joining, leaving, losing the member key.
 
 use super::*;
-use crate::record::{FLOOR_KEY, encode_floor};
+use crate::record::{FLOOR_KEY, Floor, encode_floor};
 use polyplane_fencing::Duration as Length;
 use polyplane_plane::Answerable;
+use polyplane_plane::LayerHash;
 use polyplane_storage::ReadFault;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +72,10 @@ async fn a_replica_below_the_floor_does_not_join() {
     let town = Town::new();
     let put = Op::Put {
         key: FLOOR_KEY.into(),
-        value: encode_floor(ReplicaOptions::LEVEL + 1),
+        value: encode_floor(&Floor {
+            level: ReplicaOptions::FIRST_LEVEL + 1,
+            ..Floor::default()
+        }),
         lease: None,
     };
     let txn = Txn {
@@ -82,7 +86,7 @@ async fn a_replica_below_the_floor_does_not_join() {
     let joined = Ring::join(Arc::clone(&town.store), options("a"), Arc::new(NoPeers)).await;
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
     let newer = ReplicaOptions {
-        level: ReplicaOptions::LEVEL + 1,
+        level: ReplicaOptions::FIRST_LEVEL + 1,
         ..options("a")
     };
     town.join_as(newer).await;
@@ -217,7 +221,7 @@ async fn the_roots_owner_keeps_the_house() {
         level,
         ..options(name)
     };
-    let level = ReplicaOptions::LEVEL;
+    let level = ReplicaOptions::FIRST_LEVEL;
     let a = town.join_as(housekeeping("a", level + 1)).await;
     let b = town.join_as(housekeeping("b", level)).await;
     until("a sees both", || members(&a) == ["a", "b"]).await;
@@ -229,7 +233,8 @@ async fn the_roots_owner_keeps_the_house() {
     until("it is compacted", || town.store.status().floor > before).await;
     let floor = || async {
         let found = town.store.get(FLOOR_KEY).await.expect("it answers").1;
-        found.map(|found| crate::record::decode_floor(&found.value).expect("ours"))
+        let floor = found.map(|found| crate::record::decode_floor(&found.value));
+        floor.map(|floor| floor.expect("ours").level)
     };
     assert_eq!(floor().await, Some(level), "the level that all have");
     b.planes.close().await;
@@ -242,4 +247,78 @@ async fn the_roots_owner_keeps_the_house() {
     }
     let joined = Ring::join(Arc::clone(&town.store), options("c"), Arc::new(NoPeers)).await;
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
+}
+
+/// PLANE 21: the floor names the layer of its level; planes are born with the older one and come
+/// to the newer one only once it has risen, which everybody is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_floor_says_which_layer_planes_have() {
+    let town = Town::new();
+    let of_level = |name, level: u32| ReplicaOptions {
+        level,
+        layer: LayerHash(format!("layer of {level}")),
+        ..options(name)
+    };
+    let old = town.join_as(of_level("a", 1)).await;
+    let new = town.join_as(of_level("b", 2)).await;
+    until("both are seen", || {
+        members(&old) == ["a", "b"] && members(&new) == ["a", "b"]
+    })
+    .await;
+    let first = town.layer.hash();
+    assert_eq!(
+        (new.planes.birth_layer(), new.planes.may_step()),
+        (first.clone(), false)
+    );
+    let floor = new.planes.raise_floor().await.expect("it is raised");
+    assert_eq!(
+        (floor.level, floor.raising),
+        (1, None),
+        "the level that all have"
+    );
+    assert_eq!(floor.layer, Some(LayerHash("layer of 1".to_owned())));
+    until("all are told", || old.planes.may_step()).await;
+    assert!(
+        !new.planes.may_step(),
+        "its own layer is still unknown to others"
+    );
+    old.planes.close().await;
+    until("it has left", || members(&new) == ["b"]).await;
+    new.planes.raise_floor().await.expect("it is raised");
+    until("it is told", || new.planes.may_step()).await;
+    assert_eq!(new.planes.birth_layer(), LayerHash("layer of 2".to_owned()));
+}
+
+/// Whoever joins while the floor is being raised either is seen by who raises it or stays out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_never_stands_below_the_floor() {
+    for round in 0..12_u64 {
+        let town = Town::new();
+        let at_level = |name, level| ReplicaOptions {
+            level,
+            ..options(name)
+        };
+        let new = town.join_as(at_level("b", 2)).await;
+        until("it is seen", || members(&new) == ["b"]).await;
+        let planes = Arc::clone(&new.planes);
+        let raising = tokio::spawn(async move { planes.raise_floor().await });
+        sleep(Duration::from_micros(round * 400)).await;
+        let store = Arc::clone(&town.store);
+        let joined = Ring::join(store, at_level("a", 1), Arc::new(NoPeers)).await;
+        let raised = raising.await.expect("no panic");
+        let floor = new
+            .planes
+            .store()
+            .get(FLOOR_KEY)
+            .await
+            .expect("it answers")
+            .1;
+        let floor = floor.map(|floor| crate::record::decode_floor(&floor.value).expect("ours"));
+        let floor = floor.map_or(0, |floor| floor.level);
+        match joined {
+            Ok(_) => assert_ne!(floor, 2, "round {round}: {raised:?}"),
+            Err(JoinError::Floor { .. }) => assert_eq!(floor, 2, "round {round}: {raised:?}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use polyplane_plane::{
-    Committer, Flags, Key, Layer, LogBounds, NewObject, Next, Operation, Plane, PlaneParams,
-    PlaneRecord, Prefix, SoleHolder, Start, Version, WatchFrom, WatchScope, Write,
+    Committer, Flags, Key, Layer, Layers, LogBounds, NewObject, Next, Operation, Plane,
+    PlaneParams, PlaneRecord, Prefix, SoleHolder, Start, Version, WatchFrom, WatchScope, Write,
 };
 use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
 
@@ -41,12 +41,12 @@ async fn open() -> Arc<Plane> {
             id: "a".to_owned(),
             base: 0,
             birth: None,
-            layers: Vec::new(),
+            layer: Layer::empty().hash().clone(),
             params: BTreeMap::new(),
         },
         born: Version::from_raw(1 << 8),
         born_at: "2026-01-01T00:00:00Z".to_owned(),
-        layer: Layer::empty(),
+        layers: Layers::new(Arc::clone(&store)),
         uid_seed: [0; 32],
         indexes: Vec::new(),
         committer: Committer::new(store),

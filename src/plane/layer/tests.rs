@@ -1,6 +1,9 @@
 //! Templates and what fills them.
 
 use super::*;
+use crate::chain::Chain;
+use crate::fills::{Fills, FillsOf, RenderCache, uid_seed};
+use crate::version::Version;
 
 fn layer_object(name: &str, data: &str) -> LayerObject {
     let head = format!(r#"{{"metadata":{{"name":"{name}","uid":"${{UID}}","#);
@@ -33,7 +36,7 @@ fn fills_of(layer: &Arc<Layer>, plane: &str, params: &[(&str, &str)]) -> Arc<Fil
         birth_time: "2026-01-01T00:00:00Z".into(),
         uid_seed: &uid_seed(b"secret", plane, birth),
         params: &params,
-        layer,
+        chain: Chain::new(Arc::clone(layer), Vec::new()),
         cache: &RenderCache::new(1 << 20),
     })
 }
@@ -103,14 +106,4 @@ fn what_cannot_be_filled_is_refused() {
         Layer::build(vec![labels]),
         Err(LayerError::FilledLabels(_))
     ));
-}
-
-#[test]
-fn the_render_cache_stays_within_its_bytes() {
-    let cache = RenderCache::new(100);
-    for at in 0..20 {
-        cache.put((0, at), Bytes::from(vec![0; 30]));
-    }
-    assert_eq!(cache.inner.lock().bodies.len(), 3);
-    assert!(cache.get((0, 19)).is_some() && cache.get((0, 0)).is_none());
 }

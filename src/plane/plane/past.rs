@@ -45,7 +45,7 @@ impl Plane {
                 }
             }
         }
-        Ok(Snapshot::at(root, Arc::clone(&self.context.fills), version))
+        Ok(Snapshot::at(root, version))
     }
 
     /// Begins a watch. One from before the plane was opened waits for its history.
@@ -77,7 +77,7 @@ impl Plane {
 
     /// The version of the objects that the plane was born with.
     pub(crate) fn birth(&self) -> Version {
-        self.context.fills.birth()
+        self.published.load().fills.birth()
     }
 
     /// The newest version that this plane, here or at an earlier owner, can have told anybody.

@@ -110,18 +110,19 @@ async fn what_cannot_be_read_is_refused_by_name() {
     };
     store.commit(txn).await.expect("fine");
     let guard = TestGuard::take(site.store.clone(), "a", Arc::default()).await;
-    let record = |layers: Vec<LayerLink>| PlaneRecord {
+    let record = |layer: &Layer| PlaneRecord {
         id: "a".into(),
         base: 0,
         birth: None,
-        layers,
+        layer: layer.hash().clone(),
         params: BTreeMap::from([("CA".to_owned(), "x".to_owned())]),
     };
+    let layers = site.layers_with(&layer()).await;
     let params = |record| PlaneParams {
         record,
         born: Version::from_raw(1 << 8),
         born_at: "2026-01-01T00:00:00Z".into(),
-        layer: layer(),
+        layers: Arc::clone(&layers),
         uid_seed: [0; 32],
         indexes: Vec::new(),
         committer: Arc::clone(&site.committer),
@@ -131,7 +132,7 @@ async fn what_cannot_be_read_is_refused_by_name() {
         foreign: None,
         import: None,
     };
-    let error = Plane::open(params(record(Vec::new()))).await;
+    let error = Plane::open(params(record(&layer()))).await;
     let Err(OpenError::Record { key, source }) = error else {
         panic!("the value is damaged");
     };
@@ -141,13 +142,11 @@ async fn what_cannot_be_read_is_refused_by_name() {
         RecordError::Newer(_) | RecordError::Damaged
     ));
 
-    let other = LayerLink {
-        hash: Layer::empty().hash().clone(),
-        version: None,
-    };
-    let error = Plane::open(params(record(vec![other]))).await;
-    assert!(matches!(error, Err(OpenError::Layer { .. })));
-    let mut unfilled = record(Vec::new());
+    let mut unknown = record(&layer());
+    unknown.layer = LayerHash("none".into());
+    let error = Plane::open(params(unknown)).await;
+    assert!(matches!(error, Err(OpenError::Layer(_))));
+    let mut unfilled = record(&layer());
     unfilled.params.clear();
     let error = Plane::open(params(unfilled)).await;
     assert!(matches!(error, Err(OpenError::Unfilled(name)) if name == "CA"));
@@ -159,17 +158,15 @@ fn the_record_reads_back_as_written() {
         id: "a".into(),
         base: 5,
         birth: Some(Version::from_raw(u64::MAX >> 1)),
-        layers: vec![LayerLink {
-            hash: layer().hash().clone(),
-            version: None,
-        }],
+        layer: layer().hash().clone(),
         params: BTreeMap::from([("CA".to_owned(), "x".to_owned())]),
     };
     let text = serde_json::to_string(&record).expect("plain data");
     assert!(text.contains(r#""birth":"9223372036854775807""#), "{text}");
     let back: PlaneRecord = serde_json::from_str(&text).expect("what was written");
     assert_eq!(back, record);
-    let small: PlaneRecord = serde_json::from_str(r#"{"id":"a"}"#).expect("the rest has defaults");
+    let small: PlaneRecord =
+        serde_json::from_str(r#"{"id":"a","layer":"x"}"#).expect("the rest has defaults");
     assert_eq!((small.base, small.birth), (0, None));
 }
 

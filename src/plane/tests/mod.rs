@@ -5,6 +5,7 @@ mod chaos;
 mod handoff;
 mod loads;
 mod outcomes;
+mod steps;
 mod watches;
 mod writes;
 
@@ -25,6 +26,7 @@ struct Site {
     inner: Arc<dyn Store>,
     store: Arc<FaultyStore>,
     committer: Arc<Committer>,
+    layers: Arc<Layers>,
 }
 
 impl Site {
@@ -35,10 +37,16 @@ impl Site {
     fn over(inner: Arc<dyn Store>) -> Self {
         let store = Arc::new(FaultyStore::new(Arc::clone(&inner)));
         Self {
+            layers: Layers::new(inner.clone()),
             committer: Committer::new(store.clone()),
             inner,
             store,
         }
+    }
+
+    async fn layers_with(&self, layer: &Arc<Layer>) -> Arc<Layers> {
+        self.layers.bring(layer).await.expect("the store takes it");
+        Arc::clone(&self.layers)
     }
 
     /// Opens a plane, as the fence's new holder.
@@ -53,17 +61,14 @@ impl Site {
             id: id.to_owned(),
             base: test.base,
             birth: None,
-            layers: vec![LayerLink {
-                hash: layer().hash().clone(),
-                version: None,
-            }],
+            layer: test.layer.hash().clone(),
             params: BTreeMap::from([("CA".to_owned(), "of the ring".to_owned())]),
         };
         let params = PlaneParams {
             record,
             born: Version::new(Base(test.base), Revision(1), 0),
             born_at: "2026-01-01T00:00:00Z".to_owned(),
-            layer: layer(),
+            layers: self.layers_with(&test.layer).await,
             uid_seed: [7; 32],
             indexes: vec![Arc::new(ByLabel)],
             committer: Arc::clone(&self.committer),
@@ -77,13 +82,26 @@ impl Site {
     }
 }
 
-#[derive(Default)]
 struct Test {
+    layer: Arc<Layer>,
     base: u64,
     log: LogBounds,
     observed: Arc<Mutex<u64>>,
     foreign: Option<Prefix>,
     import: Option<Import>,
+}
+
+impl Default for Test {
+    fn default() -> Self {
+        Self {
+            layer: layer(),
+            base: 0,
+            log: LogBounds::default(),
+            observed: Arc::default(),
+            foreign: None,
+            import: None,
+        }
+    }
 }
 
 /// A sole holder whose member reads the test makes up.

@@ -1,8 +1,8 @@
 //! Planes in memory, against which addresses and ports are allocated.
 
 use polyplane_plane::{
-    Committer, Layer, LogBounds, Operation, Plane, PlaneParams, PlaneRecord, Snapshot, SoleHolder,
-    Version, Write,
+    Committer, Layer, Layers, LogBounds, Operation, Plane, PlaneParams, PlaneRecord, Snapshot,
+    SoleHolder, Version, Write,
 };
 use polyplane_storage::{MemoryOptions, MemoryStore, Revision};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub fn with(operations: Vec<Operation>) -> Snapshot {
                 id: "test".into(),
                 base: 0,
                 birth: None,
-                layers: Vec::new(),
+                layer: Layer::empty().hash().clone(),
                 params: Default::default(),
             },
             born: Version::from_raw(256),
             born_at: "2024-05-06T07:08:09Z".into(),
-            layer: Layer::empty(),
+            layers: Layers::new(Arc::clone(&store)),
             uid_seed: [0; 32],
             indexes: polyplane_batteries::core::indexes(),
             committer: Committer::new(store),

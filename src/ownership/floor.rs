@@ -1,0 +1,231 @@
+//! The store's level floor: below it no binary joins, and the layer it names is the one that planes
+//! come to. Owns following it and raising it; must not know what a layer holds.
+//!
+//! It is raised in two transactions, for a view says nothing of who joins the moment after. The
+//! first says in the record which level is wanted: from then on nobody below it joins, because a
+//! joining member compares the record it has read. Once the watch on the members has told
+//! everything up to that transaction, the view is the whole truth, and the second one decides.
+//!
+//! Invariant: the floor never falls, and when it rises no member below it is in the ring.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use polyplane_ring::ViewNumber;
+use polyplane_storage::{
+    CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn, WatchEnd,
+};
+use tokio::sync::watch;
+
+use crate::planes::{Planes, StartError};
+use crate::record::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};
+use crate::take::VIEW_PATIENCE;
+
+/// Between two tries to follow a store that does not answer.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The floor as the store has told it.
+pub(crate) struct FloorSeen {
+    floor: watch::Sender<Floor>,
+    from: Revision,
+}
+
+/// Why the floor was not raised.
+#[derive(Debug, thiserror::Error)]
+pub enum RaiseError {
+    /// Nobody is known to be in the ring.
+    #[error("no member of the ring is known")]
+    NoMember,
+    /// A member that the floor would shut out has joined meanwhile, or the view is not up to date.
+    #[error("the members of the ring are not all known to have level {0}")]
+    Members(u32),
+    /// The store did not answer.
+    #[error("the store's floor cannot be read")]
+    Read(#[from] ReadError),
+    /// The store did not take it, or somebody else has changed it.
+    #[error("the store's floor cannot be written")]
+    Commit(#[from] CommitError),
+    /// What stands there was not written by this program.
+    #[error("the store's floor cannot be understood")]
+    Damaged(#[from] Damaged),
+}
+
+impl FloorSeen {
+    pub(crate) async fn read(store: &Arc<dyn Store>) -> Result<Self, StartError> {
+        let (from, found) = store.get(FLOOR_KEY).await?;
+        let floor = of(found.as_ref())?;
+        Ok(Self {
+            floor: watch::Sender::new(floor),
+            from,
+        })
+    }
+
+    fn see(&self, floor: Floor) {
+        self.floor.send_if_modified(|known| {
+            let changed = *known != floor;
+            if changed && known.level != floor.level {
+                tracing::info!(level = floor.level, "the store's level floor has risen");
+            }
+            *known = floor;
+            changed
+        });
+    }
+}
+
+/// Follows the floor until the planes are closed.
+pub(crate) fn follow(planes: &Arc<Planes>) {
+    let weak = Arc::downgrade(planes);
+    let (store, closing) = (Arc::clone(planes.store()), planes.closing().clone());
+    let mut after = planes.floor_seen().from;
+    let following = async move {
+        let start = Bytes::from_static(FLOOR_KEY);
+        let end: Bytes = [FLOOR_KEY, b"\0"].concat().into();
+        loop {
+            let ended = match store.watch(start.clone(), end.clone(), after).await {
+                Ok(mut watch) => loop {
+                    match watch.next().await {
+                        Ok(batch) => {
+                            let Some(planes) = weak.upgrade() else {
+                                return;
+                            };
+                            let values = batch.events.iter().map(|event| event.value.as_ref());
+                            for value in values.flatten() {
+                                see(&planes, decode_floor(value));
+                            }
+                            after = batch.revision;
+                        }
+                        Err(end) => break end,
+                    }
+                },
+                Err(ReadError::Compacted { floor }) => WatchEnd::Compacted { floor },
+                Err(error) => WatchEnd::Lost(error.to_string()),
+            };
+            if matches!(ended, WatchEnd::Closed) {
+                return;
+            }
+            tokio::time::sleep(RETRY).await;
+            // What was missed is in the record.
+            let (Ok((at, found)), Some(planes)) = (store.get(FLOOR_KEY).await, weak.upgrade())
+            else {
+                continue;
+            };
+            see(&planes, of(found.as_ref()));
+            after = at;
+        }
+    };
+    tokio::spawn(async move {
+        tokio::select! {
+            // Nobody asks closed planes.
+            biased;
+            () = closing.cancelled() => {}
+            () = following => {}
+        }
+    });
+}
+
+fn see(planes: &Planes, floor: Result<Floor, Damaged>) {
+    match floor {
+        Ok(floor) => planes.floor_seen().see(floor),
+        Err(error) => tracing::error!(%error, "the store's floor cannot be understood"),
+    }
+}
+
+fn of(found: Option<&KeyValue>) -> Result<Floor, Damaged> {
+    found.map_or(Ok(Floor::default()), |found| decode_floor(&found.value))
+}
+
+impl Planes {
+    /// The store's level floor, as last told.
+    pub fn floor(&self) -> Floor {
+        self.floor_seen().floor.borrow().clone()
+    }
+
+    /// Told at each change of the floor.
+    pub fn floor_changes(&self) -> watch::Receiver<Floor> {
+        self.floor_seen().floor.subscribe()
+    }
+
+    /// Whether planes may come to this binary's own layer: every binary that may still join has it.
+    pub fn may_step(&self) -> bool {
+        let (floor, own) = (self.floor(), self.ring().options());
+        floor.level >= own.level && floor.layer.as_ref() == Some(&own.layer)
+    }
+
+    /// Raises the store's floor to the level that all members have, and returns what it is then.
+    /// From then on no older binary joins, and planes come to that level's layer.
+    ///
+    /// # Errors
+    /// See [`RaiseError`]; the floor is what it was.
+    pub async fn raise_floor(&self) -> Result<Floor, RaiseError> {
+        let wanted = self.ring().level_of_all().ok_or(RaiseError::NoMember)?;
+        let (_, found) = self.store().get(FLOOR_KEY).await?;
+        let floor = of(found.as_ref())?;
+        let since = found.map(|found| found.modified);
+        let named = floor.layer.is_some() || wanted.layer.is_none();
+        if wanted.number < floor.level || wanted.number == floor.level && named {
+            // Whoever was about to raise it further has not: there are members below.
+            if floor.raising.is_some() {
+                let settled = Floor {
+                    raising: None,
+                    ..floor.clone()
+                };
+                self.put_floor(since, &settled).await?;
+            }
+            return Ok(floor);
+        }
+        let announced = Floor {
+            raising: Some(wanted.number),
+            ..floor.clone()
+        };
+        let at = self.put_floor(since, &announced).await?;
+        let told = self
+            .ring()
+            .reach(ViewNumber::new(at.0), VIEW_PATIENCE)
+            .await;
+        let all = self.ring().level_of_all();
+        let known = all.filter(|all| told && all.number >= wanted.number);
+        if known.is_none() {
+            let back = Floor {
+                raising: None,
+                ..floor
+            };
+            self.put_floor(Some(at), &back).await?;
+            return Err(RaiseError::Members(wanted.number));
+        }
+        let raised = Floor {
+            level: wanted.number,
+            layer: wanted.layer,
+            raising: None,
+        };
+        self.put_floor(Some(at), &raised).await?;
+        tracing::info!(level = raised.level, "the store's level floor was raised");
+        Ok(raised)
+    }
+
+    /// Puts the floor's record if it was not put since.
+    async fn put_floor(
+        &self,
+        since: Option<Revision>,
+        floor: &Floor,
+    ) -> Result<Revision, CommitError> {
+        let key = Bytes::from_static(FLOOR_KEY);
+        let compare = match since {
+            None => Compare::Absent { key: key.clone() },
+            Some(revision) => Compare::Unchanged {
+                key: key.clone(),
+                revision,
+            },
+        };
+        let put = Op::Put {
+            key,
+            value: encode_floor(floor),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: vec![compare],
+            ops: vec![put],
+        };
+        Ok(self.store().commit(txn).await?.revision)
+    }
+}

@@ -1,0 +1,79 @@
+//! The layers that planes of one store have, and what each has different from the next.
+//!
+//! A plane names the layers it came by in its records. The binary brings the layer it knows; any
+//! other is read from the store, once per process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use polyplane_storage::Store;
+
+use crate::chain::Difference;
+use crate::key::Key;
+use crate::layer::{Layer, LayerHash};
+use crate::shelf::{ShelfError, load_layer, save_layer};
+
+/// From, to, and what is made anew.
+type Pair = (LayerHash, LayerHash, Vec<Key>);
+
+/// Layers in memory, by their hash, and the store that has the others.
+pub struct Layers {
+    store: Arc<dyn Store>,
+    known: Mutex<HashMap<LayerHash, Arc<Layer>>>,
+    differences: Mutex<HashMap<Pair, Arc<Difference>>>,
+}
+
+impl Layers {
+    /// Knows the layer without objects, which needs no store.
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        let empty = Layer::empty();
+        Arc::new(Self {
+            store,
+            known: Mutex::new(HashMap::from([(empty.hash().clone(), empty)])),
+            differences: Mutex::default(),
+        })
+    }
+
+    /// Makes a layer of the binary known, and stores it if the store does not have it.
+    ///
+    /// # Errors
+    /// What the store said; trying again is safe.
+    pub async fn bring(&self, layer: &Arc<Layer>) -> Result<(), ShelfError> {
+        self.know(layer);
+        save_layer(&self.store, layer).await
+    }
+
+    /// The layer of this hash.
+    ///
+    /// # Errors
+    /// If the store does not have it or cannot be read.
+    pub async fn get(&self, hash: &LayerHash) -> Result<Arc<Layer>, ShelfError> {
+        if let Some(layer) = self.known.lock().get(hash) {
+            return Ok(Arc::clone(layer));
+        }
+        let layer = load_layer(&self.store, hash).await?;
+        Ok(self.know(&layer))
+    }
+
+    /// One layer of each hash: who was faster counts, so that equal planes share it.
+    fn know(&self, layer: &Arc<Layer>) -> Arc<Layer> {
+        let mut known = self.known.lock();
+        let entry = known.entry(layer.hash().clone());
+        Arc::clone(entry.or_insert_with(|| Arc::clone(layer)))
+    }
+
+    /// What two layers have different.
+    pub(crate) fn difference(
+        &self,
+        from: &Arc<Layer>,
+        to: &Arc<Layer>,
+        recreated: Vec<Key>,
+    ) -> Arc<Difference> {
+        let pair = (from.hash().clone(), to.hash().clone(), recreated.clone());
+        let mut differences = self.differences.lock();
+        let difference = differences.entry(pair);
+        let make = || Difference::new(Arc::clone(from), Arc::clone(to), recreated);
+        Arc::clone(difference.or_insert_with(make))
+    }
+}

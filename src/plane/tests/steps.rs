@@ -1,0 +1,435 @@
+//! Layer steps: the plane in memory, after a crash and after a hand-off is one and the same, and
+//! watchers are told each change once.
+
+mod racing;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::watches::run;
+use super::*;
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn secret(name: &str) -> Key {
+    Key::new("", "secrets", Some("ns"), name)
+}
+
+/// One of the objects that layers have here: two resources, so that logs are several.
+fn key_of(at: usize) -> Key {
+    let name = format!("t-{at:04}");
+    if at.is_multiple_of(3) {
+        secret(&name)
+    } else {
+        configmap(&name)
+    }
+}
+
+/// A template with everything that is filled.
+fn template(at: usize, value: &str) -> LayerObject {
+    let key = key_of(at);
+    let name = key.name();
+    let head = format!(r#"{{"metadata":{{"name":"{name}","uid":"${{UID}}","#);
+    let middle = r#""creationTimestamp":"${BIRTH_TIME}","labels":"#;
+    let labels = r#"{"l":"layer"}"#;
+    let start = head.len() + middle.len();
+    let object = NewObject {
+        version_slot: head.len(),
+        labels: Some(start..start + labels.len()),
+        body: format!(r#"{head}{middle}{labels}}},"data":{{"k":"{value}"}}}}"#).into(),
+        storage_version: "v1".into(),
+        expires: None,
+        flags: Flags::NONE,
+    };
+    LayerObject { key, object }
+}
+
+/// A layer of the values given; a value of 9 names the uid of the first object.
+fn layer_of(values: &[Option<u8>]) -> Arc<Layer> {
+    let objects = values.iter().enumerate().filter_map(|(at, value)| {
+        let text = match value.as_ref()? {
+            9 if values[0].is_some() => format!("${{UID:{}}}", key_of(0)),
+            value => value.to_string(),
+        };
+        Some(template(at, &text))
+    });
+    Layer::build(objects.collect()).expect("a fine layer")
+}
+
+/// Whether an object is another one in the new layer: so it is for odd values.
+fn recreates(old: &ObjectRef, new: &ObjectRef) -> bool {
+    let odd = |object: &ObjectRef| {
+        value(object)
+            .parse::<u8>()
+            .is_ok_and(|value| value % 2 == 1)
+    };
+    value(old) != value(new) && odd(old) && odd(new)
+}
+
+/// Takes at most so many commits on the way to a layer; whether it is there.
+async fn steps(plane: &Arc<Plane>, to: &Arc<Layer>, commits: usize, places_max: usize) -> bool {
+    for _ in 0..commits {
+        let ahead = plane.ahead(to, "2027-07-07T00:00:00Z", &recreates);
+        let Some(ahead) = ahead.expect("nothing to fill") else {
+            return true;
+        };
+        let stepped = plane.step_by(&ahead, places_max, soon()).await;
+        assert_eq!(stepped, Ok(Stepped::Done), "nobody else is there");
+    }
+    let ahead = plane.ahead(to, "2027-07-07T00:00:00Z", &recreates);
+    ahead.expect("nothing to fill").is_none()
+}
+
+fn resources() -> [Prefix; 2] {
+    [configmaps(), Prefix::resource("", "secrets")]
+}
+
+/// What watchers of both resources are told after a version, in the order of the versions.
+async fn told_after(plane: &Arc<Plane>, from: Version) -> Option<Vec<Arc<Event>>> {
+    let head = plane.snapshot().version();
+    let mut all = Vec::new();
+    for resource in resources() {
+        let scope = WatchScope::Prefix(resource);
+        let mut watcher = plane.watch(scope, WatchFrom::After(from)).await.ok()?;
+        while watcher.bookmark().is_none_or(|told| told < head) {
+            if let Next::Events(events) = watcher.next().await {
+                all.extend(events);
+            }
+        }
+    }
+    all.sort_by_key(|event| event.version());
+    Some(all)
+}
+
+/// The first event that two histories have different.
+fn first_difference(
+    a: &[Arc<Event>],
+    b: &[Arc<Event>],
+) -> Option<(Option<String>, Option<String>)> {
+    let text = |events: &[Arc<Event>], at: usize| events.get(at).map(|event| tell(event));
+    let sides = (0..a.len().max(b.len())).map(|at| (text(a, at), text(b, at)));
+    sides.into_iter().find(|(a, b)| a != b)
+}
+
+fn body(object: &ObjectRef) -> String {
+    String::from_utf8(object.body().to_vec()).expect("bodies are text")
+}
+
+type State = BTreeMap<Key, (String, Option<Version>)>;
+
+fn state(cut: &Snapshot) -> State {
+    let objects = cut.resources().flat_map(|prefix| {
+        let objects = cut.range(prefix, Start::First);
+        objects.collect::<Vec<_>>()
+    });
+    let of = |object: ObjectRef| (object.key().clone(), (body(&object), object.version()));
+    objects.map(of).collect()
+}
+
+/// The state that a watcher has who knows `state` and is told events.
+fn follow(mut state: State, events: &[Arc<Event>]) -> Result<State, TestCaseError> {
+    let mut last = Version::ZERO;
+    for event in events {
+        prop_assert!(event.version() > last, "versions rise");
+        last = event.version();
+        let known = state.get(event.key()).map(|(body, _)| body.clone());
+        let previous = event.previous().map(body);
+        prop_assert_eq!(&known, &previous, "what was before {}", tell(event));
+        match event.current() {
+            Some(object) => {
+                prop_assert_eq!(object.version(), Some(event.version()));
+                let now = (body(object), object.version());
+                state.insert(event.key().clone(), now);
+            }
+            None => drop(state.remove(event.key())),
+        }
+    }
+    Ok(state)
+}
+
+/// Hands a plane over to itself, as a replica that knows no layer yet.
+async fn hand_over(site: &Site, plane: &Arc<Plane>, birth: &Arc<Layer>) -> (Site, Arc<Plane>) {
+    let head = plane.pause(soon()).await.expect("nothing hangs");
+    let bytes = plane.export().expect("it is small").bytes;
+    plane.end(Ended::Moved);
+    let next = Site::over(Arc::clone(&site.inner));
+    let test = Test {
+        layer: Arc::clone(birth),
+        import: Some(Import { head, bytes }),
+        ..Test::default()
+    };
+    let successor = next.open_with("a", test).await;
+    assert!(successor.imported());
+    (next, successor)
+}
+
+/// What a crashed plane is to the next process.
+async fn reopen(site: &Site, birth: &Arc<Layer>) -> (Site, Arc<Plane>) {
+    let next = Site::over(Arc::clone(&site.inner));
+    let test = Test {
+        layer: Arc::clone(birth),
+        ..Test::default()
+    };
+    let plane = next.open_with("a", test).await;
+    (next, plane)
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Put(usize, u8),
+    Delete(usize),
+    Step { commits: usize, places_max: usize },
+    Crash,
+    HandOver,
+}
+
+const KEYS: usize = 10;
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => (0..KEYS, 0..5u8).prop_map(|(key, value)| Act::Put(key, value)),
+        3 => (0..KEYS).prop_map(Act::Delete),
+        4 => (1..4usize, 1..5usize).prop_map(|(commits, places_max)| Act::Step { commits, places_max }),
+        1 => Just(Act::Crash),
+        1 => Just(Act::HandOver),
+    ];
+    prop::collection::vec(act, 1..40)
+}
+
+fn layers() -> impl Strategy<Value = Vec<Vec<Option<u8>>>> {
+    let value = prop_oneof![1 => Just(None), 4 => (0..4u8).prop_map(Some), 1 => Just(Some(9))];
+    let layer = prop::collection::vec(value, KEYS);
+    prop::collection::vec(layer, 4)
+}
+
+async fn act(plane: &Arc<Plane>, act: &Act) {
+    let operation = match act {
+        Act::Put(key, value) => Operation::Put {
+            key: key_of(*key),
+            object: object(key_of(*key).name(), "own", &value.to_string()),
+        },
+        Act::Delete(key) if plane.snapshot().get(&key_of(*key)).is_some() => {
+            Operation::Delete { key: key_of(*key) }
+        }
+        Act::Delete(_) | Act::Step { .. } | Act::Crash | Act::HandOver => return,
+    };
+    plane.submit(write(vec![operation])).await.expect("fine");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Through steps of any size, own writes, crashes and hand-offs: what watchers are told leads
+    /// from each state to the next, whoever opens the plane finds the same objects with the same
+    /// versions, and the whole history can be told again.
+    #[test]
+    fn a_stepped_plane_is_the_same_to_everybody(layers in layers(), acts in acts()) {
+        run(async {
+            let layers: Vec<_> = layers.iter().map(|values| layer_of(values)).collect();
+            let birth = &layers[0];
+            let mut site = Site::new();
+            let test = Test { layer: Arc::clone(birth), ..Test::default() };
+            let mut plane = site.open_with("a", test).await;
+            let born = plane.snapshot();
+            let mut kept = vec![(born.version(), dump(&born))];
+            let mut target = 1;
+            for one in &acts {
+                let before = (dump(&plane.snapshot()), plane.snapshot().version());
+                match one {
+                    Act::Step { commits, places_max } if target < layers.len() => {
+                        let there = steps(&plane, &layers[target], *commits, *places_max).await;
+                        target += usize::from(there);
+                    }
+                    Act::Step { .. } => {}
+                    Act::Crash => (site, plane) = reopen(&site, birth).await,
+                    Act::HandOver => (site, plane) = hand_over(&site, &plane, birth).await,
+                    own => act(&plane, own).await,
+                }
+                let cut = plane.snapshot();
+                if matches!(one, Act::Crash | Act::HandOver) {
+                    prop_assert_eq!((dump(&cut), cut.version()), before);
+                }
+                kept.push((cut.version(), dump(&cut)));
+            }
+            let last = plane.snapshot();
+            let label = |plane: &Plane| plane.snapshot().index_amount(LABELS, b"layer");
+            let events = told_after(&plane, born.version()).await.expect("nothing is forgotten");
+            prop_assert_eq!(follow(state(&born), &events)?, state(&last));
+
+            let (site, loaded) = reopen(&site, birth).await;
+            let mut others = vec![loaded];
+            for round in 0..2 {
+                let other = Arc::clone(&others[round]);
+                prop_assert_eq!(dump(&other.snapshot()), dump(&last));
+                prop_assert_eq!(other.snapshot().version(), last.version());
+                prop_assert_eq!(label(&other), label(&plane));
+                let again = told_after(&other, born.version()).await.expect("from the store");
+                prop_assert_eq!(first_difference(&again, &events), None);
+                for (version, wanted) in &kept {
+                    let mut was = Vec::new();
+                    for resource in resources() {
+                        let cut = other.at(*version, &resource).await.expect("inside");
+                        let of = cut.range(&resource, Start::First);
+                        was.extend(of.map(|object| {
+                            format!("{} {:?} {}", object.key(), object.created(), body(&object))
+                        }));
+                    }
+                    prop_assert_eq!(&was, wanted);
+                }
+                others.push(hand_over(&site, &other, birth).await.1);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test]
+async fn what_is_unshadowed_follows_and_what_is_the_planes_own_stays() {
+    let site = Site::new();
+    let old = layer_of(&[Some(0), Some(0), Some(0), Some(0), Some(1), None, None]);
+    let new = layer_of(&[Some(2), Some(2), None, None, Some(3), Some(4), Some(4)]);
+    let test = Test {
+        layer: Arc::clone(&old),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    for at in [1, 3, 6] {
+        act(&plane, &Act::Put(at, 8)).await;
+    }
+    let before = plane.snapshot();
+    let uid = |cut: &Snapshot, at| {
+        let object = cut.get(&key_of(at)).expect("there");
+        let body: serde_json::Value = serde_json::from_slice(&object.body()).expect("JSON");
+        body["metadata"]["uid"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let ahead = plane.ahead(&new, "2027-07-07T00:00:00Z", &recreates);
+    let ahead = ahead.expect("nothing to fill").expect("there is a way");
+    let seen: Vec<_> = ahead.shadowed().collect();
+    let shape = |one: &Shadowed| (one.old.is_some(), one.new.is_some(), one.own.is_some());
+    let mut wanted = vec![
+        (key_of(1), (true, true, true)),
+        (key_of(3), (true, false, true)),
+        (key_of(6), (false, true, true)),
+    ];
+    wanted.sort();
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|one| (one.key.clone(), shape(one)))
+        .collect();
+    assert_eq!(seen, wanted);
+
+    assert!(steps(&plane, &new, 1, 255).await, "one commit is enough");
+    let after = plane.snapshot();
+    let read = |at| after.get(&key_of(at)).map(|object| value(&object));
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!((read(0), read(1), read(2)), (text("2"), text("8"), None));
+    assert_eq!(
+        (read(3), read(4), read(5)),
+        (text("8"), text("3"), text("4"))
+    );
+    assert_eq!(read(6), text("8"));
+    assert_eq!(
+        uid(&before, 0),
+        uid(&after, 0),
+        "the object has only changed"
+    );
+    assert_ne!(uid(&before, 4), uid(&after, 4), "it is another one");
+    let events = told_after(&plane, before.version()).await.expect("inside");
+    // Changed, removed, gone and come, come.
+    assert_eq!(events.len(), 5);
+    let come = after.get(&key_of(5)).expect("there");
+    assert_eq!(come.created(), come.version());
+    assert!(body(&come).contains("2027-07-07"), "born with its step");
+    assert_eq!(plane.layer_hash(), *new.hash());
+}
+
+#[tokio::test]
+async fn a_tombstone_goes_with_the_key_that_it_hid() {
+    let site = Site::new();
+    let old = layer_of(&[Some(0), Some(0), Some(0)]);
+    let new = layer_of(&[None, Some(2), Some(0)]);
+    let back = layer_of(&[Some(0), Some(2), Some(0)]);
+    let test = Test {
+        layer: Arc::clone(&old),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    for at in 0..3 {
+        act(&plane, &Act::Delete(at)).await;
+    }
+    let before = plane.snapshot().version();
+    assert!(steps(&plane, &new, 1, 255).await);
+    assert_eq!(plane.snapshot().objects(), 0, "what was deleted stays away");
+    assert_eq!(
+        told_after(&plane, before).await.map(|told| told.len()),
+        Some(0)
+    );
+    assert!(steps(&plane, &back, 1, 255).await);
+    let there: Vec<_> = (0..3)
+        .map(|at| plane.snapshot().get(&key_of(at)).is_some())
+        .collect();
+    assert_eq!(there, [true, false, false], "its tombstone has gone");
+    let (_, again) = reopen(&site, &old).await;
+    assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+}
+
+#[tokio::test]
+async fn many_differences_take_several_commits_and_a_crash_between_them_goes_on() {
+    const MANY: usize = 700;
+    let mut site = Site::new();
+    let old = layer_of(&[Some(0); MANY]);
+    let new = layer_of(&[Some(2); MANY]);
+    let test = Test {
+        layer: Arc::clone(&old),
+        ..Test::default()
+    };
+    let mut plane = site.open_with("a", test).await;
+    // More deletes than one transaction could drop tombstones of.
+    for at in 0..150 {
+        act(&plane, &Act::Delete(at)).await;
+    }
+    let gone = layer_of(
+        &[None; 150]
+            .into_iter()
+            .chain([Some(2); MANY - 150])
+            .collect::<Vec<_>>(),
+    );
+    let before = plane.snapshot();
+    let mut commits = 0;
+    while !steps(&plane, &gone, 1, 255).await {
+        commits += 1;
+        let cut = plane.snapshot();
+        (site, plane) = reopen(&site, &old).await;
+        assert_eq!(dump(&plane.snapshot()), dump(&cut));
+    }
+    assert_eq!(commits + 1, 4, "255 places at most, 100 tombstones at most");
+    let events = told_after(&plane, before.version()).await.expect("inside");
+    assert_eq!(events.len(), MANY - 150);
+    let followed = follow(state(&before), &events).expect("a right history");
+    assert_eq!(followed, state(&plane.snapshot()));
+    let target = plane.snapshot();
+    assert!(
+        target
+            .range(&configmaps(), Start::First)
+            .all(|object| value(&object) == "2")
+    );
+    assert!(
+        !steps(&plane, &new, 0, 255).await,
+        "the deleted ones are in that one again"
+    );
+}
+
+#[tokio::test]
+async fn a_step_whose_layer_cannot_be_filled_is_refused_by_name() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let asks = Layer::build(vec![template(0, "${NOBODY}")]).expect("fine");
+    let ahead = plane.ahead(&asks, "2027-07-07T00:00:00Z", &recreates);
+    assert_eq!(ahead.err().as_deref(), Some("NOBODY"));
+}

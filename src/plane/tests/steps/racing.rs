@@ -1,0 +1,123 @@
+//! Steps among writers and a store that misbehaves.
+
+use polyplane_storage::CommitFault;
+
+use super::*;
+
+#[tokio::test]
+async fn a_write_between_the_look_and_the_commit_is_seen() {
+    let site = Site::new();
+    let old = layer_of(&[Some(0), Some(0)]);
+    let new = layer_of(&[Some(2), Some(2)]);
+    let test = Test {
+        layer: Arc::clone(&old),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    let look = || {
+        let ahead = plane.ahead(&new, "2027-07-07T00:00:00Z", &recreates);
+        ahead.expect("nothing to fill").expect("there is a way")
+    };
+    let ahead = look();
+    act(&plane, &Act::Put(1, 8)).await;
+    assert_eq!(plane.step(&ahead, soon()).await, Ok(Stepped::Again));
+    let (one, other) = (look(), look());
+    assert_eq!(plane.step(&one, soon()).await, Ok(Stepped::Done));
+    assert_eq!(plane.step(&other, soon()).await, Ok(Stepped::Again));
+    assert_eq!(
+        plane.snapshot().get(&key_of(1)).map(|own| value(&own)),
+        Some("8".into())
+    );
+}
+
+fn faults() -> impl Strategy<Value = Vec<Option<CommitFault>>> {
+    let fault = prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(CommitFault::UnknownApplied)),
+        1 => Just(Some(CommitFault::UnknownNotApplied)),
+        1 => Just(Some(CommitFault::UnknownLate)),
+        1 => Just(Some(CommitFault::Delay(Duration::from_millis(3)))),
+    ];
+    prop::collection::vec(fault, 60)
+}
+
+/// Puts and deletes what layers have, whatever it is at the moment.
+async fn disturb(plane: Arc<Plane>, writer: usize, rounds: usize) {
+    for round in 0..rounds {
+        let at = (writer * 3 + round * 7) % KEYS;
+        let there = plane.accepted().get(&key_of(at)).is_some();
+        let operation = if there && (writer + round).is_multiple_of(3) {
+            Operation::Delete { key: key_of(at) }
+        } else {
+            let text = format!("{writer}-{round}");
+            Operation::Put {
+                key: key_of(at),
+                object: object(key_of(at).name(), "own", &text),
+            }
+        };
+        // Refused, lost or done: the checker looks at what was told.
+        drop(plane.submit(write(vec![operation])).await);
+        tokio::time::sleep(Duration::from_micros(50)).await;
+    }
+}
+
+async fn step_through(plane: Arc<Plane>, layers: Vec<Arc<Layer>>) {
+    for to in &layers {
+        loop {
+            let ahead = plane.ahead(to, "2027-07-07T00:00:00Z", &recreates);
+            let Some(ahead) = ahead.expect("nothing to fill") else {
+                break;
+            };
+            // Whatever becomes of it, the next look tells.
+            drop(plane.step_by(&ahead, 3, soon()).await);
+            tokio::time::sleep(Duration::from_micros(30)).await;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Writers and steps race while outcomes are unknown, commits are late or never come: watchers
+    /// see a history that leads to the state, and the store tells the same.
+    #[test]
+    fn steps_race_with_writers_and_faults(layers in layers(), plan in faults()) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime needs nothing");
+        runtime.block_on(async {
+            let layers: Vec<_> = layers.iter().map(|values| layer_of(values)).collect();
+            let birth = &layers[0];
+            let site = Site::new();
+            let test = Test { layer: Arc::clone(birth), ..Test::default() };
+            let plane = site.open_with("a", test).await;
+            let born = plane.snapshot();
+            for fault in plan {
+                let fault = fault.unwrap_or(CommitFault::Delay(Duration::from_micros(10)));
+                let of_plane = |txn: &polyplane_storage::Txn| {
+                    txn.ops.iter().any(|op| op.key().starts_with(b"p/a/"))
+                };
+                site.store.plan().commits_matching(of_plane, fault, 1);
+            }
+            let mut tasks: Vec<_> = (0..3)
+                .map(|writer| tokio::spawn(disturb(Arc::clone(&plane), writer, 14)))
+                .collect();
+            tasks.push(tokio::spawn(step_through(Arc::clone(&plane), layers[1..].to_vec())));
+            for task in tasks {
+                task.await.expect("nobody fails");
+            }
+            site.store.apply_late().await;
+            let last = layers.last().expect("there are four");
+            prop_assert_eq!(plane.layer_hash(), last.hash().clone());
+            let events = told_after(&plane, born.version()).await.expect("inside");
+            prop_assert_eq!(follow(state(&born), &events)?, state(&plane.snapshot()));
+            let (_, again) = reopen(&site, birth).await;
+            prop_assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+            let told = told_after(&again, born.version()).await.expect("from the store");
+            prop_assert_eq!(first_difference(&told, &events), None);
+            Ok(())
+        })?;
+    }
+}
