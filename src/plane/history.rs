@@ -117,22 +117,35 @@ impl Plane {
             if part[0].revision > opened.revision {
                 break;
             }
-            self.rebuild_part(part, &mut rebuilt)?;
+            match self.layer_step_of(part)? {
+                Some((version, silent)) => rebuilt.layer_step(version, &silent)?,
+                None => self.rebuild_part(part, &mut rebuilt)?,
+            }
         }
         Ok(rebuilt)
     }
 
+    /// The commit of a layer step that a part is, and the places at which nothing was to be seen.
+    /// What else is in such a part are tombstones that went with their keys.
+    fn layer_step_of(
+        &self,
+        part: &[StoreEvent],
+    ) -> Result<Option<(Version, Vec<u8>)>, RecordError> {
+        let stepped = part.iter().find(|event| event.key == self.keys().steps());
+        let Some(value) = stepped.and_then(|event| event.value.as_ref()) else {
+            return Ok(None);
+        };
+        match decode(value)? {
+            Record::Steps { index, steps } => {
+                let version = Version::new(self.base(), part[0].revision, index);
+                Ok(Some((version, steps.silent)))
+            }
+            _ => Err(RecordError::Damaged),
+        }
+    }
+
     fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
         let revision = part[0].revision;
-        let stepped = part.iter().find(|event| event.key == self.keys().steps());
-        if let Some(Some(value)) = stepped.map(|event| &event.value) {
-            // What else is in this part are tombstones that went with their keys.
-            let Record::Steps { index, steps } = decode(value)? else {
-                return Err(RecordError::Damaged);
-            };
-            let version = Version::new(self.base(), revision, index);
-            return rebuilt.layer_step(version, &steps.silent);
-        }
         let mut steps = Vec::with_capacity(part.len());
         let mut foreign = Vec::new();
         let mut first = None;

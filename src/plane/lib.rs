@@ -6,6 +6,10 @@
 //! claims they rest on. Every answer that is not the acknowledgement of a write of its own needs
 //! [`Plane::answerable`] and, if it was computed from an accepted cut, [`Plane::settled`].
 //!
+//! A plane is born as the root of its layer and comes to newer ones by steps: [`Plane::ahead`] shows
+//! what lies between, [`Plane::step`] takes the next commit of it. The chain of layers and commits
+//! stands in one record; versions and history of what a layer has follow from it.
+//!
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
 //! What is published is durable; what is told to anybody is published.
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use polyplane_storage::{RangeRequest, ReadError, Revision};
+use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 
 use crate::chain::Chain;
 use crate::chain::record::StepsRecord;
@@ -131,17 +131,80 @@ impl Opening<'_> {
     }
 }
 
+/// A plane's state, as far as it was read.
+struct Loading<'a> {
+    opening: &'a Opening<'a>,
+    keys: &'a KeySpace,
+    fills: Arc<Fills>,
+    /// Made with the first object: the steps stand before all of them.
+    root: Option<Root>,
+    expiries: BTreeSet<(u64, Key)>,
+    newest: Revision,
+}
+
+impl Loading<'_> {
+    async fn take(&mut self, item: KeyValue) -> Result<(), OpenError> {
+        let Opening {
+            params, context, ..
+        } = self.opening;
+        let base = Base(params.record.base);
+        self.newest = self.newest.max(item.modified);
+        let record = |source| unreadable(&item.key, source);
+        let decoded = decode(&item.value).map_err(record)?;
+        if matches!(decoded, Record::Marker) {
+            return Ok(());
+        }
+        let key = match (self.keys.kept(&item.key).map_err(record)?, &decoded) {
+            (Kept::Object(key), _) => key,
+            (Kept::Head, _) => return Ok(()),
+            (Kept::Steps, Record::Steps { index, steps }) => {
+                let version = Version::new(base, item.modified, *index);
+                self.fills = self.opening.stepped(&steps.clone().landed(version)).await?;
+                return Ok(());
+            }
+            (Kept::Steps, _) => return Err(record(RecordError::Damaged)),
+        };
+        let fills = &self.fills;
+        let root = self
+            .root
+            .get_or_insert_with(|| Root::of_layers(Arc::clone(fills), context));
+        let (versions, object) = match decoded {
+            Record::Object { place, object } => {
+                let version = Version::new(base, item.modified, place.index);
+                (place.versions(version), object)
+            }
+            Record::Foreign(object) => (foreign_versions(base, &item), object),
+            Record::Tombstone { .. } => {
+                root.remove(&key, context);
+                return Ok(());
+            }
+            Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
+                return Err(record(RecordError::Damaged));
+            }
+        };
+        self.expiries
+            .extend(object.expires.map(|at| (at, key.clone())));
+        let stamp = Stamp::loaded(versions.version);
+        let entry = Entry::own(key, stamp, &object, versions, &context.interner);
+        root.put(entry, context);
+        Ok(())
+    }
+}
+
 /// Reads a plane's objects from the store.
 async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
     let Opening {
         params, context, ..
     } = opening;
     let base = Base(params.record.base);
-    let mut fills = Arc::clone(&opening.born);
-    // Made with the first object: the steps stand before all of them.
-    let mut loading: Option<Root> = None;
-    let mut expiries = BTreeSet::new();
-    let mut newest = Revision(0);
+    let mut loading = Loading {
+        opening,
+        keys,
+        fills: Arc::clone(&opening.born),
+        root: None,
+        expiries: BTreeSet::new(),
+        newest: Revision(0),
+    };
     let mut read_at = None;
     let (start, end) = keys.bounds();
     let mut request = Some(RangeRequest::between(start, end));
@@ -150,46 +213,17 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         request = page.next_page(&reply);
         read_at.get_or_insert(reply.revision);
         for item in reply.items {
-            newest = newest.max(item.modified);
-            let record = |source| unreadable(&item.key, source);
-            let decoded = decode(&item.value).map_err(record)?;
-            if matches!(decoded, Record::Marker) {
-                continue;
-            }
-            let key = match (keys.kept(&item.key).map_err(record)?, &decoded) {
-                (Kept::Object(key), _) => key,
-                (Kept::Head, _) => continue,
-                (Kept::Steps, Record::Steps { index, steps }) => {
-                    let version = Version::new(base, item.modified, *index);
-                    fills = opening.stepped(&steps.clone().landed(version)).await?;
-                    continue;
-                }
-                (Kept::Steps, _) => return Err(record(RecordError::Damaged)),
-            };
-            let root = loading.get_or_insert_with(|| Root::of_layers(Arc::clone(&fills), context));
-            let (versions, object) = match decoded {
-                Record::Object { place, object } => {
-                    let version = Version::new(base, item.modified, place.index);
-                    (place.versions(version), object)
-                }
-                Record::Foreign(object) => (foreign_versions(base, &item), object),
-                Record::Tombstone { .. } => {
-                    root.remove(&key, context);
-                    continue;
-                }
-                Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
-                    return Err(record(RecordError::Damaged));
-                }
-            };
-            expiries.extend(object.expires.map(|at| (at, key.clone())));
-            let stamp = Stamp::loaded(versions.version);
-            root.put(
-                Entry::own(key, stamp, &object, versions, &context.interner),
-                context,
-            );
+            loading.take(item).await?;
         }
     }
-    let mut root = loading.unwrap_or_else(|| Root::of_layers(fills, context));
+    let Loading {
+        fills,
+        root,
+        expiries,
+        mut newest,
+        ..
+    } = loading;
+    let mut root = root.unwrap_or_else(|| Root::of_layers(fills, context));
     let read_at = read_at.unwrap_or_default();
     if params.foreign.is_some() {
         // A foreign delete leaves no trace, so only the read itself says how far the state is.
