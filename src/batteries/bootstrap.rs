@@ -7,11 +7,15 @@
 use crate::catalog::tenant_kinds;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::{Map, Str, Value, json};
-use polyplane_plane::{Flags, Key, Layer, LayerObject, NewObject};
+use polyplane_plane::{Flags, Key, Layer, LayerError, LayerObject, NewObject};
 use polyplane_registry::{KindTable, Scope};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
+/// The level of this program: one more whenever the objects below, or what is written to the
+/// store, are such that an older program could lose something of it.
+pub const LEVEL: u32 = 1;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);
 /// The address of the service `kubernetes`: the first of the range.
@@ -63,18 +67,60 @@ pub fn objects() -> &'static [BootstrapObject] {
     })
 }
 
-/// The layer of a new plane.
-pub fn layer() -> Arc<Layer> {
-    static SHARED: OnceLock<Arc<Layer>> = OnceLock::new();
-    let build = || {
+/// What one release of the program brings along: a level, and the layer that belongs to it.
+pub struct Release {
+    level: u32,
+    layer: Arc<Layer>,
+    restore: HashMap<Key, Restore>,
+}
+
+impl Release {
+    /// A release of these objects. Whoever changes an object gives it another level.
+    ///
+    /// # Errors
+    /// The objects make no layer.
+    ///
+    /// # Panics
+    /// An object is of no kind that planes serve, or does not fit its schema.
+    pub fn new(level: u32, objects: &[BootstrapObject]) -> Result<Arc<Self>, LayerError> {
         let kinds = tenant_kinds();
-        let objects = objects()
-            .iter()
-            .map(|object| encode(&kinds, object))
-            .collect();
-        Layer::build(objects).expect("the generated objects make a layer")
-    };
-    Arc::clone(SHARED.get_or_init(build))
+        let encoded = objects.iter().map(|object| encode(&kinds, object));
+        let restore = objects.iter();
+        Ok(Arc::new(Self {
+            level,
+            layer: Layer::build(encoded.collect())?,
+            restore: restore
+                .map(|object| (object.key.clone(), object.restore))
+                .collect(),
+        }))
+    }
+
+    /// This program's own.
+    pub fn own() -> Arc<Self> {
+        static SHARED: OnceLock<Arc<Release>> = OnceLock::new();
+        let build = || Self::new(LEVEL, objects()).expect("the generated objects make a layer");
+        Arc::clone(SHARED.get_or_init(build))
+    }
+
+    /// The level: what an older program cannot serve any more has a higher one.
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// The layer of that level.
+    pub fn layer(&self) -> &Arc<Layer> {
+        &self.layer
+    }
+
+    /// When an object of the layer comes back; `None` of another object.
+    pub fn restore(&self, key: &Key) -> Option<Restore> {
+        self.restore.get(key).copied()
+    }
+}
+
+/// The layer of this program.
+pub fn layer() -> Arc<Layer> {
+    Arc::clone(Release::own().layer())
 }
 
 fn read(item: &Value) -> BootstrapObject {
@@ -195,38 +241,6 @@ fn fill_in(
     (open(text).into_bytes(), moved(slot), labels)
 }
 
-/// An object of the layer that is gone, as a new object of the plane's own: placeholders of the
-/// record filled, system fields left to whoever writes it.
-pub fn restored(object: &BootstrapObject, params: &dyn Fn(&str) -> Option<Str>) -> Value {
-    let mut tree = object.tree.clone();
-    fill_params(&mut tree, params);
-    tree
-}
-
-fn fill_params(tree: &mut Value, params: &dyn Fn(&str) -> Option<Str>) {
-    match tree {
-        Value::String(text) => {
-            let name = text
-                .strip_prefix("${")
-                .and_then(|rest| rest.strip_suffix('}'));
-            if let Some(filled) = name.and_then(params) {
-                *text = filled;
-            }
-        }
-        Value::Int(PORT_SENTINEL) => {
-            let port = params(params::ADVERTISE_PORT).and_then(|port| port.parse().ok());
-            *tree = Value::Int(port.unwrap_or(0));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| fill_params(item, params)),
-        Value::Object(members) => {
-            members
-                .iter_mut()
-                .for_each(|(_, value): (&str, &mut Value)| fill_params(value, params));
-        }
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
-    }
-}
-
 /// The members of a map of strings.
 pub fn string_map(value: &Value) -> impl Iterator<Item = (&str, &str)> {
     let members = value.as_object().into_iter().flat_map(Map::iter);
@@ -236,6 +250,30 @@ pub fn string_map(value: &Value) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The layer and its level change together, or planes of two binaries would differ unnoticed.
+    #[test]
+    fn whoever_changes_the_layer_raises_the_level() {
+        let release = Release::own();
+        let known = "e685c10258624196937db94f5756f90c755060a38ebfeec6d4369b6af87efee5";
+        let hash = &release.layer().hash().0;
+        assert_eq!(
+            (release.level(), hash.as_str()),
+            (1, known),
+            "raise LEVEL, then write down the new hash"
+        );
+    }
+
+    #[test]
+    fn what_the_server_keeps_up_comes_back_at_once_and_policy_with_a_step() {
+        let release = Release::own();
+        let key = |group, resource, name| Key::new(group, resource, None, name);
+        let flow = key("flowcontrol.apiserver.k8s.io", "flowschemas", "probes");
+        let role = key("rbac.authorization.k8s.io", "clusterroles", "view");
+        assert_eq!(release.restore(&flow), Some(Restore::Now));
+        assert_eq!(release.restore(&role), Some(Restore::Step));
+        assert_eq!(release.restore(&key("", "namespaces", "mine")), None);
+    }
 
     #[test]
     fn the_layer_holds_every_generated_object_and_asks_for_known_params_only() {

@@ -73,7 +73,7 @@ impl Strategy for ControlPlane {
             &now,
         );
         let url = format!("{}/clusters/{name}", context.settings.endpoint);
-        let layer = crate::bootstrap::layer().hash().0.clone();
+        let layer = context.settings.birth_layer.hash();
         let mut status = json!({"observedGeneration": 1i64});
         status.set(&["id"], id);
         status.set(&["url"], url);

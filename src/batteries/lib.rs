@@ -18,6 +18,7 @@ pub mod networking;
 pub mod policies;
 pub mod resource;
 pub mod shared;
+pub mod steps;
 pub mod storage;
 
 use polyplane_plane::Index;

@@ -6,11 +6,13 @@
 //!
 //! What runs: namespaces that are deleted are emptied and go; what every namespace and every plane
 //! has comes back when it is deleted; planes that are deleted are removed with all they hold;
-//! objects whose time has come go; objects go with their owners, or their owners wait for them.
+//! objects whose time has come go; objects go with their owners, or their owners wait for them;
+//! planes of an older layer come to this program's once the store's floor allows it.
 
 mod client;
 mod control_planes;
 mod dependents;
+mod layers;
 mod namespaces;
 mod restore;
 mod sweep;

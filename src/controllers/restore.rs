@@ -4,29 +4,10 @@ use crate::client::{Own, tree};
 use crate::work::{Desk, Progress};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
-use polyplane_batteries::bootstrap::{self, Restore, params};
-use polyplane_plane::{Flags, Key};
+use polyplane_plane::{Flags, Key, ObjectRef};
 use polyplane_registry::{Tenant, Verb};
-use std::collections::HashMap;
-use std::sync::OnceLock;
 
 const ROOT_CA: &str = "kube-root-ca.crt";
-
-/// True for objects of the layer that come back at once.
-pub(crate) fn is_restored(key: &Key) -> bool {
-    position(key).is_some_and(|at| bootstrap::objects()[at].restore == Restore::Now)
-}
-
-fn position(key: &Key) -> Option<usize> {
-    static PLACES: OnceLock<HashMap<Key, usize>> = OnceLock::new();
-    let places = PLACES.get_or_init(|| {
-        let objects = bootstrap::objects().iter().enumerate();
-        objects
-            .map(|(at, object)| (object.key.clone(), at))
-            .collect()
-    });
-    places.get(key).copied()
-}
 
 /// True for the objects that every namespace has.
 pub(crate) fn is_namespace_content(key: &Key) -> bool {
@@ -123,29 +104,29 @@ pub(crate) async fn bootstrap(
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
-    let Some(at) = position(key) else {
-        return Ok(Progress::Done);
-    };
     if tenant.plane.snapshot().get(key).is_some() {
         return Ok(Progress::Done);
     }
-    let fill = |name: &str| match name {
-        params::SERVING_CA => Some(tenant.settings.serving_ca.clone()),
-        other => desk.info.param(other),
-    };
-    let object = bootstrap::restored(&bootstrap::objects()[at], &fill);
-    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
-        return Ok(Progress::Done);
-    };
-    let namespace = key.namespace().unwrap_or("");
-    create(
-        desk,
-        tenant,
-        Own {
-            body: &object,
-            ..Own::new(Verb::Create, row, namespace, "")
-        },
-    )
-    .await?;
+    if let Some(object) = tenant.plane.layer_object(key) {
+        anew(desk, tenant, &object).await?;
+    }
     Ok(Progress::Done)
+}
+
+/// Creates what a layer has as an object of the plane's own.
+pub(crate) async fn anew(desk: &Desk, tenant: &Tenant, object: &ObjectRef) -> Result<(), ApiError> {
+    let key = object.key();
+    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+        return Ok(());
+    };
+    let mut body = tree(object);
+    for given in ["uid", "resourceVersion", "creationTimestamp"] {
+        drop(body.remove(&["metadata", given]));
+    }
+    let namespace = key.namespace().unwrap_or("");
+    let own = Own {
+        body: &body,
+        ..Own::new(Verb::Create, row, namespace, "")
+    };
+    create(desk, tenant, own).await
 }

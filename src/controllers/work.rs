@@ -1,10 +1,11 @@
 //! The queue of what has to be done, and who is told of writes.
 
 use crate::dependents::{self, Dependents, Work};
-use crate::{control_planes, namespaces, restore};
+use crate::{control_planes, layers, namespaces, restore};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_batteries::bootstrap::{Release, Restore};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::delete::Removal;
@@ -18,6 +19,10 @@ use tokio_util::task::TaskTracker;
 
 /// Reconcilers that run at once.
 const RUNNING_MAX: usize = 32;
+/// Planes that come to a newer layer at once.
+const STEPPING_MAX: usize = 4;
+/// How long a plane that woke answers before its layer is looked at.
+const ANSWERS_FIRST: Duration = Duration::from_secs(1);
 /// The first pause after a failure; it doubles up to the last.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LAST: Duration = Duration::from_secs(30);
@@ -33,6 +38,8 @@ pub(crate) enum Item {
     Bootstrap(Key),
     /// A plane that is deleted is removed.
     ControlPlane(Str),
+    /// The plane comes to this program's layer.
+    Layer,
     /// A plane that woke is looked through for owners and dependents.
     Survey,
     /// Owners and dependents follow each other.
@@ -41,9 +48,6 @@ pub(crate) enum Item {
 
 /// What reconcilers need to know of a plane beside its tenant.
 pub trait PlaneInfo: Send + Sync {
-    /// What fills a placeholder of the layer.
-    fn param(&self, name: &str) -> Option<Str>;
-
     /// All that deleting the plane of this name needs; `None` once it is gone.
     fn birth(&self, name: &str) -> Option<Birth>;
 }
@@ -53,6 +57,7 @@ pub(crate) struct Desk {
     pub(crate) registry: Arc<Registry>,
     pub(crate) planes: Arc<Planes>,
     pub(crate) info: Arc<dyn PlaneInfo>,
+    pub(crate) release: Arc<Release>,
 }
 
 struct Job {
@@ -74,6 +79,7 @@ pub struct Reconcilers {
     jobs: Mutex<HashMap<(Str, Item), Job>>,
     dependents: Dependents,
     running: Arc<Semaphore>,
+    stepping: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -85,6 +91,7 @@ impl Default for Reconcilers {
             jobs: Mutex::new(HashMap::new()),
             dependents: Dependents::default(),
             running: Arc::new(Semaphore::new(RUNNING_MAX)),
+            stepping: Arc::new(Semaphore::new(STEPPING_MAX)),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         }
@@ -93,17 +100,42 @@ impl Default for Reconcilers {
 
 impl Reconcilers {
     /// Hands over what the reconcilers work with; until then nothing is done.
-    pub fn attach(&self, registry: Arc<Registry>, planes: Arc<Planes>, info: Arc<dyn PlaneInfo>) {
+    pub fn attach(
+        &self,
+        registry: Arc<Registry>,
+        planes: Arc<Planes>,
+        info: Arc<dyn PlaneInfo>,
+        release: Arc<Release>,
+    ) {
         drop(self.desk.set(Desk {
             registry,
             planes,
             info,
+            release,
         }));
+    }
+
+    /// Looks whether a plane is to come to this program's layer: when it woke, and when the
+    /// store's floor has risen. One that is there costs nothing.
+    pub fn look_at_layer(self: &Arc<Self>, tenant: &Tenant) {
+        let Some(desk) = self.desk.get() else {
+            return;
+        };
+        if layers::is_behind(desk, tenant) {
+            self.add(tenant, Item::Layer);
+        }
+    }
+
+    /// True for objects of the layer that come back at once.
+    fn is_restored(&self, key: &Key) -> bool {
+        let release = self.desk.get().map(|desk| &desk.release);
+        release.is_some_and(|release| release.restore(key) == Some(Restore::Now))
     }
 
     /// Looks through a plane that was just loaded for work that was left.
     pub fn woke(self: &Arc<Self>, tenant: &Tenant) {
         self.add(tenant, Item::Survey);
+        self.look_at_layer(tenant);
         let cut = tenant.plane.snapshot();
         let namespaces = Prefix::resource("", "namespaces");
         for namespace in cut.range(&namespaces, Start::First) {
@@ -147,6 +179,16 @@ impl Reconcilers {
     async fn run(self: Arc<Self>, tenant: Tenant, item: Item) {
         let name = (Str::from(tenant.plane.id()), item.clone());
         let mut pause = PAUSE_FIRST;
+        let mut _stepping = None;
+        if item == Item::Layer {
+            tokio::select! {
+                // A stopping server steps no further.
+                biased;
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(ANSWERS_FIRST) => {}
+            }
+            _stepping = self.stepping.acquire().await.ok();
+        }
         loop {
             let result = {
                 let Ok(_place) = self.running.acquire().await else {
@@ -198,6 +240,7 @@ impl Reconcilers {
             Item::NamespaceContent(name) => restore::namespace_content(desk, tenant, name).await,
             Item::Bootstrap(key) => restore::bootstrap(desk, tenant, key).await,
             Item::ControlPlane(name) => control_planes::remove(desk, tenant, name).await,
+            Item::Layer => layers::step(desk, tenant).await,
             Item::Survey => {
                 for work in self.dependents.survey(tenant) {
                     self.add(tenant, Item::Belonging(work));
@@ -238,7 +281,7 @@ impl Observer for WriteObserver {
             self.0.written_in_namespace(tenant, row, object, namespace);
         }
         let absent = || tenant.plane.snapshot().get(key).is_none();
-        if restore::is_restored(key) && absent() {
+        if self.0.is_restored(key) && absent() {
             self.0.add(tenant, Item::Bootstrap(key.clone()));
         }
     }

@@ -119,6 +119,10 @@ impl Backend for Front {
         report::of(&self.shared.world, path)
     }
 
+    fn command<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+        report::command(&self.shared.world, path)
+    }
+
     fn checks(&self) -> Vec<HealthCheck> {
         let store = Arc::clone(self.shared.world.planes.store());
         let world = Arc::clone(&self.shared.world);

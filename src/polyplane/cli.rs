@@ -53,6 +53,11 @@ pub struct UpOptions {
     /// Seconds after which a control plane that nobody uses goes to sleep.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub sleep_after: u64,
+    /// Seconds that all replicas must have been of a newer release before its level becomes the
+    /// store's floor: control planes then come to its bootstrap objects, and no older release
+    /// starts any more. `kubectl plane ring --raise-floor` does it at once.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub raise_floor_after: u64,
     /// Replicas in this one process, to try the ring: the first listens on --listen, the others on
     /// the ports that follow it.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
@@ -141,6 +146,16 @@ pub struct ServeOptions {
         env = "POLYPLANE_SLEEP_AFTER"
     )]
     pub sleep_after: u64,
+    /// Seconds that all replicas must have been of a newer release before its level becomes the
+    /// store's floor: control planes then come to its bootstrap objects, and no older release
+    /// starts any more. `kubectl plane ring --raise-floor` does it at once.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 3600,
+        env = "POLYPLANE_RAISE_FLOOR_AFTER"
+    )]
+    pub raise_floor_after: u64,
     /// What is logged: off, error, warn, info, debug, trace, or directives such as
     /// `polyplane_ownership=debug`.
     #[arg(
@@ -308,7 +323,12 @@ pub enum PluginAction {
         name: String,
     },
     /// Shows the replicas of the ring and what each of them owns.
-    Ring,
+    Ring {
+        /// Make the lowest level of all replicas the store's floor first, without waiting: control
+        /// planes come to that release's bootstrap objects, and no older one starts any more.
+        #[arg(long)]
+        raise_floor: bool,
+    },
     /// Shows which replica owns a control plane.
     Locate {
         /// Its name, or `root`.

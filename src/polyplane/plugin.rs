@@ -50,7 +50,12 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
                 println!("now using control plane {name:?} ({})", file.display());
                 Ok(())
             }
-            PluginAction::Ring => ring::show(&client).await,
+            PluginAction::Ring { raise_floor } => {
+                if raise_floor {
+                    ring::raise_floor(&client).await?;
+                }
+                ring::show(&client).await
+            }
             PluginAction::Locate { name } => ring::locate(&client, &name).await,
             PluginAction::Delete { name, yes, timeout } => {
                 delete(&client, &name, yes, Duration::from_secs(timeout)).await

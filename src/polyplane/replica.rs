@@ -7,7 +7,8 @@ use crate::world::{self, World, layer_params};
 use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_batteries::{bootstrap, catalog};
+use polyplane_batteries::bootstrap::{self, Release};
+use polyplane_batteries::catalog;
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
@@ -16,7 +17,7 @@ use polyplane_ownership::{
 use polyplane_plane::LogBounds;
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{PlaneSettings, Registry};
+use polyplane_registry::{BirthLayer, PlaneSettings, Registry};
 use polyplane_server::{Config, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Between two tries to wake the root plane where it belongs.
 const ROOT_RETRY: Duration = Duration::from_secs(1);
+/// Between two looks at what is awake for planes of an older layer.
+const FLOOR_LOOK: Duration = Duration::from_secs(60);
 /// How long planes may take to close.
 const CLOSE: Duration = Duration::from_secs(10);
 
@@ -36,6 +39,8 @@ const CLOSE: Duration = Duration::from_secs(10);
 pub struct Setup {
     /// Where everything is kept.
     pub store: Arc<dyn Store>,
+    /// The program's release.
+    pub release: Arc<Release>,
     /// What it says of itself in the ring.
     pub replica: ReplicaOptions,
     /// The channel to the others, and where they reach it; none if there are no others.
@@ -80,6 +85,7 @@ impl Replica {
             Arc::clone(&registry),
             Arc::clone(&world.planes),
             Arc::new(Info(Arc::clone(&world))),
+            Arc::clone(&setup.release),
         );
         let front = Front::new(Arc::clone(&world), registry, reconcilers, authorizer, &pki)?;
         let shared = Arc::clone(front.shared());
@@ -137,6 +143,7 @@ impl Replica {
         );
         tasks.spawn(sweeper.run(self.stop.clone()));
         tasks.spawn(sweep_world(Arc::clone(&self.world), self.stop.clone()));
+        tasks.spawn(follow_floor(Arc::clone(&self.shared), self.stop.clone()));
         self.server.run().await;
         self.stop.cancel();
         tasks.close();
@@ -265,12 +272,31 @@ async fn sweep_world(world: Arc<World>, stop: CancellationToken) {
     }
 }
 
+/// Has awake planes come to this program's layer when the store's floor allows it. One that wakes
+/// later is looked at then.
+async fn follow_floor(shared: Arc<Shared>, stop: CancellationToken) {
+    let mut floor = shared.world.planes.floor_changes();
+    loop {
+        for tenant in shared.world.tenants_awake() {
+            shared.reconcilers.look_at_layer(&tenant);
+        }
+        tokio::select! {
+            // A stopping replica looks at nothing.
+            biased;
+            () = stop.cancelled() => return,
+            _ = floor.changed() => {}
+            // One that woke in the very moment was not in the list.
+            () = tokio::time::sleep(FLOOR_LOOK) => {}
+        }
+    }
+}
+
 async fn build_world(
     setup: &Setup,
     ca: &str,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<World>> {
-    let layer = bootstrap::layer();
+    let layer = setup.release.layer();
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -279,7 +305,12 @@ async fn build_world(
         Some((transport, _)) => Arc::clone(transport) as _,
         None => Arc::new(NoPeers),
     };
-    let ring = Ring::join(Arc::clone(&setup.store), setup.replica.clone(), peers);
+    let replica = ReplicaOptions {
+        level: setup.release.level(),
+        layer: layer.hash().clone(),
+        ..setup.replica.clone()
+    };
+    let ring = Ring::join(Arc::clone(&setup.store), replica, peers);
     let ring = ring.await.context("cannot join the ring")?;
     let options = PlanesOptions {
         indexes: polyplane_batteries::indexes(),
@@ -288,7 +319,7 @@ async fn build_world(
     };
     let started = Planes::start(ring, options, &now, layer.hash()).await;
     let (planes, root_layer) = started.context("the store cannot be used")?;
-    planes.layers().bring(&layer).await?;
+    planes.layers().bring(layer).await?;
     let directory = Directory::follow(
         Arc::clone(&setup.store),
         world::directory_prefix(),
@@ -306,6 +337,14 @@ async fn build_world(
         node_ports: NODE_PORTS,
         serving_ca: ca.into(),
         endpoint: format!("https://{}", setup.endpoint).into(),
+        birth_layer: BirthLayer::new({
+            let planes = Arc::downgrade(&planes);
+            move || {
+                planes
+                    .upgrade()
+                    .map_or_else(Str::default, |planes| planes.birth_layer().0.into())
+            }
+        }),
     };
     let (host, port) = setup
         .endpoint
@@ -324,10 +363,6 @@ async fn build_world(
 struct Info(Arc<World>);
 
 impl PlaneInfo for Info {
-    fn param(&self, name: &str) -> Option<Str> {
-        self.0.param(name)
-    }
-
     fn birth(&self, name: &str) -> Option<Birth> {
         let entry = self.0.directory.named(name)?;
         Some(self.0.birth(&entry))

@@ -14,12 +14,15 @@ use std::time::Duration;
 /// How long a replica may take to say how much it holds.
 const PATIENCE: Duration = Duration::from_secs(1);
 const RING: &str = "/polyplane/ring";
+const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
 const LOCATE: &str = "/polyplane/locate/";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Ring {
     view: u64,
+    /// Below this level no replica joins.
+    floor: u32,
     planes: usize,
     replicas: Vec<Replica>,
 }
@@ -31,6 +34,9 @@ struct Replica {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     zone: Option<String>,
+    /// What its binary can read and write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<u32>,
     weight: u16,
     address: String,
     incarnation: u64,
@@ -41,6 +47,11 @@ struct Replica {
     awake: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hand_offs: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Raised {
+    floor: u32,
 }
 
 #[derive(Serialize)]
@@ -69,6 +80,21 @@ pub fn of<'a>(
     Some(Box::pin(async move { json(&locate(world, name).await?) }))
 }
 
+/// Does what the path asks for, if it is one of these.
+pub fn command<'a>(
+    world: &'a Arc<World>,
+    path: &'a str,
+) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+    (path == RAISE_FLOOR).then(|| Box::pin(async move { json(&raise(world).await?) }) as _)
+}
+
+async fn raise(world: &World) -> Result<Raised, ApiError> {
+    match world.planes.raise_floor().await {
+        Ok(floor) => Ok(Raised { floor: floor.level }),
+        Err(error) => Err(ApiError::service_unavailable(chain(&error))),
+    }
+}
+
 fn json(shown: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(shown).map_err(|error| ApiError::internal(error.to_string()))
 }
@@ -80,6 +106,7 @@ async fn ring(world: &World) -> Ring {
     let asked = members.iter().map(|member| replica(world, member));
     Ring {
         view: view.number().get(),
+        floor: world.planes.floor().level,
         planes: world.directory.len(),
         replicas: futures_util::future::join_all(asked).await,
     }
@@ -107,6 +134,7 @@ async fn replica(world: &World, member: &Member) -> Replica {
             Standing::Draining => "Draining",
         },
         zone: member.zone.as_ref().map(ToString::to_string),
+        level: ring.levels().get(&member.id).copied(),
         weight: member.weight.get(),
         address: member.address.to_string(),
         incarnation: member.incarnation.get(),

@@ -11,6 +11,7 @@ use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
 use anyhow::{Context, anyhow};
+use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy};
@@ -29,16 +30,16 @@ const CLOSE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// What keeps the replica from running, in one line with what to do.
-pub fn run(options: ServeOptions) -> anyhow::Result<()> {
+pub fn run(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let level = options.log.clone();
-    process::run(&level, serve(options))
+    process::run(&level, serve(options, release))
 }
 
-async fn serve(options: ServeOptions) -> anyhow::Result<()> {
+async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut signals = Signals::new()?;
     let prepared = async {
-        let (setup, store) = prepare(&options).await?;
+        let (setup, store) = prepare(&options, release).await?;
         let replica = Replica::start(setup).await?;
         // It is tried again and again while the replica runs; until then others wait.
         if let Err(error) = replica.wake_root().await {
@@ -71,7 +72,10 @@ async fn serve(options: ServeOptions) -> anyhow::Result<()> {
 }
 
 /// Checks the options, opens the listeners, and connects to the store.
-async fn prepare(options: &ServeOptions) -> anyhow::Result<(Setup, Arc<dyn Store>)> {
+async fn prepare(
+    options: &ServeOptions,
+    release: Arc<Release>,
+) -> anyhow::Result<(Setup, Arc<dyn Store>)> {
     let replica = replica_options(options)?;
     let typed = Options {
         certs_folder: Some(options.certs.clone()),
@@ -107,6 +111,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<(Setup, Arc<dyn Store
     let store = store::shared(&options.store).await?;
     let setup = Setup {
         store: Arc::clone(&store),
+        release,
         replica,
         peering: Some((transport, vec![peer_listener])),
         config,
@@ -183,6 +188,7 @@ fn replica_options(options: &ServeOptions) -> anyhow::Result<ReplicaOptions> {
         zone: zone.map(str::parse).transpose().context("--zone")?,
         weight: Weight::new(options.weight).context("--weight must not be zero")?,
         member_ttl: Duration::from_secs(options.member_ttl),
+        raise_floor_after: Duration::from_secs(options.raise_floor_after),
         ..ReplicaOptions::new(id, address)
     })
 }

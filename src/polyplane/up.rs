@@ -6,6 +6,7 @@ use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
 use anyhow::{Context, anyhow, bail};
+use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_server::{
     CompletedOptions, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy,
@@ -30,13 +31,13 @@ const CLOSE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// What keeps the server from running, in one line with what to do.
-pub fn run(options: UpOptions) -> anyhow::Result<()> {
+pub fn run(options: UpOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let began = Instant::now();
     let level = std::env::var("POLYPLANE_LOG").unwrap_or_else(|_| "warn".to_owned());
-    process::run(&level, serve(options, began))
+    process::run(&level, serve(options, release, began))
 }
 
-async fn serve(options: UpOptions, began: Instant) -> anyhow::Result<()> {
+async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> anyhow::Result<()> {
     let completed = complete(&options)?;
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
@@ -64,6 +65,7 @@ async fn serve(options: UpOptions, began: Instant) -> anyhow::Result<()> {
         let name = format!("polyplane-{number}");
         let setup = Setup {
             store: Arc::clone(&store),
+            release: Arc::clone(&release),
             replica: ReplicaOptions::alone(name.parse()?, endpoint.parse()?),
             peering: None,
             config,
@@ -71,10 +73,11 @@ async fn serve(options: UpOptions, began: Instant) -> anyhow::Result<()> {
             endpoint: endpoint.clone(),
             idle: Duration::from_secs(options.sleep_after),
         };
-        let setup = match options.replicas {
+        let mut setup = match options.replicas {
             1 => setup,
             _ => with_peers(setup, &folder, &name).await?,
         };
+        setup.replica.raise_floor_after = Duration::from_secs(options.raise_floor_after);
         replicas.push(Replica::start(setup).await?);
     }
     for replica in &replicas {

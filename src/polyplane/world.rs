@@ -232,9 +232,22 @@ impl World {
             .collect()
     }
 
-    /// What fills a placeholder of the layer.
-    pub fn param(&self, name: &str) -> Option<Str> {
-        self.params.get(name).map(|text| Str::from(text.as_str()))
+    /// All planes that are awake here. Looking at them does not keep them awake.
+    pub fn tenants_awake(&self) -> Vec<Tenant> {
+        let planes = self.planes.all_awake();
+        let located: Vec<Arc<Located>> = {
+            let known = self.located.read();
+            known.values().chain(self.root.get()).cloned().collect()
+        };
+        let apis = located
+            .iter()
+            .filter_map(|located| located.api.lock().clone());
+        let awake = |api: &Arc<Api>| {
+            planes
+                .iter()
+                .any(|plane| Arc::ptr_eq(plane, &api.tenant.plane))
+        };
+        apis.filter(awake).map(|api| api.tenant.clone()).collect()
     }
 }
 

@@ -39,4 +39,4 @@ pub use dispatch::Registry;
 pub use kind::{KindTable, Resource, Scope};
 pub use request::{ResourceRequest, Verb};
 pub use services::{Observer, Services};
-pub use strategy::{PlaneSettings, Strategy};
+pub use strategy::{BirthLayer, PlaneSettings, Strategy};

@@ -17,6 +17,7 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::UserInfo;
 use polyplane_plane::{Claim, Snapshot};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// What a strategy may know beside the object.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +43,36 @@ pub struct PlaneSettings {
     pub serving_ca: Str,
     /// Where clients reach this server: scheme, host and port, without a path.
     pub endpoint: Str,
+    /// The layer that planes are born with.
+    pub birth_layer: BirthLayer,
+}
+
+/// The layer that planes are born with, by its hash. It becomes another one while the server runs.
+#[derive(Clone)]
+pub struct BirthLayer(Arc<dyn Fn() -> Str + Send + Sync>);
+
+impl BirthLayer {
+    /// Whatever `hash` says when a plane is born.
+    pub fn new(hash: impl Fn() -> Str + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hash))
+    }
+
+    /// Always the same.
+    pub fn fixed(hash: impl Into<Str>) -> Self {
+        let hash = hash.into();
+        Self::new(move || hash.clone())
+    }
+
+    /// Its hash now.
+    pub fn hash(&self) -> Str {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for BirthLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BirthLayer").field(&self.hash()).finish()
+    }
 }
 
 /// An IPv4 range in the form of a base address and a prefix length.

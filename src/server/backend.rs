@@ -86,6 +86,12 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Does what a POST to a path below `/polyplane/` asks for, and shows the outcome as JSON;
+    /// `None` if there is no such path. Only masters may ask.
+    fn command<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
+        None
+    }
+
     /// The checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are shown.
     fn checks(&self) -> Vec<HealthCheck> {
         Vec::new()

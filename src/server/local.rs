@@ -106,16 +106,19 @@ impl Pipeline<'_> {
         }
     }
 
-    /// What the layers behind the server tell of themselves.
+    /// What the layers behind the server tell of themselves, or are told to do.
     pub(crate) async fn report(&self, user: &UserInfo) -> Result<Reply, Refusal> {
         if !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));
         }
-        if self.parts.method != Method::GET {
-            return Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into());
-        }
-        match self.shared.backend.report(self.path) {
-            Some(report) => Ok(raw_json(StatusCode::OK, &report.await?)),
+        let backend = &self.shared.backend;
+        let answer = match self.parts.method {
+            Method::GET => backend.report(self.path),
+            Method::POST => backend.command(self.path),
+            _ => return Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into()),
+        };
+        match answer {
+            Some(answer) => Ok(raw_json(StatusCode::OK, &answer.await?)),
             None => Err(Refusal::no_such_path()),
         }
     }

@@ -109,11 +109,11 @@ func (b *bootstrapper) rbac() {
 		}
 	}
 	for i := range roles {
-		b.add("now", "rbac.authorization.k8s.io/v1/ClusterRole", &roles[i])
+		b.add("step", "rbac.authorization.k8s.io/v1/ClusterRole", &roles[i])
 	}
 	bindings := append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...)
 	for i := range bindings {
-		b.add("now", "rbac.authorization.k8s.io/v1/ClusterRoleBinding", &bindings[i])
+		b.add("step", "rbac.authorization.k8s.io/v1/ClusterRoleBinding", &bindings[i])
 	}
 	for namespace, list := range bootstrappolicy.NamespaceRoles() {
 		for i := range list {
@@ -171,13 +171,13 @@ func (b *bootstrapper) flowcontrol() {
 		b.add("now", "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
 	}
 	for _, level := range flowcontrolbootstrap.SuggestedPriorityLevelConfigurations {
-		b.add("step", "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
+		b.add("now", "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
 	}
 	for _, flow := range flowcontrolbootstrap.MandatoryFlowSchemas {
 		b.add("now", "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())))
 	}
 	for _, flow := range flowcontrolbootstrap.SuggestedFlowSchemas {
-		b.add("step", "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())))
+		b.add("now", "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())))
 	}
 }
 

@@ -8,7 +8,7 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::tenant_kinds;
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::strategy::{
-    Allocation, CompanionChange, Context, PlaneSettings, ServiceRange,
+    Allocation, BirthLayer, CompanionChange, Context, PlaneSettings, ServiceRange,
 };
 use polyplane_registry::{Resource, prepare};
 
@@ -23,6 +23,7 @@ fn settings() -> PlaneSettings {
         node_ports: (30000, 30003),
         serving_ca: "CERTIFICATE".into(),
         endpoint: Str::default(),
+        birth_layer: BirthLayer::fixed(""),
     }
 }
 

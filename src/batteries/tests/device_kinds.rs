@@ -5,7 +5,7 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::tenant_kinds;
 use polyplane_plane::{Flags, Key, NewObject, Operation, Snapshot};
-use polyplane_registry::strategy::{Context, PlaneSettings, ServiceRange};
+use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange};
 
 mod plane;
 
@@ -53,6 +53,7 @@ fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
         node_ports: (30000, 30003),
         serving_ca: Str::default(),
         endpoint: Str::default(),
+        birth_layer: BirthLayer::fixed(""),
     };
     let context = Context {
         now: 1_715_000_000,

@@ -16,7 +16,7 @@ use polyplane_batteries::catalog::tenant_kinds;
 use polyplane_plane::Snapshot;
 use polyplane_registry::body::{self, Expected};
 use polyplane_registry::negotiate::BodySyntax;
-use polyplane_registry::strategy::{Context, PlaneSettings, ServiceRange};
+use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange};
 use polyplane_registry::{KindTable, Resource, Scope, prepare};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -65,6 +65,7 @@ fn answers_agree_with_upstream() {
             node_ports: (30000, 32767),
             serving_ca: Str::default(),
             endpoint: Str::default(),
+            birth_layer: BirthLayer::fixed(""),
         },
         user: UserInfo::new("admin", &["system:masters", "system:authenticated"]),
         cut: plane::empty(),

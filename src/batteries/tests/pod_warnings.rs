@@ -6,7 +6,7 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::tenant_kinds;
 use polyplane_registry::prepare;
-use polyplane_registry::strategy::{Context, PlaneSettings, ServiceRange};
+use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange};
 use std::io::Read;
 use std::path::Path;
 
@@ -26,6 +26,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         node_ports: (30000, 32767),
         serving_ca: Str::default(),
         endpoint: Str::default(),
+        birth_layer: BirthLayer::fixed(""),
     };
     let user = UserInfo::new("admin", &["system:masters"]);
     let context = Context {

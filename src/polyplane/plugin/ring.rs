@@ -8,12 +8,13 @@ use polyplane_apimachinery::Value;
 pub async fn show(client: &Client) -> anyhow::Result<()> {
     let ring = client.send("GET", "/polyplane/ring", None).await?;
     let replicas = ring.items_at(&["replicas"]);
-    let rows: Vec<[String; 9]> = replicas.iter().map(row).collect();
+    let rows: Vec<[String; 10]> = replicas.iter().map(row).collect();
     table(
         [
             "REPLICA",
             "STATE",
             "ZONE",
+            "LEVEL",
             "WEIGHT",
             "OWNED",
             "AWAKE",
@@ -24,10 +25,19 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
         &rows,
     );
     println!(
-        "\nview {}, {} control planes",
+        "\nview {}, level floor {}, {} control planes",
         number(&ring, "view"),
+        number(&ring, "floor"),
         number(&ring, "planes")
     );
+    Ok(())
+}
+
+/// Makes the lowest level of all replicas the store's floor.
+pub async fn raise_floor(client: &Client) -> anyhow::Result<()> {
+    let path = "/polyplane/ring/raise-floor";
+    let raised = client.send("POST", path, None).await?;
+    eprintln!("the store's level floor is {}", number(&raised, "floor"));
     Ok(())
 }
 
@@ -47,12 +57,13 @@ pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(replica: &Value) -> [String; 9] {
+fn row(replica: &Value) -> [String; 10] {
     let text = |field: &str| text(replica, field);
     [
         text("id"),
         text("state"),
         text("zone"),
+        number(replica, "level"),
         number(replica, "weight"),
         number(replica, "owned"),
         number(replica, "awake"),

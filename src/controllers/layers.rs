@@ -1,0 +1,139 @@
+//! Planes of an older layer come to this program's, once every binary that may still join knows it.
+//!
+//! What a plane has of its own is brought up to date first, by requests like anybody's: what the
+//! user deleted and upstream's start hooks would make again is created, what he changed is merged by
+//! its kind's rule. Then the plane takes the next commit of the step, which claims that all this is
+//! still so. A crash anywhere leaves a plane that the next wake takes further.
+
+use crate::client::{Own, tree};
+use crate::restore;
+use crate::work::{Desk, Progress};
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Value, json};
+use polyplane_batteries::steps::{self, Merge};
+use polyplane_plane::{Ahead, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
+use polyplane_registry::{Tenant, Verb};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+
+/// How long one commit may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// So often objects of the plane's own are brought up to date before a commit goes on without.
+const ROUNDS_MAX: u32 = 5;
+
+/// Whether a plane is to take a step.
+pub(crate) fn is_behind(desk: &Desk, tenant: &Tenant) -> bool {
+    let layer = desk.release.layer().hash();
+    desk.planes.may_step() && !tenant.plane.stands_on(layer)
+}
+
+/// Takes all steps that are to be taken.
+pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiError> {
+    let plane = &tenant.plane;
+    let layer = desk.release.layer();
+    let (mut rounds, mut commits, began) = (0, 0, Instant::now());
+    while is_behind(desk, tenant) {
+        let recreates =
+            |old: &ObjectRef, new: &ObjectRef| steps::recreates(old.key(), &tree(old), &tree(new));
+        let ahead = plane.ahead(layer, &now(), &recreates);
+        let ahead = ahead.map_err(|name| {
+            ApiError::internal(format!("nothing fills {name} of this program's layer"))
+        })?;
+        let Some(ahead) = ahead else {
+            break;
+        };
+        if plane.settled(ahead.cut()).await == Settled::Recompute {
+            continue;
+        }
+        if rounds < ROUNDS_MAX && bring_up_to_date(desk, tenant, &ahead).await? {
+            rounds += 1;
+            continue;
+        }
+        match plane.step(&ahead, Instant::now() + PATIENCE).await {
+            Ok(Stepped::Done) => (rounds, commits) = (0, commits + 1),
+            Ok(Stepped::Again) => {}
+            // Whoever has the plane now takes it further.
+            Err(SubmitError::Lost) => return Err(ApiError::moved()),
+            Err(error) => return Err(ApiError::internal(error.to_string())),
+        }
+    }
+    let millis = began.elapsed().as_millis();
+    tracing::info!(
+        plane = plane.id(),
+        commits,
+        millis,
+        "came to this program's layer"
+    );
+    Ok(Progress::Done)
+}
+
+/// Brings what the plane has of its own up to date with a newer layer; whether anything was tried.
+async fn bring_up_to_date(desk: &Desk, tenant: &Tenant, ahead: &Ahead) -> Result<bool, ApiError> {
+    let mut tried = false;
+    for shadowed in ahead.shadowed() {
+        let key = shadowed.key.clone();
+        match follow(desk, tenant, shadowed).await {
+            Ok(one) => tried |= one,
+            Err(error) if error.is_moved() => return Err(error),
+            // Somebody else was faster; the next look tells.
+            Err(error) if error.reason == Reason::Conflict => tried = true,
+            // One that cannot be mended keeps no other from it, as at upstream's start.
+            Err(error) => {
+                tracing::warn!(plane = tenant.plane.id(), %key, %error, "not brought up to date");
+            }
+        }
+    }
+    Ok(tried)
+}
+
+/// Does to one object what its kind's rule says; whether that was anything.
+async fn follow(desk: &Desk, tenant: &Tenant, shadowed: Shadowed) -> Result<bool, ApiError> {
+    let Shadowed { key, new, own, .. } = shadowed;
+    let Some(own) = own else {
+        return match new {
+            // What comes back at once may be on its way; whoever is later does nothing.
+            Some(new) if desk.release.restore(&key).is_some() => {
+                restore::anew(desk, tenant, &new).await?;
+                Ok(true)
+            }
+            Some(_) | None => Ok(false),
+        };
+    };
+    let own = tree(&own);
+    let new = new.as_ref().map(tree);
+    let (verb, body) = match steps::merge(&key, &own, new.as_ref()) {
+        Merge::Keep => return Ok(false),
+        Merge::Update(merged) => (Verb::Update, merged),
+        // The next look finds its place empty, and fills it.
+        Merge::Recreate | Merge::Delete => (Verb::Delete, only_this(&own)),
+    };
+    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+        return Ok(false);
+    };
+    let request = Own {
+        body: &body,
+        ..Own::new(verb, row, key.namespace().unwrap_or(""), key.name())
+    };
+    request.send(&desk.registry, tenant).await?;
+    Ok(true)
+}
+
+/// Options that delete this very state of an object.
+fn only_this(own: &Value) -> Value {
+    let text = |field: &str| own.str_at(&["metadata", field]).to_owned();
+    json!({
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "preconditions": {
+            "uid": (text("uid")),
+            "resourceVersion": (text("resourceVersion"))
+        }
+    })
+}
+
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.map_or(0, |since| since.as_secs());
+    Timestamp::from_seconds(i64::try_from(seconds).unwrap_or(0)).to_rfc3339()
+}

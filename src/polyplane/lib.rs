@@ -1,0 +1,57 @@
+//! The program behind the `polyplane` binary: a server on an embedded store, a replica of a ring on
+//! a shared one, and the kubectl plugin.
+//!
+//! A library so that a binary of another release can be made of it: what differs between two
+//! releases to their stores and planes is a [`Release`], and it is handed in.
+
+mod backend;
+mod cli;
+mod contexts;
+mod drain;
+mod link;
+mod measure;
+mod plugin;
+mod process;
+mod replica;
+mod report;
+mod serve;
+mod store;
+mod up;
+mod world;
+
+use clap::Parser;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+pub use polyplane_batteries::bootstrap::Release;
+
+/// Does what was typed, as the binary of a release.
+#[must_use]
+pub fn run(release: Arc<Release>) -> ExitCode {
+    let called_as_plugin = std::env::args_os().next().is_some_and(|name| {
+        std::path::Path::new(&name)
+            .file_stem()
+            .is_some_and(|stem| stem == "kubectl-plane")
+    });
+    let result = if called_as_plugin {
+        plugin::run(cli::PluginCommand::parse())
+    } else {
+        match cli::Cli::parse().command {
+            cli::Command::Up(options) => up::run(options, release),
+            cli::Command::Serve(options) => serve::run(*options, release),
+            cli::Command::Drain(options) => drain::run(options),
+            cli::Command::Certs(options) => serve::certs(&options),
+            cli::Command::Plane(command) => plugin::run(command),
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line: what went wrong and why, outermost first.
+            // It may go to a disk that is full, which is no reason to panic.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
