@@ -50,7 +50,7 @@
 {{- define "polyplane.chosenFlags" -}}
 {{- list "--store" "--store-prefix" "--store-ca" "--store-cert" "--store-key" "--store-user" "--store-password-file"
   "--listen" "--peer-listen" "--advertise" "--endpoint" "--replica-id" "--zone" "--weight" "--certs" "--member-ttl"
-  "--grace" "--drain-notice" "--sleep-after" "--log" | toJson }}
+  "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log" | toJson }}
 {{- end }}
 
 {{/* A given Secret that can be seen is looked through; `helm template` sees none. */}}

@@ -29,6 +29,7 @@
 - --grace={{ $values.server.graceSeconds }}
 - --drain-notice={{ $values.server.drainNoticeSeconds }}
 - --sleep-after={{ $values.server.sleepAfterSeconds }}
+- --raise-floor-after={{ $values.server.raiseFloorAfterSeconds }}
 - --log={{ $values.server.log }}
 {{- range $values.server.extraArgs }}
 - {{ . | quote }}
