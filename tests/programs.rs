@@ -153,6 +153,20 @@ pub fn polyplane() -> Result<PathBuf> {
         .context("no polyplane program: build it with `cargo build -p polyplane`")
 }
 
+/// The program of a later release, which cargo builds as an example of this crate.
+///
+/// # Errors
+/// When it is not there; the error says how to build it.
+pub fn next_release() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let mut folders = own.ancestors().skip(1).take(3);
+    let found = folders.find_map(|folder| {
+        let path = folder.join("examples/next_release");
+        path.is_file().then_some(path)
+    });
+    found.context("no later release: build it with `cargo build -p polyplane-tests --examples`")
+}
+
 async fn ready(kubeconfig: &Path) -> bool {
     let Ok(endpoint) = Endpoint::from_kubeconfig(kubeconfig, None) else {
         return false;

@@ -12,6 +12,7 @@
 //! | `balancer` | haproxy as the Service in front |
 //! | `controller` | a Deployment's moves: scale, rolling update, pods that end |
 //! | `client` | requests and watches of the run's objects, each recorded |
+//! | `collection` | a watch over one collection of a plane, for objects that are not the run's |
 //! | `load` | an open-loop mix of them over many planes |
 //! | `judged` | how a scenario ends: printed, checked |
 //! | `figures` | what a run's numbers look like in one line |
@@ -19,6 +20,7 @@
 
 pub mod balancer;
 pub mod client;
+pub mod collection;
 pub mod controller;
 pub mod etcd;
 pub mod figures;

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -63,11 +64,34 @@ impl Pod {
     }
 }
 
+/// The program that pods run from their start on; an upgrade makes it another one.
+#[derive(Clone, Debug)]
+pub struct Program(Arc<Mutex<PathBuf>>);
+
+impl Program {
+    /// This one, for now.
+    pub fn new(path: PathBuf) -> Self {
+        Self(Arc::new(Mutex::new(path)))
+    }
+
+    /// What pods run that are made now.
+    pub fn path(&self) -> PathBuf {
+        let path = self.0.lock();
+        path.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Pods that are made from now on run another one.
+    pub fn becomes(&self, path: PathBuf) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = path;
+    }
+}
+
 /// What all replicas of a ring are told.
 #[derive(Clone, Debug)]
 pub struct Common {
     /// The program.
-    pub program: PathBuf,
+    pub program: Program,
     /// `--store`.
     pub store: String,
     /// `--certs`.
@@ -84,7 +108,7 @@ impl Common {
     /// The flags of `polyplane serve` for a pod, and the drain before its end.
     pub fn start(&self, pod: &Pod) -> Start {
         let certs = self.certs.to_string_lossy().into_owned();
-        let serve = Launch::of(&self.program)
+        let serve = Launch::of(self.program.path())
             .with(["serve", "--store", &self.store, "--certs", &certs])
             .with(["--listen", &pod.client().to_string()])
             .with(["--peer-listen", &pod.peer().to_string()])
@@ -94,7 +118,7 @@ impl Common {
             .with(["--replica-id", &pod.name])
             .with(["--grace", &self.grace.as_secs().to_string()])
             .with(self.options.iter().cloned());
-        let drain = Launch::of(&self.program)
+        let drain = Launch::of(self.program.path())
             .with(["drain", "--certs", &certs])
             .with(["--server", &pod.client().to_string()]);
         Start {
@@ -108,8 +132,8 @@ impl Common {
     /// # Errors
     /// When the program fails.
     pub async fn make_certs(&self, hosts: &[String]) -> Result<()> {
-        let mut launch = Launch::of(&self.program)
-            .with(["certs", "--certs"])
+        let mut launch = Launch::of(self.program.path())
+            .with(["certs", "--endpoint", &self.endpoint.to_string(), "--certs"])
             .with([self.certs.to_string_lossy().into_owned()]);
         for host in hosts {
             launch = launch.with(["--host-name", host]);

@@ -18,7 +18,7 @@ use super::controller::{Controller, Manners, Template};
 use super::etcd::Cluster;
 use super::network::Network;
 use super::process::Launch;
-use super::replica::{CLIENT_PORT, Common, PEER_PORT, Pod, Start};
+use super::replica::{CLIENT_PORT, Common, PEER_PORT, Pod, Program, Start};
 
 /// Where a pod's command line, hooks and grace come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub struct Ring {
     pub cluster: Cluster,
     /// The machines, if they were asked for.
     pub network: Option<Network>,
+    /// What pods run.
+    pub program: Program,
     folder: tempfile::TempDir,
 }
 
@@ -99,8 +101,9 @@ impl Ring {
             None => free_address()?,
         };
         let certs = folder.path().join("certs");
+        let program = Program::new(polyplane()?);
         let common = Common {
-            program: polyplane()?,
+            program: program.clone(),
             store: cluster.url(),
             certs: certs.clone(),
             endpoint: address,
@@ -152,6 +155,7 @@ impl Ring {
             controller,
             cluster,
             network,
+            program,
             folder,
         }))
     }
@@ -215,7 +219,7 @@ fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
             }
         }
         let start = |arguments: Vec<String>| Launch {
-            program: common.program.clone(),
+            program: common.program.path(),
             arguments,
             environment: launch.environment.clone(),
         };

@@ -129,10 +129,7 @@ impl PlaneClient {
             }
             status => return Ok(SessionEnd::Error(status.as_u16())),
         }
-        let mut lines = Lines {
-            body: answer.into_body(),
-            buffer: BytesMut::new(),
-        };
+        let mut lines = Lines::of(answer.into_body());
         let mut reached = session.from;
         loop {
             if goal.borrow_and_update().is_some_and(|goal| reached >= goal) {
@@ -198,14 +195,22 @@ fn told(line: &[u8], seen: Moment) -> Result<Result<(Moment, Event), SessionEnd>
 }
 
 /// The lines of a body. `next` is cancel safe: what was read stays in the buffer.
-struct Lines {
+pub(in crate::ring) struct Lines {
     body: Incoming,
     buffer: BytesMut,
 }
 
 impl Lines {
+    /// Of a body of which nothing was read.
+    pub(in crate::ring) fn of(body: Incoming) -> Self {
+        Self {
+            body,
+            buffer: BytesMut::new(),
+        }
+    }
+
     /// The next line; none at the proper end of the body.
-    async fn next(&mut self) -> Result<Option<BytesMut>> {
+    pub(in crate::ring) async fn next(&mut self) -> Result<Option<BytesMut>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 return Ok(Some(self.buffer.split_to(end + 1)));
