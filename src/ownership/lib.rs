@@ -18,7 +18,8 @@
 //! (`custody`). 3, 16: `custody` (the tenure's copy), `life` (the read lease's). 5: `driver`,
 //! `members`. 8: `driver`. 11: `life`, `driver`. 14: `steward` (compaction). 18: `suspicion`,
 //! `driver` (progress). 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22:
-//! [`Ring::join`].
+//! [`Ring::join`]. Of PLANE.md 21 is here: the level floor, which binaries may join, and which
+//! layer planes have (`floor`).
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 

@@ -61,6 +61,18 @@ fn ring(world: &World, out: &mut Exposition) {
     );
     gauge(
         out,
+        "polyplane_level",
+        "The level of this program.",
+        world.planes.ring().options().level,
+    );
+    gauge(
+        out,
+        "polyplane_level_floor",
+        "The store's level floor: no program below it joins, and planes have its bootstrap objects.",
+        world.planes.floor().level,
+    );
+    gauge(
+        out,
         "polyplane_read_lease_margin_seconds",
         "How long this replica could answer from memory without a further proof.",
         stats.read_lease_margin.as_secs_f64(),

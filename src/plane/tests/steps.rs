@@ -425,6 +425,30 @@ async fn many_differences_take_several_commits_and_a_crash_between_them_goes_on(
     );
 }
 
+/// What a template says is the same whether or not the object that it names has come yet.
+#[tokio::test]
+async fn a_template_may_name_one_that_a_later_commit_brings() {
+    let site = Site::new();
+    let old = layer_of(&[None; 8]);
+    // The last names the first, which is a secret and comes after all config maps.
+    let new = layer_of(&[Some(0), None, None, None, None, None, None, Some(9)]);
+    let test = Test {
+        layer: Arc::clone(&old),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    let born = plane.snapshot().version();
+    assert!(!steps(&plane, &new, 1, 1).await, "one has come");
+    let named = value(&plane.snapshot().get(&key_of(7)).expect("it has come first"));
+    assert!(steps(&plane, &new, 1, 1).await);
+    let first = body(&plane.snapshot().get(&key_of(0)).expect("there"));
+    assert!(first.contains(&format!(r#""uid":"{named}""#)), "{first}");
+    let told = told_after(&plane, born).await.expect("inside");
+    let (_, again) = reopen(&site, &old).await;
+    let history = told_after(&again, born).await.expect("from the store");
+    assert_eq!(first_difference(&history, &told), None);
+}
+
 #[tokio::test]
 async fn a_step_whose_layer_cannot_be_filled_is_refused_by_name() {
     let site = Site::new();
