@@ -79,6 +79,42 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     judge(&ring, load, demand, &[], Vec::new()).await
 }
 
+/// Who dies in the middle of a step leaves a plane that the next owner takes further, and whose
+/// watches go on where they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
+    let new = next_release()?;
+    let wish = wished(Wish::default())?;
+    let mut ring = Ring::start(&wish).await?.context("no ring")?;
+    let load = loaded(&ring).await?;
+    let scene = Scene::set(&ring.controller.admin()?).await?;
+    roll(&mut ring, &new, "up").await?;
+    plugin(&ring, &new, &["ring", "--raise-floor"]).await?;
+    let began = Instant::now();
+    let mut gaps = Vec::new();
+    for victim in 0..wish.replicas {
+        // Steps begin a second after the floor has risen or a plane woke.
+        sleep(Duration::from_millis(1050)).await;
+        let fault = load.now();
+        ring.controller.kill(victim).await?;
+        let found = load.gaps(fault).await;
+        gaps.extend(found.with_context(|| ring.last_words())?);
+        let restarted = ring.controller.restart(victim).await;
+        restarted.with_context(|| ring.last_words())?;
+    }
+    let names: Vec<String> = (0..number("RING_PLANES", 12)?)
+        .map(|at| format!("p{at}"))
+        .collect();
+    let took = scene.until_stepped(&names, began).await?;
+    println!(
+        "{} kills; from the command to the new layer: {}",
+        wish.replicas,
+        Spread::of(took)
+    );
+    scene.judge().await?;
+    judge(&ring, load, Demand::Honest, &[], gaps).await
+}
+
 /// A rolling update to a program.
 async fn roll(ring: &mut Ring, program: &Path, what: &str) -> Result<()> {
     ring.program.becomes(program.to_owned());
