@@ -3,7 +3,7 @@
 //! A plane names the layers it came by in its records. The binary brings the layer it knows; any
 //! other is read from the store, once per process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,6 +21,8 @@ type Pair = (LayerHash, LayerHash, Vec<Key>);
 pub struct Layers {
     store: Arc<dyn Store>,
     known: Mutex<HashMap<LayerHash, Arc<Layer>>>,
+    /// Those that the store is known to have.
+    stored: Mutex<HashSet<LayerHash>>,
     differences: Mutex<HashMap<Pair, Arc<Difference>>>,
 }
 
@@ -31,6 +33,7 @@ impl Layers {
         Arc::new(Self {
             store,
             known: Mutex::new(HashMap::from([(empty.hash().clone(), empty)])),
+            stored: Mutex::default(),
             differences: Mutex::default(),
         })
     }
@@ -41,7 +44,12 @@ impl Layers {
     /// What the store said; trying again is safe.
     pub async fn bring(&self, layer: &Arc<Layer>) -> Result<(), ShelfError> {
         self.know(layer);
-        save_layer(&self.store, layer).await
+        if self.stored.lock().contains(layer.hash()) {
+            return Ok(());
+        }
+        save_layer(&self.store, layer).await?;
+        self.stored.lock().insert(layer.hash().clone());
+        Ok(())
     }
 
     /// The layer of this hash.

@@ -30,6 +30,49 @@ async fn a_write_between_the_look_and_the_commit_is_seen() {
     );
 }
 
+/// Planes that step at once share transactions, and of the 255 versions of one each has its own.
+#[tokio::test]
+async fn the_versions_of_a_transaction_are_divided_among_planes() {
+    const PLACES: usize = 100;
+    let site = Site::new();
+    let old = layer_of(&[Some(0); PLACES]);
+    let new = layer_of(&[Some(2); PLACES]);
+    let mut planes = Vec::new();
+    for at in 0..9 {
+        let test = Test {
+            layer: Arc::clone(&old),
+            ..Test::default()
+        };
+        planes.push(site.open_with(&format!("p{at}"), test).await);
+    }
+    // Once it is stored nobody waits for that.
+    site.layers_with(&new).await;
+    let born = planes[0].snapshot().version();
+    let all = planes.iter().map(|plane| async {
+        let stepped = steps(plane, &new, 1, 255);
+        let written = plane.submit(write(vec![put("own", "1")]));
+        let (there, written) = tokio::join!(stepped, written);
+        assert!(there && written.is_ok());
+    });
+    futures_util::future::join_all(all).await;
+    let mut seen = BTreeMap::new();
+    for plane in &planes {
+        for event in told_after(plane, born).await.expect("inside") {
+            let revision = event.version().revision(Base(0));
+            let planes: &mut BTreeMap<u8, &str> = seen.entry(revision).or_default();
+            let other = planes.insert(event.version().index(), plane.id());
+            assert_eq!(other, None, "{} of two planes", event.version());
+        }
+    }
+    let events: usize = seen.values().map(BTreeMap::len).sum();
+    assert_eq!(events, planes.len() * (PLACES + 1));
+    let shared = seen.values().any(|events| {
+        let planes: BTreeSet<&&str> = events.values().collect();
+        planes.len() > 1
+    });
+    assert!(shared, "each had a transaction of its own");
+}
+
 fn faults() -> impl Strategy<Value = Vec<Option<CommitFault>>> {
     let fault = prop_oneof![
         6 => Just(None),
