@@ -20,6 +20,7 @@ use polyplane_tests::ring::judged::{Demand, judge, loaded, number, wished};
 use polyplane_tests::ring::process::Launch;
 use polyplane_tests::ring::setup::{Ring, Wish};
 use serde_json::{Value as Json, json};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
@@ -32,8 +33,12 @@ const WATCHED: usize = 3;
 /// How long planes may take to come to a layer.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 
+/// Pods have the same addresses in every ring, so there is one at a time.
+static ONE_RING: Mutex<()> = Mutex::const_new(());
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()> {
+    let _only = ONE_RING.lock().await;
     let kept = Duration::from_secs(number("RING_SECONDS", 2)?);
     let (old, new) = (polyplane()?, next_release()?);
     let mut ring = Ring::start(&wished(Wish::default())?)
@@ -83,6 +88,7 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
 /// watches go on where they were.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
+    let _only = ONE_RING.lock().await;
     let new = next_release()?;
     let wish = wished(Wish::default())?;
     let mut ring = Ring::start(&wish).await?.context("no ring")?;
