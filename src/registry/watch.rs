@@ -355,17 +355,16 @@ impl Feed {
 
     /// Queues the frames of the events that concern this watcher.
     fn events(&mut self, events: &[Arc<Event>]) {
-        let tenant = self.tenant.clone();
-        let request = Arc::clone(&self.request);
-        let services = Arc::clone(&self.services);
-        let row = &tenant.kinds.resources()[self.form.row];
-        let call = Call::new(&tenant, &request, row, &services);
+        // Borrowed, not cloned: all watchers of a plane would count the same references.
+        let row = &self.tenant.kinds.resources()[self.form.row];
+        let call = Call::new(&self.tenant, &self.request, row, &self.services);
         let mut frames = Vec::new();
         for event in events {
-            let Some(kind) = self.kind(row, event) else {
+            let Some(kind) = kind_for(&self.selection, row, event) else {
                 continue;
             };
-            match self.event_frame(&call, event, kind) {
+            let columns = std::mem::replace(&mut self.columns, Columns::Known);
+            match event_frame(&call, self.form, columns, event, kind) {
                 Ok(frame) => frames.push(frame),
                 Err(error) => {
                     frames.push(error_frame(&error));
@@ -379,50 +378,6 @@ impl Feed {
             1 => self.ready.extend(frames),
             _ => self.ready.push_back(frames.concat().into()),
         }
-    }
-
-    fn kind(&self, row: &Resource, event: &Event) -> Option<Kind> {
-        let selected = |object: Option<&polyplane_plane::ObjectRef>| {
-            object.is_some_and(|object| self.selection.matches(row, object))
-        };
-        if self.selection.is_everything() {
-            return Some(match (event.previous(), event.current()) {
-                (None, _) => Kind::Added,
-                (Some(_), Some(_)) => Kind::Modified,
-                (Some(_), None) => Kind::Deleted,
-            });
-        }
-        match (selected(event.previous()), selected(event.current())) {
-            (false, true) => Some(Kind::Added),
-            (true, true) => Some(Kind::Modified),
-            (true, false) => Some(Kind::Deleted),
-            (false, false) => None,
-        }
-    }
-
-    fn event_frame(
-        &mut self,
-        call: &Call<'_>,
-        event: &Event,
-        kind: Kind,
-    ) -> Result<Bytes, ApiError> {
-        let columns = std::mem::replace(&mut self.columns, Columns::Known);
-        let form = self.form;
-        let Some(view) = form.view(kind) else {
-            return build(call, form, columns, event, kind);
-        };
-        let mut failure = None;
-        let frame = event.frame(view, |event| {
-            match build(call, form, columns, event, kind) {
-                Ok(frame) => frame,
-                Err(error) => {
-                    let frame = error_frame(&error);
-                    failure = Some(error);
-                    frame
-                }
-            }
-        });
-        failure.map_or(Ok(frame), Err)
     }
 
     fn bookmark(&mut self, row: &Resource, version: Version, end: InitialEnd) -> Bytes {
@@ -470,6 +425,51 @@ impl Feed {
 enum InitialEnd {
     Here,
     No,
+}
+
+/// What an event is to a watcher of a selection; nothing if it does not concern it.
+fn kind_for(selection: &Selection, row: &Resource, event: &Event) -> Option<Kind> {
+    let selected = |object: Option<&polyplane_plane::ObjectRef>| {
+        object.is_some_and(|object| selection.matches(row, object))
+    };
+    if selection.is_everything() {
+        return Some(match (event.previous(), event.current()) {
+            (None, _) => Kind::Added,
+            (Some(_), Some(_)) => Kind::Modified,
+            (Some(_), None) => Kind::Deleted,
+        });
+    }
+    match (selected(event.previous()), selected(event.current())) {
+        (false, true) => Some(Kind::Added),
+        (true, true) => Some(Kind::Modified),
+        (true, false) => Some(Kind::Deleted),
+        (false, false) => None,
+    }
+}
+
+/// The frame of an event, built once for all watchers of one form.
+fn event_frame(
+    call: &Call<'_>,
+    form: Form,
+    columns: Columns,
+    event: &Event,
+    kind: Kind,
+) -> Result<Bytes, ApiError> {
+    let Some(view) = form.view(kind) else {
+        return build(call, form, columns, event, kind);
+    };
+    let mut failure = None;
+    let frame = event.frame(view, |event| {
+        match build(call, form, columns, event, kind) {
+            Ok(frame) => frame,
+            Err(error) => {
+                let frame = error_frame(&error);
+                failure = Some(error);
+                frame
+            }
+        }
+    });
+    failure.map_or(Ok(frame), Err)
 }
 
 /// The frame of an event: a deletion shows what was there, with the version of the event.

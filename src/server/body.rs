@@ -423,8 +423,7 @@ impl Watch {
         match self.source.poll_chunk(context) {
             Poll::Ready(Some(Ok(chunk))) => {
                 // Every event ends with a newline, and JSON text holds no other.
-                let events = chunk.iter().filter(|byte| **byte == b'\n').count();
-                self.gauge.0.sent(events as u64);
+                self.gauge.0.sent(newlines(&chunk));
                 Poll::Ready(Some(Ok(chunk)))
             }
             Poll::Ready(end) => {
@@ -452,6 +451,13 @@ impl Watch {
         let told = self.moved?;
         self.farewell.take().map(|farewell| farewell(told))
     }
+}
+
+/// How many newlines there are. Bytes are summed up in bytes as long as the sum fits, so that the
+/// compiler takes a vector of them at a time.
+fn newlines(chunk: &[u8]) -> u64 {
+    let sum = |part: &[u8]| -> u8 { part.iter().map(|byte| u8::from(*byte == b'\n')).sum() };
+    chunk.chunks(192).map(|part| u64::from(sum(part))).sum()
 }
 
 /// The next frame of another replica's answer, without what only replicas say to each other.
@@ -622,6 +628,15 @@ mod tests {
         fn over(&self) {
             self.0.fetch_add(1000, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn all_newlines_are_counted() {
+        for length in [0, 1, 191, 192, 193, 1000] {
+            assert_eq!(newlines(&vec![b'\n'; length]), length as u64);
+            assert_eq!(newlines(&vec![b'n'; length]), 0);
+        }
+        assert_eq!(newlines(b"{}\n{}\n"), 2);
     }
 
     #[tokio::test]

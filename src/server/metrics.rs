@@ -110,7 +110,6 @@ struct Series {
     size_buckets: [u64; SIZE_BOUNDS.len()],
     size_count: u64,
     size_bytes: u64,
-    watch_events: u64,
     running: i64,
 }
 
@@ -129,7 +128,6 @@ impl Series {
         self.duration_seconds += other.duration_seconds;
         self.size_count += other.size_count;
         self.size_bytes += other.size_bytes;
-        self.watch_events += other.watch_events;
         self.running += other.running;
     }
 
@@ -162,10 +160,17 @@ impl Series {
 
 type Shard = HashMap<u64, (OwnedLabels, Series)>;
 
+/// Counts the events of all watches of one kind.
+pub(crate) type EventCounter = Arc<AtomicU64>;
+
+/// By group, version and resource.
+type EventCounters = BTreeMap<[Str; 3], EventCounter>;
+
 /// Everything the server counts.
 pub(crate) struct Metrics {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
+    watch_events: Mutex<EventCounters>,
     pub reads: Arc<Seats>,
     pub writes: Arc<Seats>,
     /// Handshakes that failed or took too long.
@@ -208,6 +213,7 @@ impl Metrics {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             hasher: RandomState::new(),
+            watch_events: Mutex::default(),
             reads: Seats::new(reads_max),
             writes: Seats::new(writes_max),
             connections: Seats::new(connections_max),
@@ -259,9 +265,18 @@ impl Metrics {
         });
     }
 
-    /// Counts the events of a watch.
-    pub(crate) fn watch_events(&self, labels: Labels<'_>, count: u64) {
-        self.with(labels, |series| series.watch_events += count);
+    /// What the events of a watch are counted with. Asked for once a watch: looking it up costs
+    /// more than an event.
+    pub(crate) fn watch_events(&self, labels: Labels<'_>) -> EventCounter {
+        let mut counters = self.watch_events.lock();
+        let full = counters.len() >= SERIES_MAX;
+        let key =
+            |labels: Labels<'_>| [labels.group, labels.version, labels.resource].map(Str::from);
+        let labels = match key(labels) {
+            known if !full || counters.contains_key(&known) => known,
+            _ => key(labels.other()),
+        };
+        Arc::clone(counters.entry(labels).or_default())
     }
 
     /// A long-running request starts (1) or ends (-1).
@@ -284,7 +299,24 @@ impl Metrics {
         let merged = self.merged();
         expose_requests(&merged, out);
         expose_running(&merged, out);
+        self.expose_watch_events(out);
         self.expose_server(out);
+    }
+
+    fn expose_watch_events(&self, out: &mut Exposition) {
+        let name = "apiserver_watch_events_total";
+        out.family(name, Kind::Counter, "Events sent to watches.");
+        for ([group, version, resource], counter) in &*self.watch_events.lock() {
+            let count = counter.load(Ordering::Relaxed);
+            if count > 0 {
+                let labels = [
+                    ("group", group.as_str()),
+                    ("resource", resource),
+                    ("version", version),
+                ];
+                out.sample(name, &labels, count);
+            }
+        }
     }
 
     fn expose_server(&self, out: &mut Exposition) {
@@ -404,21 +436,6 @@ fn expose_running(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition) 
         let mut all = vec![("component", "apiserver")];
         all.extend(labels.without_dry_run());
         out.sample(name, &all, series.running);
-    }
-    let name = "apiserver_watch_events_total";
-    out.family(name, Kind::Counter, "Events sent to watches.");
-    let mut events: BTreeMap<[&str; 3], u64> = BTreeMap::new();
-    for (labels, series) in merged.iter().filter(|(_, series)| series.watch_events > 0) {
-        let key = [&*labels.group, &*labels.version, &*labels.resource];
-        *events.entry(key).or_default() += series.watch_events;
-    }
-    for ([group, version, resource], count) in events {
-        let labels = [
-            ("group", group),
-            ("resource", resource),
-            ("version", version),
-        ];
-        out.sample(name, &labels, count);
     }
 }
 

@@ -1,13 +1,14 @@
 //! How requests and watches appear in the metrics.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use polyplane_registry::Verb;
 
 use crate::body::{WatchCounter, WatchGauge};
-use crate::metrics::Labels;
+use crate::metrics::{EventCounter, Labels};
 use crate::request_info::{CONNECTED, RequestInfo};
 use crate::shared::Shared;
 
@@ -76,6 +77,7 @@ pub(crate) fn labels_of<'a>(
 /// A watch as the metrics see it.
 pub(crate) struct OpenWatch {
     shared: Arc<Shared>,
+    events: EventCounter,
     group: String,
     version: String,
     resource: String,
@@ -87,6 +89,7 @@ impl OpenWatch {
     pub(crate) fn count(shared: &Arc<Shared>, labels: Labels<'_>) -> WatchGauge {
         let watch = Self {
             shared: Arc::clone(shared),
+            events: shared.metrics.watch_events(labels),
             group: labels.group.to_owned(),
             version: labels.version.to_owned(),
             resource: labels.resource.to_owned(),
@@ -111,7 +114,7 @@ impl OpenWatch {
 
 impl WatchCounter for OpenWatch {
     fn sent(&self, count: u64) {
-        self.shared.metrics.watch_events(self.labels(), count);
+        self.events.fetch_add(count, Ordering::Relaxed);
     }
 
     fn over(&self) {
