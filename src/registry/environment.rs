@@ -2,6 +2,7 @@
 
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::{generated_name, generated_suffix};
+use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the registry takes wall-clock time and random bytes from.
@@ -30,7 +31,7 @@ impl Environment for System {
 
     fn uid(&self) -> Str {
         let mut buffer = [0; uuid::fmt::Hyphenated::LENGTH];
-        Str::from(&*uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer))
+        Str::from(&*random_uuid().hyphenated().encode_lower(&mut buffer))
     }
 
     fn random(&self, bytes: &mut [u8]) {
@@ -38,6 +39,36 @@ impl Environment for System {
             part.copy_from_slice(&uuid::Uuid::new_v4().as_bytes()[..part.len()]);
         }
     }
+}
+
+/// Uuids whose bits are drawn from the system's generator at a time.
+const DRAWN: usize = 64;
+
+struct Pool {
+    bytes: [u8; 16 * DRAWN],
+    used: usize,
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; 16 * DRAWN], used: DRAWN }) };
+}
+
+/// A random (version 4) uuid. Bits are drawn for many at once: a system call for each is seen in
+/// the time of a request.
+pub fn random_uuid() -> uuid::Uuid {
+    let bytes = POOL.with_borrow_mut(|pool| {
+        if pool.used == DRAWN {
+            aws_lc_rs::rand::fill(&mut pool.bytes)
+                .expect("the generator was seeded before the first handshake");
+            pool.used = 0;
+        }
+        let at = pool.used * 16;
+        pool.used += 1;
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&pool.bytes[at..at + 16]);
+        bytes
+    });
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
 /// Random bytes drawn for a suffix; enough that running short is out of the question.
@@ -51,5 +82,16 @@ pub fn generate_name(base: &str, environment: &dyn Environment) -> String {
         if let Some(suffix) = generated_suffix(&random) {
             return generated_name(base, &suffix);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn uuids_are_distinct_and_of_version_4() {
+        let drawn: std::collections::BTreeSet<uuid::Uuid> =
+            (0..200).map(|_| super::random_uuid()).collect();
+        assert_eq!(drawn.len(), 200);
+        assert!(drawn.iter().all(|uuid| uuid.get_version_num() == 4));
     }
 }

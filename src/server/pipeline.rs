@@ -95,7 +95,8 @@ pub(crate) async fn serve(
         Ok(reply) => reply,
         Err(_) => {
             Shared::count(&shared.metrics.panics);
-            tracing::error!(path = parts.uri.path(), ?audit_id, "a request panicked");
+            let audit_id = audit_id.to_str().unwrap_or_default();
+            tracing::error!(path = parts.uri.path(), audit_id, "a request panicked");
             let text = "This request caused apiserver to panic. Look in the logs for details.\n";
             refuse(
                 &client,
