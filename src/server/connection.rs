@@ -1,5 +1,6 @@
 //! One connection: its handshake, its protocol, and who is behind it.
 
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -18,6 +19,7 @@ use crate::gather::gather;
 use crate::limits::Seat;
 use crate::peer::headers::{Received, encode_chain};
 use crate::pipeline::{self, Caller, Origin};
+use crate::respond::Reply;
 use crate::shared::Shared;
 use crate::tls::ALPN_H2;
 
@@ -157,6 +159,16 @@ pub(crate) async fn serve(
     }
 }
 
+/// The answer to a request. In a box: what serves it is some KiB, and the protocol's code moves it
+/// several times before it is polled.
+fn answered(
+    shared: Arc<Shared>,
+    caller: Arc<Caller>,
+    request: http::Request<Incoming>,
+) -> Pin<Box<impl Future<Output = Reply>>> {
+    Box::pin(pipeline::serve(shared, caller, request))
+}
+
 /// Why a connection ended before its end.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
@@ -175,7 +187,7 @@ async fn serve_h2(
     let service = {
         let shared = Arc::clone(shared);
         service_fn(move |request: http::Request<Incoming>| {
-            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&caller), request);
+            let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
             async move { Ok::<_, Infallible>(work.await) }
         })
     };
@@ -215,7 +227,7 @@ async fn serve_h1(
     let service = {
         let shared = Arc::clone(shared);
         service_fn(move |request: http::Request<Incoming>| {
-            let work = pipeline::serve(Arc::clone(&shared), Arc::clone(&caller), request);
+            let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
             async move { Ok::<_, Infallible>(work.await) }
         })
     };

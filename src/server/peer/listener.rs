@@ -114,7 +114,9 @@ pub(crate) async fn serve(
         let (shared, side) = (Arc::clone(&shared), Arc::clone(&side));
         service_fn(move |request: Request<Incoming>| {
             let (shared, side, name) = (Arc::clone(&shared), Arc::clone(&side), Arc::clone(&name));
-            async move { Ok::<_, Infallible>(answer(shared, side, name, request).await) }
+            // In a box for the same reason as in `connection`.
+            let work = Box::pin(answer(shared, side, name, request));
+            async move { Ok::<_, Infallible>(work.await) }
         })
     };
     let (stream, outlet) = gather(stream);
