@@ -21,16 +21,19 @@ use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::PeerLimits;
 use super::wire::PeerBody;
 use crate::backend::Peer;
+use crate::gather::{Outlet, gather};
 use crate::pki::peer::{PeerTls, SHARED_NAME};
 
 /// What a stream may have under way before somebody reads.
@@ -287,7 +290,9 @@ impl Pool {
                 return Err(ConnectError::Failed(why));
             }
         }
-        let handshake = http2::Builder::new(TokioExecutor::new())
+        let (stream, outlet) = gather(stream);
+        let runner = Runner(Arc::new(Mutex::new(Some(outlet))));
+        let handshake = http2::Builder::new(runner)
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -330,6 +335,28 @@ impl Link {
             .min_by_key(|wire| wire.streams.load(Ordering::Relaxed))?;
         let has_room = least.streams.load(Ordering::Relaxed) < STREAMS_WELCOME;
         (has_room || connections.len() >= connections_max).then(|| Arc::clone(least))
+    }
+}
+
+/// Runs the futures of one connection. hyper hands over first the one that reads and writes, in the
+/// handshake: its turns end with sending what was gathered. The others belong to single streams.
+#[derive(Clone)]
+struct Runner(Arc<Mutex<Option<Outlet<TlsStream<TcpStream>>>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Runner {
+    fn execute(&self, future: F) {
+        let Some(outlet) = self.0.lock().take() else {
+            // Ends with its stream.
+            tokio::spawn(future);
+            return;
+        };
+        // Ends with the connection.
+        tokio::spawn(async move {
+            let mut connection = std::pin::pin!(future);
+            if let Err(error) = outlet.turn(connection.as_mut()).await {
+                tracing::debug!(%error, "a peer's socket is broken");
+            }
+        });
     }
 }
 

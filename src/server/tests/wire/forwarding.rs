@@ -98,6 +98,21 @@ async fn a_request_is_answered_by_the_owner_as_if_it_had_come_there() {
 }
 
 #[tokio::test]
+async fn a_hop_waits_for_no_timer() {
+    const REQUESTS: u32 = 25;
+    let ring = Ring::start(2).await;
+    let mut client = ring.client(1).await;
+    assert_eq!(client.get(POD).await.status, StatusCode::OK);
+    let begun = std::time::Instant::now();
+    for _ in 0..REQUESTS {
+        assert_eq!(client.get(POD).await.status, StatusCode::OK);
+    }
+    // A frame that is kept until something else wakes the connection lies for 40 ms and more.
+    let took = begun.elapsed();
+    assert!(took < REQUESTS * Duration::from_millis(20), "{took:?}");
+}
+
+#[tokio::test]
 async fn a_client_certificate_is_proven_to_the_owner_and_cannot_be_forged() {
     let ring = Ring::start(2).await;
     let address = ring.replicas[1].address;
