@@ -2,8 +2,9 @@
 //!
 //! * `layout`: how versions lie in sled's tree. `scan`: reading them.
 //! * `folder`: lock, format, and what proves that nothing was lost. `space`: room on the disk.
-//! * `engine`: the opened tree, and what makes its writes durable. `writer` with `group`: the one
-//!   thread that writes, group commit, trimming, leases, recovery. `readers`: threads for reads.
+//! * `engine`: the opened tree, and what makes its writes durable. `writer` with `group` and
+//!   `present`: the one thread that writes, group commit, trimming, leases, recovery. `readers`:
+//!   threads for reads.
 //!
 //! # Guarantees
 //! * A transaction is acknowledged after `fdatasync` of the file that holds it (see `engine`).
@@ -21,6 +22,7 @@ mod engine;
 mod folder;
 mod group;
 mod layout;
+mod present;
 mod readers;
 mod scan;
 mod shared;
@@ -188,6 +190,7 @@ impl SledStore {
             commands: received,
             head,
             known: HashMap::new(),
+            present: census.present,
             wanted_floor: 0,
             hub: crate::watch::Hub::default(),
             zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,

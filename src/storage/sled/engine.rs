@@ -28,6 +28,7 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::folder::{Folder, io_at};
 use super::layout::{self, HEAD_KEY, Head};
+use super::present::{Mark, Present};
 use super::scan::{self, ScanError, Version, Walk};
 use crate::error::OpenError;
 
@@ -79,6 +80,8 @@ pub(super) struct Census {
     pub(super) garbage: Vec<Garbage>,
     /// Live keys that hang on a lease.
     pub(super) leased: Vec<(bytes::Bytes, i64)>,
+    /// All keys with versions.
+    pub(super) present: Present,
 }
 
 /// How to open the tree.
@@ -269,6 +272,7 @@ fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
             return Err(layout::Damage("a version is newer than the head".to_owned()).into());
         }
         counted.add(version.header.checksum);
+        found.present.add(Mark::of(&version.stem));
         if let Some(before) = before.as_ref() {
             note_older(before, &version, &mut found);
         }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::engine::Garbage;
 use super::layout::{self, HEAD_KEY, Head, NewVersion};
+use super::present::Mark;
 use super::scan::{self, ScanError, Version};
 use super::writer::{Job, Work, Writer};
 use crate::error::{CommitError, Rejection};
@@ -67,6 +68,9 @@ pub(super) struct Group {
     pub(super) operations: usize,
     /// What the group supersedes.
     pub(super) garbage: Vec<Garbage>,
+    /// Versions that it adds and drops.
+    pub(super) added: Vec<Mark>,
+    pub(super) dropped: Vec<Mark>,
     /// Per revision what watchers are told.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
     /// Values put by this group, which the tree does not have yet, with their leases: for watchers
@@ -86,6 +90,8 @@ impl Group {
             bytes: 0,
             operations: 0,
             garbage: Vec::new(),
+            added: Vec::new(),
+            dropped: Vec::new(),
             events: Vec::new(),
             values: HashMap::new(),
             attached: Vec::new(),
@@ -111,6 +117,7 @@ impl Group {
             let key = layout::record_key(&old.stem, old.revision, old.index, chunk);
             self.batch.remove(key);
         }
+        self.dropped.push(Mark::of(&old.stem));
         self.head.subtract(old.checksum);
         self.head.floor = self.head.floor.max(old.at);
     }
@@ -159,6 +166,7 @@ struct Prepared {
     known: Vec<(Bytes, Option<Live>)>,
     garbage: Vec<Garbage>,
     checksums: Vec<u64>,
+    added: Vec<Mark>,
     events: Vec<StoreEvent>,
     values: Vec<(Bytes, Option<Held>)>,
     attached: Vec<(Bytes, Option<LeaseId>)>,
@@ -277,6 +285,7 @@ impl Writer {
             group.batch.insert(key, value);
         }
         group.garbage.extend(prepared.garbage);
+        group.added.extend(prepared.added);
         group.events.push((Revision(revision), prepared.events));
         for (key, value) in prepared.values {
             match value {
@@ -350,6 +359,7 @@ impl Writer {
             out.garbage.push(live.garbage(&stem, revision));
         }
         out.checksums.push(encoded.header.checksum);
+        out.added.push(Mark::of(&stem));
         out.records.extend(encoded.records);
         out.attached.push((key.clone(), lease));
         out.known.push((key.clone(), value.map(|_| live)));
@@ -360,6 +370,9 @@ impl Writer {
     fn newest(&mut self, db: &sled::Db, key: &Bytes) -> Result<Option<Live>, CommitError> {
         if let Some(known) = self.known.get(key) {
             return Ok(known.clone());
+        }
+        if !self.present.may_have(Mark::of(&layout::stem(key))) {
+            return Ok(None);
         }
         let found = guarded(|| scan::newest(db, key, u64::MAX))?;
         let live = found.filter(|version| !version.header.is_tombstone());

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::engine::{Engine, EngineError, Garbage};
 use super::group::{Group, Live};
 use super::layout::Head;
+use super::present::Present;
 use super::shared::Shared;
 use super::space::Space;
 use super::{SledOptions, engine, group};
@@ -97,6 +98,8 @@ pub(super) struct Writer {
     pub(super) head: Head,
     /// The newest version of recently used keys; `None` is known to be absent.
     pub(super) known: HashMap<Bytes, Option<Live>>,
+    /// Keys that may be in the tree.
+    pub(super) present: Present,
     /// What may be dropped, oldest first, with the time it became so.
     pub(super) garbage: VecDeque<(Duration, Garbage)>,
     pub(super) garbage_bytes: usize,
@@ -392,6 +395,12 @@ impl Writer {
         if self.groups.is_multiple_of(ACKED_SYNC_GROUPS) {
             let _ = self.shared.folder.sync_acked();
         }
+        group
+            .added
+            .drain(..)
+            .for_each(|mark| self.present.add(mark));
+        let dropped = group.dropped.drain(..);
+        dropped.for_each(|mark| self.present.subtract(mark));
         let now = self.options.clock.now();
         for garbage in group.garbage.drain(..) {
             self.garbage_bytes += garbage.bytes_held();
@@ -433,6 +442,8 @@ impl Writer {
                 let mut group = group;
                 group.head = self.head;
                 group.garbage.clear();
+                group.added.clear();
+                group.dropped.clear();
                 self.publish(group);
                 true
             }
@@ -533,6 +544,7 @@ impl Writer {
             .iter()
             .map(|(_, garbage)| garbage.bytes_held())
             .sum();
+        self.present = census.present;
         let mut leases = self.shared.leases.lock();
         leases.detach_all();
         for (key, lease) in census.leased {

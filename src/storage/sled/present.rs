@@ -1,0 +1,68 @@
+//! Which keys have versions in the tree, told by a hash of their stems.
+//!
+//! A create begins with the question whether its key is there. sled answers by a walk down its
+//! tree, which costs as much as the insert; nearly always the key never was there, and this says so.
+//!
+//! Invariant: every version in the tree is counted, so only a key without any can be missing here.
+//! Two keys of one hash count as one and are looked for. It takes some 20 bytes a key.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use twox_hash::XxHash3_64;
+
+/// How many versions there are, by the hash of their stems.
+#[derive(Default)]
+pub(super) struct Present(HashMap<u64, u32>);
+
+/// What a stem is told by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark(u64);
+
+impl Mark {
+    pub(super) fn of(stem: &[u8]) -> Self {
+        Self(XxHash3_64::oneshot(stem))
+    }
+}
+
+impl Present {
+    /// False only if there is no version of the stem in the tree.
+    pub(super) fn may_have(&self, mark: Mark) -> bool {
+        self.0.contains_key(&mark.0)
+    }
+
+    /// A version was added.
+    pub(super) fn add(&mut self, mark: Mark) {
+        *self.0.entry(mark.0).or_default() += 1;
+    }
+
+    /// A version was dropped.
+    pub(super) fn subtract(&mut self, mark: Mark) {
+        if let Entry::Occupied(mut count) = self.0.entry(mark.0) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stem_is_there_until_its_last_version_is_dropped() {
+        let mut present = Present::default();
+        let (one, other) = (Mark::of(b"one"), Mark::of(b"other"));
+        assert!(!present.may_have(one));
+        present.add(one);
+        present.add(one);
+        present.add(other);
+        present.subtract(one);
+        assert!(present.may_have(one));
+        present.subtract(one);
+        assert!(!present.may_have(one));
+        assert!(present.may_have(other));
+    }
+}
