@@ -28,7 +28,7 @@ pub struct PlaneIds;
 
 impl Index for PlaneIds {
     fn covers(&self, resource: &Prefix) -> bool {
-        *resource == Prefix::resource(GROUP, RESOURCE)
+        resource.is_resource(GROUP, RESOURCE)
     }
 
     fn rows(&self, _key: &Key, body: &[u8]) -> Vec<IndexRow> {

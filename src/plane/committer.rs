@@ -20,7 +20,7 @@ use crate::plane::Plane;
 use crate::record::{
     Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
 };
-use crate::sequencer::{Budget, Queued, Step, Taken};
+use crate::sequencer::{Budget, Change, Queued, Taken};
 use crate::version::Version;
 
 /// Bytes of one transaction, about.
@@ -315,7 +315,7 @@ fn encode(part: &Part, ops: &mut Vec<Op>) {
     }
     let steps = part.writes.iter().flat_map(|write| &write.steps);
     for (index, step) in (part.index..).zip(steps) {
-        let previous = published.resources.get(step.key());
+        let previous = step.previous.as_ref();
         let previous = previous.map(|entry| published.object(entry));
         let version = previous.as_ref().and_then(|object| object.version());
         let version = version.unwrap_or_default();
@@ -325,8 +325,8 @@ fn encode(part: &Part, ops: &mut Vec<Op>) {
             value,
             lease: None,
         };
-        match step {
-            Step::Put(entry) => {
+        match &step.change {
+            Change::Put(entry) => {
                 let created = previous.as_ref().and_then(|object| object.created());
                 let place = Place {
                     index,
@@ -337,10 +337,10 @@ fn encode(part: &Part, ops: &mut Vec<Op>) {
                 ops.push(put(key, encode_object(place, object)));
             }
             // Only a tombstone hides a layer's object.
-            Step::Delete(object) if published.fills.template(object).is_some() => {
+            Change::Delete(object) if published.fills.template(object).is_some() => {
                 ops.push(put(key, encode_tombstone(index, version)));
             }
-            Step::Delete(_) => {
+            Change::Delete(_) => {
                 deleted.push(version);
                 ops.push(Op::Delete { key });
             }

@@ -101,6 +101,15 @@ impl Prefix {
         Self(bytes.into())
     }
 
+    /// Whether it is that of all objects of a resource.
+    #[must_use]
+    pub fn is_resource(&self, group: &str, resource: &str) -> bool {
+        let rest = self.0.strip_prefix(group.as_bytes());
+        let rest = rest.and_then(|rest| rest.strip_prefix(b"/"));
+        let rest = rest.and_then(|rest| rest.strip_prefix(resource.as_bytes()));
+        rest == Some(b"/")
+    }
+
     /// All objects of a resource in one namespace.
     #[must_use]
     pub fn namespaced(group: &str, resource: &str, namespace: &str) -> Self {
@@ -207,6 +216,10 @@ mod tests {
         assert_eq!((key.group(), key.resource()), ("apps", "deployments"));
         assert_eq!((key.namespace(), key.name()), (Some("ns"), "web"));
         assert!(key.resource_prefix().contains(&key));
+        assert!(key.resource_prefix().is_resource("apps", "deployments"));
+        for (group, resource) in [("apps", "deployment"), ("app", "deployments"), ("", "apps")] {
+            assert!(!key.resource_prefix().is_resource(group, resource));
+        }
         assert!(Prefix::namespaced("apps", "deployments", "ns").contains(&key));
         assert!(!Prefix::namespaced("apps", "deployments", "n").contains(&key));
 

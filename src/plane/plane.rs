@@ -28,7 +28,9 @@ use crate::load::Loaded;
 use crate::log::Log;
 use crate::params::PlaneParams;
 use crate::record::{KeySpace, header_len};
-use crate::sequencer::{Budget, Mode, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell};
+use crate::sequencer::{
+    Budget, Change, Mode, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell,
+};
 use crate::state::{Context, Root, Snapshot};
 use crate::turn::{TurnGuard, Turns};
 use crate::version::{Base, Stamp, Version};
@@ -361,13 +363,13 @@ impl Plane {
             check_size(value_bytes, limits.value_bytes_max)?;
             check_size(key_bytes, limits.key_bytes_max)?;
             total += key_bytes + value_bytes;
-            steps.push(match operation {
+            steps.push(Step::new(match operation {
                 Operation::Put { key, object } => {
                     let stamp = Stamp::sequenced(STAMPS.fetch_add(1, Ordering::Relaxed));
-                    Step::Put(Entry::in_flight(key, stamp, object))
+                    Change::Put(Entry::in_flight(key, stamp, object))
                 }
-                Operation::Delete { key } => Step::Delete(key),
-            });
+                Operation::Delete { key } => Change::Delete(key),
+            }));
         }
         check_size(total, limits.txn_bytes_max)?;
         Ok((steps, total))

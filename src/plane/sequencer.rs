@@ -21,22 +21,47 @@ use crate::watch::Ended;
 const WITHDRAWALS_KEPT: usize = 64;
 /// Writes that wait in one plane's queue at most.
 const QUEUE_MAX: usize = 10_000;
+/// Bytes of landed entries that the accepted state may hold in the form they were under way in.
+const LANDED_BYTES_MAX: usize = 256 << 10;
 /// So many final refusals in a row make the plane read-only.
 const REJECTIONS_MAX: u32 = 3;
 
 /// One operation as it waits.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) struct Step {
+    pub(crate) change: Change,
+    /// What the key had when the operation was accepted. Whatever wrote that has landed before
+    /// this is sent, for a key stands once in a part and one part is under way.
+    pub(crate) previous: Option<Arc<Entry>>,
+}
+
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) enum Change {
     /// The entry under way.
     Put(Arc<Entry>),
     Delete(Key),
 }
 
 impl Step {
+    pub(crate) fn new(change: Change) -> Self {
+        Self {
+            change,
+            previous: None,
+        }
+    }
+
     pub(crate) fn key(&self) -> &Key {
-        match self {
-            Self::Put(entry) => entry.key(),
-            Self::Delete(key) => key,
+        match &self.change {
+            Change::Put(entry) => entry.key(),
+            Change::Delete(key) => key,
+        }
+    }
+
+    fn apply(&self, root: &mut Root, context: &Context) -> Option<Arc<Entry>> {
+        match &self.change {
+            Change::Put(entry) => root.put(Arc::clone(entry), context),
+            Change::Delete(key) => root.remove(key, context),
         }
     }
 }
@@ -69,6 +94,16 @@ impl Queued {
         Self {
             layers: Some(commit),
             ..Self::new(Vec::new(), bytes, reply)
+        }
+    }
+
+    /// Does what was accepted once more, to a state made anew.
+    fn apply_again(&self, root: &mut Root, context: &Context) {
+        if let Some(commit) = &self.layers {
+            commit.apply(root, context);
+        }
+        for step in &self.steps {
+            step.apply(root, context);
         }
     }
 
@@ -156,6 +191,8 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     accepted: Root,
+    /// Bytes of landed entries in `accepted` that are not what is published.
+    landed_bytes: usize,
     queue: VecDeque<Queued>,
     under_way: bool,
     /// The plane stands in the committer's list.
@@ -180,6 +217,7 @@ impl Sequencer {
     pub(crate) fn new(accepted: Root) -> Self {
         Self {
             accepted,
+            landed_bytes: 0,
             queue: VecDeque::new(),
             under_way: false,
             listed: false,
@@ -225,9 +263,9 @@ impl Sequencer {
         if let Some(at) = claims.iter().position(|c| !self.accepted.holds(c)) {
             return refuse(SubmitError::ClaimFailed(Broken::Claim(at)));
         }
-        let absent = |step: &Step| match step {
-            Step::Put(_) => false,
-            Step::Delete(key) => self.accepted.resources.get(key).is_none(),
+        let absent = |step: &Step| match &step.change {
+            Change::Put(_) => false,
+            Change::Delete(key) => self.accepted.resources.get(key).is_none(),
         };
         if let Some(at) = write.steps.iter().position(absent) {
             return refuse(SubmitError::ClaimFailed(Broken::Operation(at)));
@@ -238,11 +276,8 @@ impl Sequencer {
             }
             commit.apply(&mut self.accepted, context);
         }
-        for step in &write.steps {
-            match step {
-                Step::Put(entry) => self.accepted.put(Arc::clone(entry), context),
-                Step::Delete(key) => self.accepted.remove(key, context),
-            };
+        for step in &mut write.steps {
+            step.previous = step.apply(&mut self.accepted, context);
         }
         self.position += 1;
         write.position = self.position;
@@ -301,24 +336,40 @@ impl Sequencer {
     }
 
     /// A part is durable and published.
-    pub(crate) fn landed(&mut self, last: u64, published: &Root, entries: &[Arc<Entry>]) -> Tell {
+    ///
+    /// Its entries stay in the accepted state as they were under way: they know what became of
+    /// them, and to put the durable ones in their place would copy a path of the tree for each.
+    pub(crate) fn landed(
+        &mut self,
+        last: u64,
+        published: &Root,
+        entries: &[Arc<Entry>],
+        context: &Context,
+    ) -> Tell {
         self.durable = self.durable.max(last);
         self.under_way = false;
         self.rejections = 0;
         self.end_settling();
+        self.landed_bytes += entries.iter().map(|entry| entry.body_len()).sum::<usize>();
         if self.queue.is_empty() {
-            self.accepted = published.clone();
             self.share = 0;
+        }
+        if self.queue.is_empty() || self.landed_bytes > LANDED_BYTES_MAX {
+            // What is accepted is what is published, and the queue.
+            self.rest_on(published);
+            for write in &self.queue {
+                write.apply_again(&mut self.accepted, context);
+            }
         } else {
             self.accepted.head = published.head;
-            for entry in entries {
-                let current = self.accepted.resources.get(entry.key());
-                if current.is_some_and(|current| current.stamp() == entry.stamp()) {
-                    self.accepted.replace(Arc::clone(entry));
-                }
-            }
         }
         self.tell()
+    }
+
+    /// Nothing is accepted but what is published.
+    fn rest_on(&mut self, published: &Root) {
+        self.accepted = published.clone();
+        self.landed_bytes = 0;
     }
 
     /// A part was refused for another plane's sake: it goes again unchanged, unless the plane has
@@ -338,7 +389,7 @@ impl Sequencer {
     /// queued behind it, to be prepared again.
     pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<Queued> {
         self.under_way = false;
-        self.accepted = published.clone();
+        self.rest_on(published);
         self.withdrawals.push_back(self.durable);
         if self.withdrawals.len() > WITHDRAWALS_KEPT {
             self.withdrawals.pop_front();

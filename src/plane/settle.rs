@@ -15,7 +15,7 @@ use crate::entry::{Entry, Versions};
 use crate::guard::{BarrierError, PartOutcome};
 use crate::log::Event;
 use crate::plane::Plane;
-use crate::sequencer::{Queued, Step, last_position};
+use crate::sequencer::{Change, Queued, last_position};
 use crate::state::Root;
 use crate::version::Version;
 use crate::watch::Ended;
@@ -51,6 +51,7 @@ impl Plane {
 
     /// Publishes a durable part, shows it to watchers, answers its callers.
     pub(crate) fn publish_part(self: Arc<Self>, part: Part, revision: Revision) {
+        debug_assert!(self.follows_published(&part));
         let landing = self.work_out(&part, revision);
         self.note_expiries(&landing.events);
         self.set_revision(revision);
@@ -59,10 +60,11 @@ impl Plane {
             self.publish(landing.root);
         });
         let last = last_position(&part.writes);
+        let context = self.context();
         let tell = self
             .sequencer()
             .lock()
-            .landed(last, &published, &landing.entries);
+            .landed(last, &published, &landing.entries, context);
         for (write, answer) in part.writes.into_iter().zip(landing.answers) {
             write.answer(Ok(answer));
         }
@@ -239,6 +241,17 @@ impl Plane {
             && steps.next().is_none()
     }
 
+    /// Whether each key of a part is published as the part knows it.
+    fn follows_published(&self, part: &Part) -> bool {
+        let published = self.published();
+        let mut steps = part.writes.iter().flat_map(|write| &write.steps);
+        steps.all(|step| {
+            let known = step.previous.as_ref().map(|entry| entry.stamp());
+            let found = published.resources.get(step.key());
+            found.map(|entry| entry.stamp()) == known
+        })
+    }
+
     fn work_out(&self, part: &Part, revision: Revision) -> Landing {
         let context = self.context();
         let mut root = (*self.published()).clone();
@@ -256,9 +269,9 @@ impl Plane {
             }
             for step in &write.steps {
                 let version = Version::new(self.base(), revision, index);
-                let (previous, current) = match step {
-                    Step::Put(entry) => {
-                        let previous = root.resources.get(entry.key());
+                let (previous, current) = match &step.change {
+                    Change::Put(entry) => {
+                        let previous = step.previous.as_ref();
                         let created = previous.and_then(|old| root.object(old).created());
                         let created = created.unwrap_or(version);
                         let durable =
@@ -267,7 +280,7 @@ impl Plane {
                         let old = root.put(Arc::clone(&durable), context);
                         (old, Some(durable))
                     }
-                    Step::Delete(key) => (root.remove(key, context), None),
+                    Change::Delete(key) => (root.remove(key, context), None),
                 };
                 let previous = previous.map(|entry| root.object(&entry));
                 let current = current.map(|entry| root.object(&entry));

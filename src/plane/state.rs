@@ -138,6 +138,17 @@ pub(crate) struct Context {
     pub(crate) interner: Arc<Interner>,
 }
 
+impl Context {
+    /// Whether an object of this key can have rows in an index.
+    fn is_indexed(&self, key: &Key) -> bool {
+        if self.indexes.is_empty() {
+            return false;
+        }
+        let resource = key.resource_prefix();
+        self.indexes.iter().any(|index| index.covers(&resource))
+    }
+}
+
 /// All objects of a plane at one point, with the indexes over them.
 #[derive(Debug, Clone)]
 pub(crate) struct Root {
@@ -173,7 +184,7 @@ impl Root {
     }
 
     pub(crate) fn put(&mut self, entry: Arc<Entry>, context: &Context) -> Option<Arc<Entry>> {
-        if !context.indexes.is_empty() {
+        if context.is_indexed(entry.key()) {
             // The old rows go first, so that an index never sees two holders of an update.
             if let Some(old) = self.resources.get(entry.key()).cloned() {
                 self.index(&old, context, Change::Subtract);
@@ -183,7 +194,7 @@ impl Root {
         self.resources.insert(entry)
     }
 
-    /// Puts the durable form of an entry that is there; no index can tell the two apart.
+    /// Puts another state of an entry that is there, into a root whose indexes nobody asks.
     pub(crate) fn replace(&mut self, entry: Arc<Entry>) {
         self.resources.insert(entry);
     }

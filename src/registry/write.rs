@@ -80,11 +80,16 @@ pub async fn run<A: Attempt>(call: &Call<'_>, attempt: &mut A) -> Result<Written
         }
         let cut = plane.accepted();
         let answer = match attempt.plan(&cut).await {
-            Ok(Plan::Commit(write)) => match submit(call, write, attempt, &mut turn).await? {
-                Some(committed) => return Ok(Written::Committed(committed)),
-                None => continue,
-            },
+            Ok(Plan::Commit(write)) => {
+                // Nobody else needs the state: let go of, it is changed in place.
+                drop(cut);
+                match submit(call, write, attempt, &mut turn).await? {
+                    Some(committed) => return Ok(Written::Committed(committed)),
+                    None => continue,
+                }
+            }
             Ok(Plan::CommitAs(write, tree)) => {
+                drop(cut);
                 match submit(call, write, attempt, &mut turn).await? {
                     Some(_) => return Ok(Written::Unstored(Unstored::Tree(tree))),
                     None => continue,

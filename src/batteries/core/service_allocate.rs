@@ -31,7 +31,7 @@ pub struct NodePorts;
 
 impl Index for NodePorts {
     fn covers(&self, resource: &Prefix) -> bool {
-        *resource == Prefix::resource("", "services")
+        resource.is_resource("", "services")
     }
 
     fn rows(&self, _: &Key, body: &[u8]) -> Vec<IndexRow> {
