@@ -12,6 +12,7 @@ use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start};
+use polyplane_registry::delete::Removal;
 use polyplane_registry::{KindTable, Scope, Tenant, Verb};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -86,9 +87,20 @@ impl Dependents {
     }
 
     /// What a write of `object` leaves to do: keys of dependents, and of owners that wait.
-    pub(crate) fn written(&self, tenant: &Tenant, object: &ObjectRef) -> Vec<Work> {
-        let (cut, key, body) = (tenant.plane.snapshot(), object.key(), object.body());
+    pub(crate) fn written(
+        &self,
+        tenant: &Tenant,
+        object: &ObjectRef,
+        removal: Removal,
+    ) -> Vec<Work> {
+        let (key, body) = (object.key(), object.body());
         let owners = owners_in(&body);
+        let deleting = object.flags().has(Flags::DELETING);
+        if removal == Removal::Pending && owners.is_empty() && !deleting {
+            // Most writes: nothing to look up. Should it be gone already, that is told, too.
+            return Vec::new();
+        }
+        let cut = tenant.plane.snapshot();
         if cut.get(key).is_none() {
             return self.gone(tenant, &cut, key, &body, &owners);
         }
@@ -102,7 +114,7 @@ impl Dependents {
                 work.push(Work::Dependent(key.clone()));
             }
         }
-        if object.flags().has(Flags::DELETING) && awaits_dependents(&body) {
+        if deleting && awaits_dependents(&body) {
             work.push(Work::Owner(key.clone()));
         }
         work
@@ -145,7 +157,7 @@ impl Dependents {
         for row in tenant.kinds.stored_resources() {
             let prefix = Prefix::resource(&row.storage.group, &row.storage.resource);
             for object in cut.range(&prefix, Start::First) {
-                work.extend(self.written(tenant, &object));
+                work.extend(self.written(tenant, &object, Removal::Pending));
             }
         }
         work

@@ -274,11 +274,16 @@ impl Observer for WriteObserver {
             }
             _ => {}
         }
-        for work in self.0.dependents.written(tenant, object) {
+        for work in self.0.dependents.written(tenant, object, removal) {
             self.0.add(tenant, Item::Belonging(work));
         }
-        if let Some(namespace) = key.namespace() {
-            self.0.written_in_namespace(tenant, row, object, namespace);
+        match key.namespace() {
+            Some(namespace) if gone => self.0.gone_from_namespace(tenant, key, namespace),
+            // Somebody may have changed it.
+            Some(namespace) if row.group.is_empty() && restore::is_namespace_content(key) => {
+                self.0.add(tenant, Item::NamespaceContent(namespace.into()));
+            }
+            Some(_) | None => {}
         }
         let absent = || tenant.plane.snapshot().get(key).is_none();
         if self.0.is_restored(key) && absent() {
@@ -288,20 +293,9 @@ impl Observer for WriteObserver {
 }
 
 impl Reconcilers {
-    fn written_in_namespace(
-        self: &Arc<Self>,
-        tenant: &Tenant,
-        row: &Resource,
-        object: &ObjectRef,
-        namespace: &str,
-    ) {
+    fn gone_from_namespace(self: &Arc<Self>, tenant: &Tenant, key: &Key, namespace: &str) {
         let cut = tenant.plane.snapshot();
-        if cut.get(object.key()).is_some() {
-            let content = row.group.is_empty()
-                && matches!(row.name.as_str(), "configmaps" | "serviceaccounts");
-            if content && restore::is_namespace_content(object.key()) {
-                self.add(tenant, Item::NamespaceContent(namespace.into()));
-            }
+        if cut.get(key).is_some() {
             return;
         }
         let holder = cut.get(&Key::new("", "namespaces", None, namespace));
@@ -309,7 +303,7 @@ impl Reconcilers {
             Some(holder) if holder.flags().has(Flags::TERMINATING) => {
                 self.add(tenant, Item::Namespace(namespace.into()));
             }
-            Some(_) if restore::is_namespace_content(object.key()) => {
+            Some(_) if restore::is_namespace_content(key) => {
                 self.add(tenant, Item::NamespaceContent(namespace.into()));
             }
             _ => {}
