@@ -181,6 +181,9 @@ impl Value {
     }
 }
 
+/// Members that are looked through one by one.
+const LOOKED_THROUGH_MAX: usize = 16;
+
 /// The members of an object, sorted by key bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Map(Vec<(Str, Value)>);
@@ -220,8 +223,18 @@ impl Map {
         Self(members)
     }
 
+    /// Where a member is, or where it would be.
     fn position(&self, key: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|member| member.0.as_str().cmp(key))
+    }
+
+    /// Where a member is. Objects are small, and nearly all members are told apart by the length of
+    /// their keys.
+    fn find(&self, key: &str) -> Option<usize> {
+        if self.0.len() > LOOKED_THROUGH_MAX {
+            return self.position(key).ok();
+        }
+        self.0.iter().position(|member| member.0.as_str() == key)
     }
 
     /// How many members there are.
@@ -236,17 +249,17 @@ impl Map {
 
     /// The member `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.position(key).ok().map(|at| &self.0[at].1)
+        self.find(key).map(|at| &self.0[at].1)
     }
 
     /// The member `key`, to change.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
-        self.position(key).ok().map(|at| &mut self.0[at].1)
+        self.find(key).map(|at| &mut self.0[at].1)
     }
 
     /// True if there is a member `key`, `null` included.
     pub fn contains_key(&self, key: &str) -> bool {
-        self.position(key).is_ok()
+        self.find(key).is_some()
     }
 
     /// Sets the member `key` and returns what it was.
@@ -272,7 +285,7 @@ impl Map {
 
     /// Removes the member `key`.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
-        self.position(key).ok().map(|at| self.0.remove(at).1)
+        self.find(key).map(|at| self.0.remove(at).1)
     }
 
     /// Keeps the members for which `keep` says so.
