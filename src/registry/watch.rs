@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bytes of frames that are gathered before they are handed on.
 const BATCH_BYTES: usize = 64 * 1024;
@@ -53,9 +53,10 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         include,
         row: row_index(call),
     };
+    let ends = Instant::now() + timeout(&options, call);
     let mut feed = Feed {
         tenant: call.tenant.clone(),
-        request: Arc::new(bare(call.request)),
+        request: Arc::new(bare(call.request, ends)),
         services: Arc::clone(call.services),
         form,
         selection,
@@ -64,7 +65,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         ready: VecDeque::new(),
         watcher: None,
         awaited: None,
-        ends: Box::pin(sleep(timeout(&options, call))),
+        ends: Box::pin(sleep_until(ends)),
     };
     let begin = Begin {
         asked,
@@ -100,11 +101,13 @@ fn row_index(call: &Call<'_>) -> usize {
         .unwrap_or_default()
 }
 
-/// The request without its body and query, which the stream does not need.
-fn bare(request: &ResourceRequest) -> ResourceRequest {
+/// The request without its body and query, which the stream does not need, and with the stream's
+/// own end: the deadline of the request was for its head.
+fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
     ResourceRequest {
         body: Bytes::new(),
         query: Vec::new(),
+        deadline: ends,
         ..request.clone()
     }
 }

@@ -326,9 +326,7 @@ impl Pipeline<'_> {
             headers.insert(name, value);
         }
         let mut received = self.caller.connection.received();
-        if watch.is_none() {
-            received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
-        }
+        received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
         received.add(&mut headers);
         *request.headers_mut() = headers;
         Ok(request)

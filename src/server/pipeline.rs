@@ -39,9 +39,6 @@ use crate::respond::{AUDIT_ID, Client, Delivery, Refusal, RefusedEarly, Reply, r
 use crate::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::shared::Shared;
 
-/// A watch has no deadline of its own; its source ends it.
-const NO_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
-
 /// Whom a request comes from.
 pub(crate) struct Caller {
     pub connection: Arc<Connection>,
@@ -256,7 +253,21 @@ impl Pipeline<'_> {
                 return Ok(reply);
             }
         };
-        let mut search = Search::new(deadline).hinted(hint);
+        let search = Search::new(deadline).hinted(hint);
+        if let RequestInfo::Path(_) = self.info {
+            // Draining takes what it takes.
+            return self.owned(plane, search, deadline).await;
+        }
+        within(deadline, self.owned(plane, search, deadline)).await
+    }
+
+    /// Has whoever owns the plane answer.
+    async fn owned(
+        &mut self,
+        plane: PlaneReference<'_>,
+        mut search: Search,
+        deadline: tokio::time::Instant,
+    ) -> Result<Reply, Refusal> {
         loop {
             let located = self.locate(plane).await?;
             let record = &*located.record;
@@ -318,20 +329,16 @@ impl Pipeline<'_> {
                 let kinds = awake.kinds();
                 let verb = resolve(&kinds, info, &self.parts.method)?;
                 self.known_kind = true;
-                let work = self.carry_out(&*awake, located, info, verb, authorized, deadline);
-                within(deadline, info, work).await
+                self.carry_out(&*awake, located, info, verb, authorized, deadline)
+                    .await
             }
         }
     }
 
-    /// When the answer is of no use any more.
+    /// When the answer is of no use any more unless it has begun. A watch goes on for as long as
+    /// its source does, but has to begin like everything else.
     fn deadline(&self) -> Result<tokio::time::Instant, Refusal> {
         let start = tokio::time::Instant::from_std(self.started);
-        if let RequestInfo::Resource(info) = self.info
-            && info.is_long_running()
-        {
-            return Ok(start + NO_DEADLINE);
-        }
         let longest = match self.caller.origin {
             Origin::Peer {
                 time_left: Some(left),
@@ -340,6 +347,12 @@ impl Pipeline<'_> {
                 self.shared.limits.request_time_max
             }
         };
+        if let RequestInfo::Resource(info) = self.info
+            && info.is_long_running()
+        {
+            // Upstream does not look at `timeout` here.
+            return Ok(start + longest);
+        }
         let asked = self.query.iter().find(|(key, _)| key == "timeout");
         let time = match asked
             .map(|(_, value)| value.as_str())
@@ -533,15 +546,11 @@ fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
     .into()
 }
 
-/// Runs `work` until the deadline of a request that has one.
+/// Runs `work`, which ends with the head of the answer, until a deadline.
 async fn within(
     deadline: tokio::time::Instant,
-    info: &ResourceInfo<'_>,
     work: impl Future<Output = Result<Reply, Refusal>>,
 ) -> Result<Reply, Refusal> {
-    if info.is_long_running() {
-        return work.await;
-    }
     tokio::time::timeout_at(deadline, work)
         .await
         .unwrap_or_else(|_| {

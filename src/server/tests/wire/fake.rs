@@ -1,4 +1,5 @@
-//! A backend with two planes and no store: it answers what the name of an object asks for.
+//! A backend with a few planes and no store: it answers what the name of an object asks for. The
+//! plane `stuck` never wakes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,6 +104,9 @@ impl PlaneRecord for Handle {
 
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
         self.0.woken.fetch_add(1, Ordering::Relaxed);
+        if self.0.name == "stuck" {
+            return Verdict::later(std::future::pending());
+        }
         Verdict::now(Ok(Arc::new(Handle(Arc::clone(&self.0)))))
     }
 }
@@ -176,6 +180,7 @@ async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiEr
             Ok(answer)
         }
         (Verb::List, _) => Ok(list(plane, &request)),
+        (Verb::Watch, _) if request.parameter("limit") == "never" => std::future::pending().await,
         (Verb::Watch, _) => Ok(watch(plane, &request)),
         _ => Ok(json(Outcome::Ok, vec![seen(plane, &request)])),
     }
@@ -203,7 +208,8 @@ fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
     }
 }
 
-/// Three events and then nothing; with `limit=broken` the source gives up after them.
+/// Three events and then nothing; with `limit=broken` the source gives up after them, with
+/// `limit=never` (above) it does not even begin.
 fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
     let first = seen(plane, request);
     let events = stream::iter([first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()].map(Ok));
@@ -276,6 +282,7 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
             plane("root", &pki),
             plane("team-a", &pki),
             plane("team-b", &other_ca),
+            plane("stuck", &pki),
         ],
     };
     let server = config.build(Arc::new(fake), listeners);

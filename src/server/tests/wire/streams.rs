@@ -89,6 +89,36 @@ async fn watches_bring_events_as_they_come_and_are_counted() {
 }
 
 #[tokio::test]
+async fn a_watch_has_a_deadline_until_it_has_begun() {
+    let begin_max = Duration::from_millis(50);
+    let server = start_with(|config| config.limits.request_time_max = begin_max).await;
+    for protocol in PROTOCOLS {
+        let mut client = Client::admin(&server, protocol).await;
+        for late in [
+            "/api/v1/pods?watch=1&limit=never",
+            "/clusters/stuck/api/v1/pods?watch=1",
+            "/clusters/stuck/api/v1/pods",
+        ] {
+            let reply = client.get(late).await;
+            assert_eq!(reply.status, StatusCode::GATEWAY_TIMEOUT, "{late}");
+            assert_eq!(reply.json()["reason"], "Timeout");
+        }
+        let path = "/api/v1/pods?watch=1";
+        let mut answer = client.open(Method::GET, path, &[], "").await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let mut events = 0;
+        while events < 3 {
+            let frame = answer.frame().await.expect("a frame").expect("no error");
+            let data = frame.into_data().expect("data");
+            events += data.iter().filter(|byte| **byte == b'\n').count();
+        }
+        // Once it has begun, its time is that of its source.
+        let more = tokio::time::timeout(begin_max * 3, answer.frame()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_watch_whose_source_gives_up_ends_like_any_other() {
     let server = start().await;
     let mut client = Client::admin(&server, Protocol::Http2).await;
