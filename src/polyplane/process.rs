@@ -2,6 +2,8 @@
 //! end them.
 
 use anyhow::{anyhow, bail};
+use polyplane_batteries::{bootstrap, catalog};
+use polyplane_registry::environment;
 use polyplane_server::StopHandle;
 use std::future::Future;
 use std::io::IsTerminal;
@@ -23,6 +25,7 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
         .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false)
         .init();
+    warm_up()?;
     install_tls()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -30,6 +33,21 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
     let result = runtime.block_on(work);
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
+}
+
+/// Begins beside everything else what takes tens of milliseconds, once in a process, and is asked
+/// for soon: the seed of the random generator, which waits for noise of the CPU, and the tables of
+/// kinds. Whoever needs one before it is there waits for it.
+fn warm_up() -> std::io::Result<()> {
+    let seed = || _ = environment::random_uuid();
+    let tables = || _ = (bootstrap::layer(), catalog::root_kinds());
+    for (name, work) in [("warm-seed", seed as fn()), ("warm-tables", tables)] {
+        // Ends by itself; nobody needs to know when.
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)?;
+    }
+    Ok(())
 }
 
 /// Runs a short command to its end.
