@@ -103,13 +103,15 @@ async fn a_hop_waits_for_no_timer() {
     let ring = Ring::start(2).await;
     let mut client = ring.client(1).await;
     assert_eq!(client.get(POD).await.status, StatusCode::OK);
-    let begun = std::time::Instant::now();
+    let mut fastest = Duration::MAX;
     for _ in 0..REQUESTS {
+        let begun = std::time::Instant::now();
         assert_eq!(client.get(POD).await.status, StatusCode::OK);
+        fastest = fastest.min(begun.elapsed());
     }
-    // A frame that is kept until something else wakes the connection lies for 40 ms and more.
-    let took = begun.elapsed();
-    assert!(took < REQUESTS * Duration::from_millis(20), "{took:?}");
+    // A frame that is kept until something else wakes the connection lies for 40 ms and more, each
+    // time; a machine that is busy is slow only now and then.
+    assert!(fastest < Duration::from_millis(40), "{fastest:?}");
 }
 
 #[tokio::test]
