@@ -25,7 +25,7 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
         &rows,
     );
     println!(
-        "\nview {}, level floor {}, {} control planes",
+        "\nview {}, level floor {}, control planes: {}",
         number(&ring, "view"),
         number(&ring, "floor"),
         number(&ring, "planes")
