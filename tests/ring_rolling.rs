@@ -5,12 +5,11 @@
 //! one, which has to hold on any busy machine, prints them: replicas that get no processor for
 //! longer than a member lease are removed from the ring, and then requests fail in honesty.
 
-use std::env;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use polyplane_tests::ring::figures::Spread;
-use polyplane_tests::ring::judged::{Demand, judge, loaded, number, wished};
+use polyplane_tests::ring::judged::{demanded, judge, loaded, number, wished};
 use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::time::{Instant, sleep};
 
@@ -35,9 +34,5 @@ async fn rolling_updates_fail_no_request_and_lose_no_event() -> Result<()> {
         "{rounds} rolling updates in {seconds} s; a pod's end: {}",
         Spread::of(ends)
     );
-    let demand = match env::var_os("RING_SECONDS") {
-        Some(_) => Demand::Nothing,
-        None => Demand::Honest,
-    };
-    judge(&ring, load, demand, &[], Vec::new()).await
+    judge(&ring, load, demanded(), &[], Vec::new()).await
 }

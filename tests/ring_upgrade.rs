@@ -4,7 +4,6 @@
 //! The new release is `next_release.rs`. `RING_SECONDS` says how long each release is kept under
 //! load (2); with it given, one request that was not answered fails the run.
 
-use std::env;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use polyplane_tests::programs::{create_plane, next_release, polyplane};
 use polyplane_tests::ring::client::pool::Pool;
 use polyplane_tests::ring::collection::{Collection, Told, ask};
 use polyplane_tests::ring::figures::Spread;
-use polyplane_tests::ring::judged::{Demand, judge, loaded, number, wished};
+use polyplane_tests::ring::judged::{Demand, demanded, judge, loaded, number, wished};
 use polyplane_tests::ring::process::Launch;
 use polyplane_tests::ring::setup::{Ring, Wish};
 use serde_json::{Value as Json, json};
@@ -61,10 +60,7 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     let began = Instant::now();
     let raised = plugin(&ring, &new, &["ring", "--raise-floor"]).await?;
     println!("{raised}");
-    let names: Vec<String> = (0..number("RING_PLANES", 12)?)
-        .map(|at| format!("p{at}"))
-        .collect();
-    let took = scene.until_stepped(&names, began).await?;
+    let took = scene.until_stepped(&load.plane_names(), began).await?;
     println!(
         "from the command to the new layer, awake planes: {}",
         Spread::of(took)
@@ -77,11 +73,7 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     );
     scene.judge().await?;
     stays_out(&ring, &old).await?;
-    let demand = match env::var_os("RING_SECONDS") {
-        Some(_) => Demand::Nothing,
-        None => Demand::Honest,
-    };
-    judge(&ring, load, demand, &[], Vec::new()).await
+    judge(&ring, load, demanded(), &[], Vec::new()).await
 }
 
 /// Who dies in the middle of a step leaves a plane that the next owner takes further, and whose
@@ -108,10 +100,7 @@ async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
         let restarted = ring.controller.restart(victim).await;
         restarted.with_context(|| ring.last_words())?;
     }
-    let names: Vec<String> = (0..number("RING_PLANES", 12)?)
-        .map(|at| format!("p{at}"))
-        .collect();
-    let took = scene.until_stepped(&names, began).await?;
+    let took = scene.until_stepped(&load.plane_names(), began).await?;
     println!(
         "{} kills; from the command to the new layer: {}",
         wish.replicas,

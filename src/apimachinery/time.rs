@@ -6,6 +6,8 @@
 mod duration;
 mod parse;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 pub use duration::{DurationError, duration_text, human_duration, parse_duration};
 pub use parse::TimeError;
 
@@ -16,6 +18,14 @@ pub struct Timestamp {
     pub seconds: i64,
     /// Nanoseconds after them.
     pub nanoseconds: u32,
+}
+
+impl From<SystemTime> for Timestamp {
+    /// The whole second, as `Time` holds it; 1970 for a clock that stands before.
+    fn from(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::from_seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    }
 }
 
 impl Timestamp {

@@ -14,7 +14,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_batteries::steps::{self, Merge};
 use polyplane_plane::{Ahead, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
 use polyplane_registry::{Tenant, Verb};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 /// How long one commit may take.
@@ -36,7 +36,8 @@ pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiEr
     while is_behind(desk, tenant) {
         let recreates =
             |old: &ObjectRef, new: &ObjectRef| steps::recreates(old.key(), &tree(old), &tree(new));
-        let ahead = plane.ahead(layer, &now(), &recreates);
+        let now = Timestamp::from(SystemTime::now()).to_rfc3339();
+        let ahead = plane.ahead(layer, &now, &recreates);
         let ahead = ahead.map_err(|name| {
             ApiError::internal(format!("nothing fills {name} of this program's layer"))
         })?;
@@ -130,10 +131,4 @@ fn only_this(own: &Value) -> Value {
             "resourceVersion": (text("resourceVersion"))
         }
     })
-}
-
-fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seconds = since.map_or(0, |since| since.as_secs());
-    Timestamp::from_seconds(i64::try_from(seconds).unwrap_or(0)).to_rfc3339()
 }

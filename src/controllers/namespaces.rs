@@ -8,7 +8,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::{KindTable, Resource, Scope, Tenant, Verb};
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// Deletes what is in the namespace, then the namespace.
 pub(crate) async fn empty(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, ApiError> {
@@ -153,7 +153,7 @@ fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Vec<Value> {
             .map(|(name, count)| format!("{name} in {count} resource instances"))
             .collect(),
     );
-    let now = now();
+    let now = Timestamp::from(SystemTime::now()).to_rfc3339();
     let plain =
         |kind: &str, reason: &str, message: &str| condition(kind, "False", reason, message, &now);
     vec![
@@ -224,13 +224,6 @@ async fn finalize(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, 
     };
     own.send(&desk.registry, tenant).await?;
     Ok(Progress::Done)
-}
-
-fn now() -> String {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp::from_seconds(i64::try_from(since.as_secs()).unwrap_or(0)).to_rfc3339()
 }
 
 fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -> Value {

@@ -9,7 +9,6 @@
 //! Invariant: the floor never falls, and when it rises no member below it is in the ring.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use polyplane_ring::ViewNumber;
@@ -18,12 +17,10 @@ use polyplane_storage::{
 };
 use tokio::sync::watch;
 
+use crate::pace::Pace;
 use crate::planes::{Planes, StartError};
 use crate::record::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};
 use crate::take::VIEW_PATIENCE;
-
-/// Between two tries to follow a store that does not answer.
-const RETRY: Duration = Duration::from_millis(200);
 
 /// The floor as the store has told it.
 pub(crate) struct FloorSeen {
@@ -81,30 +78,30 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
     let following = async move {
         let start = Bytes::from_static(FLOOR_KEY);
         let end: Bytes = [FLOOR_KEY, b"\0"].concat().into();
+        let mut pace = Pace::default();
         loop {
-            let ended = match store.watch(start.clone(), end.clone(), after).await {
-                Ok(mut watch) => loop {
-                    match watch.next().await {
-                        Ok(batch) => {
-                            let Some(planes) = weak.upgrade() else {
-                                return;
-                            };
-                            let values = batch.events.iter().map(|event| event.value.as_ref());
-                            for value in values.flatten() {
-                                see(&planes, decode_floor(value));
-                            }
-                            after = batch.revision;
-                        }
+            // Why it cannot be watched does not matter: the record is read then.
+            if let Ok(mut watch) = store.watch(start.clone(), end.clone(), after).await {
+                pace = Pace::default();
+                let ended = loop {
+                    let batch = match watch.next().await {
+                        Ok(batch) => batch,
                         Err(end) => break end,
+                    };
+                    let Some(planes) = weak.upgrade() else {
+                        return;
+                    };
+                    let values = batch.events.iter().map(|event| event.value.as_ref());
+                    for value in values.flatten() {
+                        see(&planes, decode_floor(value));
                     }
-                },
-                Err(ReadError::Compacted { floor }) => WatchEnd::Compacted { floor },
-                Err(error) => WatchEnd::Lost(error.to_string()),
-            };
-            if matches!(ended, WatchEnd::Closed) {
-                return;
+                    after = batch.revision;
+                };
+                if matches!(ended, WatchEnd::Closed) {
+                    return;
+                }
             }
-            tokio::time::sleep(RETRY).await;
+            pace.wait().await;
             // What was missed is in the record.
             let (Ok((at, found)), Some(planes)) = (store.get(FLOOR_KEY).await, weak.upgrade())
             else {

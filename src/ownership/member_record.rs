@@ -25,7 +25,7 @@ use polyplane_plane::{Flags, Key, LayerHash, NewObject, Prefix, foreign};
 use polyplane_ring::{Incarnation, Member, PeerAddress, ReplicaId, Weight, Zone};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
 /// The plane whose objects the member keys are.
@@ -86,9 +86,7 @@ pub(crate) fn member_key(replica: &ReplicaId) -> Bytes {
 
 /// A name for a life that begins now, and the time it begins.
 pub(crate) fn new_life() -> (String, String) {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seconds = since.map_or(0, |since| since.as_secs());
-    let began = Timestamp::from_seconds(i64::try_from(seconds).unwrap_or(0));
+    let began = Timestamp::from(SystemTime::now());
     (Uuid::new_v4().to_string(), began.to_rfc3339())
 }
 

@@ -11,8 +11,14 @@ use crate::version::Version;
 
 /// A config map with one label and one value.
 pub(crate) fn object(name: &str, label: &str, value: &str) -> NewObject {
-    let head = format!(r#"{{"metadata":{{"name":"{name}","#);
-    let middle = r#""creationTimestamp":"2026-01-01T00:00:00Z","labels":"#;
+    let identity = format!(r#""name":"{name}""#);
+    object_of(&identity, "2026-01-01T00:00:00Z", label, value)
+}
+
+/// The same with other members that say which it is, and another time.
+pub(crate) fn object_of(identity: &str, created: &str, label: &str, value: &str) -> NewObject {
+    let head = format!(r#"{{"metadata":{{{identity},"#);
+    let middle = format!(r#""creationTimestamp":"{created}","labels":"#);
     let labels = format!(r#"{{"l":"{label}"}}"#);
     let start = head.len() + middle.len();
     NewObject {

@@ -14,7 +14,7 @@ use config::Kubeconfig;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Value, json};
 use std::io::{BufRead, Write};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 /// Between two looks at a plane that is waited for.
@@ -184,11 +184,7 @@ fn age(plane: &Value) -> String {
     let Ok(then) = Timestamp::parse(plane.str_at(&["metadata", "creationTimestamp"])) else {
         return "<unknown>".to_owned();
     };
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let now = Timestamp::from_seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
-    human_duration(now.nanoseconds_since(then))
+    human_duration(Timestamp::from(SystemTime::now()).nanoseconds_since(then))
 }
 
 async fn get(client: &Client, name: &str) -> anyhow::Result<()> {

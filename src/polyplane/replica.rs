@@ -21,7 +21,7 @@ use polyplane_registry::{BirthLayer, PlaneSettings, Registry};
 use polyplane_server::{Config, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -297,10 +297,7 @@ async fn build_world(
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<World>> {
     let layer = setup.release.layer();
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let now = Timestamp::from_seconds(i64::try_from(since.as_secs())?).to_rfc3339();
+    let now = Timestamp::from(SystemTime::now()).to_rfc3339();
     let peers: Arc<dyn Peers> = match &setup.peering {
         Some((transport, _)) => Arc::clone(transport) as _,
         None => Arc::new(NoPeers),

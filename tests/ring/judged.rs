@@ -70,6 +70,16 @@ pub fn wished(otherwise: Wish) -> Result<Wish> {
     })
 }
 
+/// What a scenario of a length in time demands: nothing may fail where the length is given. The
+/// short one has to hold on any busy machine.
+#[must_use]
+pub fn demanded() -> Demand {
+    match env::var_os("RING_SECONDS") {
+        Some(_) => Demand::Nothing,
+        None => Demand::Honest,
+    }
+}
+
 /// The load of a scenario: `RING_PLANES` planes, `RING_RATE` requests a second, `RING_SEED`.
 ///
 /// # Errors

@@ -1,9 +1,6 @@
 //! Writers that race while the store misbehaves at random: every answer is the truth.
 
-use std::time::Duration;
-
-use polyplane_storage::{CommitFault, Rejection, SledOptions, SledStore};
-use proptest::prelude::*;
+use polyplane_storage::{Rejection, SledOptions, SledStore};
 
 use super::*;
 
@@ -16,11 +13,7 @@ enum Told {
 
 fn faults() -> impl Strategy<Value = Vec<Option<CommitFault>>> {
     let fault = prop_oneof![
-        6 => Just(None),
-        1 => Just(Some(CommitFault::UnknownApplied)),
-        1 => Just(Some(CommitFault::UnknownNotApplied)),
-        1 => Just(Some(CommitFault::UnknownLate)),
-        1 => Just(Some(CommitFault::Delay(Duration::from_millis(3)))),
+        10 => fault(),
         1 => Just(Some(CommitFault::Reject(Rejection::TooLarge("by plan".into())))),
     ];
     prop::collection::vec(fault, 60)

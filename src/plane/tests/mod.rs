@@ -11,14 +11,27 @@ mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore, Revision, Store};
+use polyplane_storage::{CommitFault, FaultyStore, MemoryOptions, MemoryStore, Revision, Store};
+use proptest::prelude::*;
 use tokio::time::Instant;
 
 use crate::testing::object;
 use crate::*;
+
+/// What a store does with a commit: as it should, not known which, or late.
+fn fault() -> impl Strategy<Value = Option<CommitFault>> {
+    prop_oneof![
+        6 => Just(None),
+        1 => Just(Some(CommitFault::UnknownApplied)),
+        1 => Just(Some(CommitFault::UnknownNotApplied)),
+        1 => Just(Some(CommitFault::UnknownLate)),
+        1 => Just(Some(CommitFault::Delay(Duration::from_millis(3)))),
+    ]
+}
 
 /// A store with its committer.
 struct Site {

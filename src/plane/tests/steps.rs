@@ -3,12 +3,9 @@
 
 mod racing;
 
-use std::time::Duration;
-
-use proptest::prelude::*;
-
 use super::watches::run;
 use super::*;
+use crate::testing::object_of;
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
@@ -32,18 +29,8 @@ fn key_of(at: usize) -> Key {
 fn template(at: usize, value: &str) -> LayerObject {
     let key = key_of(at);
     let name = key.name();
-    let head = format!(r#"{{"metadata":{{"name":"{name}","uid":"${{UID}}","#);
-    let middle = r#""creationTimestamp":"${BIRTH_TIME}","labels":"#;
-    let labels = r#"{"l":"layer"}"#;
-    let start = head.len() + middle.len();
-    let object = NewObject {
-        version_slot: head.len(),
-        labels: Some(start..start + labels.len()),
-        body: format!(r#"{head}{middle}{labels}}},"data":{{"k":"{value}"}}}}"#).into(),
-        storage_version: "v1".into(),
-        expires: None,
-        flags: Flags::NONE,
-    };
+    let identity = format!(r#""name":"{name}","uid":"${{UID}}""#);
+    let object = object_of(&identity, "${BIRTH_TIME}", "layer", value);
     LayerObject { key, object }
 }
 

@@ -27,11 +27,11 @@ use crate::error::OpenError;
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a member may take to say how it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The server counts pings that come faster than every 5 seconds as an attack.
 /// A call that takes longer has the members asked how they are.
 const IMPATIENCE: Duration = Duration::from_millis(250);
 /// How long a new leader may take for what waited for it.
 const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
+/// The server counts pings that come faster than every 5 seconds as an attack.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Flow-control windows: enough to keep a gigabit busy over 10 ms.

@@ -1,7 +1,5 @@
 //! Steps among writers and a store that misbehaves.
 
-use polyplane_storage::CommitFault;
-
 use super::*;
 
 #[tokio::test]
@@ -73,17 +71,6 @@ async fn the_versions_of_a_transaction_are_divided_among_planes() {
     assert!(shared, "each had a transaction of its own");
 }
 
-fn faults() -> impl Strategy<Value = Vec<Option<CommitFault>>> {
-    let fault = prop_oneof![
-        6 => Just(None),
-        1 => Just(Some(CommitFault::UnknownApplied)),
-        1 => Just(Some(CommitFault::UnknownNotApplied)),
-        1 => Just(Some(CommitFault::UnknownLate)),
-        1 => Just(Some(CommitFault::Delay(Duration::from_millis(3)))),
-    ];
-    prop::collection::vec(fault, 60)
-}
-
 /// Puts and deletes what layers have, whatever it is at the moment.
 async fn disturb(plane: Arc<Plane>, writer: usize, rounds: usize) {
     for round in 0..rounds {
@@ -124,7 +111,7 @@ proptest! {
     /// Writers and steps race while outcomes are unknown, commits are late or never come: watchers
     /// see a history that leads to the state, and the store tells the same.
     #[test]
-    fn steps_race_with_writers_and_faults(layers in layers(), plan in faults()) {
+    fn steps_race_with_writers_and_faults(layers in layers(), plan in prop::collection::vec(fault(), 60)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
