@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::peer::channel::Broken;
 use crate::peer::headers::strip;
-use crate::peer::pool::PeerStream;
+use crate::peer::stream::PeerStream;
 use crate::relay::{Relay, Source as RelaySource};
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
@@ -47,7 +48,7 @@ pub enum BodyEnd {
     Abandoned,
     /// The replica behind the answer is gone.
     #[error("the answer of another replica broke off")]
-    Peer(#[source] hyper::Error),
+    Peer(#[source] Broken),
     /// Compression failed.
     #[error("the answer could not be compressed")]
     Compression(#[source] std::io::Error),

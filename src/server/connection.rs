@@ -16,6 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::gather::gather;
+use crate::inbound::Inbound;
 use crate::limits::Seat;
 use crate::peer::headers::{Received, encode_chain};
 use crate::pipeline::{self, Caller, Origin};
@@ -166,7 +167,11 @@ fn answered(
     caller: Arc<Caller>,
     request: http::Request<Incoming>,
 ) -> Pin<Box<impl Future<Output = Reply>>> {
-    Box::pin(pipeline::serve(shared, caller, request))
+    Box::pin(pipeline::serve(
+        shared,
+        caller,
+        request.map(Inbound::Client),
+    ))
 }
 
 /// Why a connection ended before its end.

@@ -23,7 +23,8 @@ use crate::body::ResponseBody;
 use crate::limits::Seat;
 use crate::metrics::{Exposition, Kind};
 use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
-use crate::peer::pool::{Link, PeerStream, SendError};
+use crate::peer::pool::{Link, SendError};
+use crate::peer::stream::PeerStream;
 use crate::peer::transport::PeerTransport;
 use crate::peer::transport::chain_of;
 use crate::peer::wire::PeerBody;
@@ -304,19 +305,16 @@ impl Pipeline<'_> {
         } else {
             self.body().await?
         };
-        let path = self.parts.uri.path();
-        let query = match watch {
-            Some(watch) => Some(watch.query.as_str()),
-            None => self.parts.uri.query(),
-        };
-        let target = match query {
-            Some(query) => format!("{path}?{query}"),
-            None => path.to_owned(),
-        };
-        let unusable = || ApiError::internal("the owner's address cannot be used");
+        let unusable = || ApiError::internal("the request cannot be sent to the owner");
         let mut request = Request::new(PeerBody::new([body]));
         *request.method_mut() = self.parts.method.clone();
-        *request.uri_mut() = PeerTransport::uri(peer, &target).ok_or_else(unusable)?;
+        *request.uri_mut() = match watch {
+            Some(watch) => {
+                let target = format!("{}?{}", self.parts.uri.path(), watch.query);
+                target.try_into().map_err(|_| unusable())?
+            }
+            None => self.parts.uri.clone(),
+        };
         let mut headers = passing(&self.parts.headers);
         headers.insert(AUDIT_ID, self.audit_id.clone());
         let own = self.shared.peers.as_ref().map(|side| side.transport.tls());

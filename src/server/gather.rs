@@ -2,16 +2,18 @@
 //!
 //! HTTP/2 hands over every frame by itself and asks for a flush behind it: a TLS record and a
 //! system call for each answer and for each event of each watch. Here frames are kept until the
-//! connection's task has nothing more to do at the moment; whoever polls the connection does so
-//! through [`Outlet::turn`], which then sends what was kept. No timer: nothing waits once the task
-//! does. Knows nothing of frames.
+//! connection's task has nothing more to do at the moment, and every task that is ready to run has
+//! had its turn: the runtime runs whoever was woken last first, so a connection would otherwise
+//! send the first of many answers before the second is made. Whoever polls the connection does so
+//! through [`Outlet::turn`], which then sends what was kept. No timer: alone, nothing waits.
+//! Knows nothing of frames.
 //!
 //! Invariant: when a turn ends, everything kept is with the socket, or the socket is full and wakes
 //! the task when it is not. What is kept is bounded; an idle connection keeps nothing.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -38,6 +40,13 @@ struct Kept<S> {
     unflushed: bool,
 }
 
+/// Has the task polled again once those that are ready to run have run, and the sockets that are
+/// ready were looked at. Waking it here would do too, and would wake another worker for it.
+pub(crate) fn let_others_run(context: &mut Context<'_>) {
+    // The first poll arranges it, and there is no need for a second one.
+    let _ = pin!(tokio::task::yield_now()).poll(context);
+}
+
 /// Parts a stream into the side that is written to and the side that sends.
 pub(crate) fn gather<S>(stream: S) -> (Gather<S>, Outlet<S>) {
     let kept = Arc::new(Mutex::new(Kept {
@@ -61,8 +70,16 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
         &self,
         mut connection: Pin<&mut F>,
     ) -> io::Result<F::Output> {
+        let mut is_last = false;
         poll_fn(|context| {
             let done = connection.as_mut().poll(context);
+            // Everybody who is ready to run goes first: they may have something to send as well.
+            if done.is_pending() && !is_last && self.0.lock().has_kept() {
+                is_last = true;
+                let_others_run(context);
+                return Poll::Pending;
+            }
+            is_last = false;
             let sent = self.0.lock().poll_send(context);
             match (done, sent) {
                 // It has shut the stream down, which sends everything first.
@@ -76,6 +93,10 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Kept<S> {
+    fn has_kept(&self) -> bool {
+        self.taken < self.bytes.len()
+    }
+
     /// Gives everything to the stream, and has the stream give it to the socket.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.taken < self.bytes.len() {
@@ -164,7 +185,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::pin::pin;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     /// Counts the writes that reach the other side's stream.

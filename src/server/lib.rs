@@ -19,6 +19,7 @@ mod forward;
 mod gather;
 mod health;
 mod impersonate;
+mod inbound;
 pub mod kubeconfig;
 mod limits;
 mod local;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::inbound::{Inbound, InboundError};
 use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
 use tokio::time::timeout;
 
 /// The bounds a server holds requests to.
@@ -59,11 +60,11 @@ pub(crate) enum BodyError {
     TooLong,
     /// The connection failed while it was read.
     #[error("the body could not be read")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] InboundError),
 }
 
 /// Reads a whole body. One frame, the common case, is not copied.
-pub(crate) async fn read_body(body: &mut Incoming, bytes_max: usize) -> Result<Bytes, BodyError> {
+pub(crate) async fn read_body(body: &mut Inbound, bytes_max: usize) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(BodyError::TooLong);
     }
@@ -102,7 +103,7 @@ const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
 /// Reads on to the end of a body that is not wanted any more, within bounds. Some clients (curl
 /// among them) take an answer that overtakes their body for a broken stream and never show it, and
 /// a connection of HTTP/1.1 can only be used on if its body was read.
-pub(crate) async fn discard_rest(body: &mut Incoming) {
+pub(crate) async fn discard_rest(body: &mut Inbound) {
     if body.is_end_stream() {
         return;
     }

@@ -5,9 +5,10 @@
 //! of clients that another replica received, which pass the same pipeline as if they had come
 //! directly, except that they are never forwarded again.
 //!
-//! One protocol: HTTP/2, a few connections per peer. `examples/forwarding.rs` measures a bare GET
-//! of 1 KiB over TLS on loopback, both ends in one process, 64 at a time, optimized, on a shared
-//! machine (two runs; the hop costs a forwarded GET this much on top of the owner's own work):
+//! One protocol of our own ([`frame`], [`channel`]): requests and answers as HTTP has them, many
+//! streams on a connection, each with its own window, cancelled alone, with trailers. HTTP's own
+//! protocols were measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
+//! loopback, both ends in one process, 64 at a time, optimized, on a shared machine (two runs):
 //!
 //! | way | CPU of both ends per request |
 //! |---|---|
@@ -15,17 +16,24 @@
 //! | HTTP/2, 1 connection | 25–29 µs |
 //! | HTTP/2, 4 connections | 28 µs |
 //!
-//! HTTP/1.1 is a quarter cheaper. It is not used all the same: a client that goes away would cost
-//! a connection with its handshake each time, each of thousands of watches a connection of its
-//! own, and trailers, by which a watch learns where to go on, are seldom exercised there. Short
-//! reads over a pool of HTTP/1.1 connections beside this one remain open, should the difference
-//! count.
+//! HTTP/1.1 costs a connection with its handshake for each client that goes away and for each of
+//! thousands of watches; HTTP/2 costs more than the request itself, for it says every header
+//! anew in its own coding and every answer in two frames with a flush behind each. With N replicas
+//! behind one endpoint, N − 1 of N requests pay for it. Frames say a request in one piece, a
+//! client's chain of certificates once per connection, and leave together ([`channel`]).
+//! `bench forward` measures the whole hop.
 //!
 //! Invariant: headers that begin with `x-polyplane-` mean something on a peer connection only.
 
+mod answering;
+pub(crate) mod channel;
+mod frame;
 pub(crate) mod headers;
 pub(crate) mod listener;
 pub(crate) mod pool;
+pub(crate) mod stream;
+#[cfg(test)]
+mod tests;
 pub(crate) mod transport;
 pub(crate) mod wire;
 
@@ -36,6 +44,9 @@ use polyplane_ownership::PeerHandler;
 use tokio::net::TcpListener;
 
 use transport::PeerTransport;
+
+/// The protocol of [`frame`], as the two ends of a connection agree on it.
+pub(crate) const ALPN_PEER: &[u8] = b"polyplane-peer/1";
 
 /// The bounds of the channel between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]

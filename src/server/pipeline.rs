@@ -14,7 +14,6 @@ use futures_util::FutureExt as _;
 use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
-use hyper::body::Incoming;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::ALL_UNAUTHENTICATED;
 use polyplane_registry::{ResourceRequest, Verb};
@@ -26,6 +25,7 @@ use crate::body::{Patience, ResponseBody, WatchGauge};
 use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
+use crate::inbound::Inbound;
 use crate::limits::{BodyError, Seat, discard_rest, parse_go_duration, read_body};
 use crate::local::{DRAIN_PATH, REPORTS};
 use crate::metrics::Labels;
@@ -59,7 +59,7 @@ pub(crate) enum Origin {
 
 /// A request's body, kept until nobody can need it again.
 enum RequestBody {
-    Coming(Incoming),
+    Coming(Inbound),
     Read(Bytes),
 }
 
@@ -67,7 +67,7 @@ enum RequestBody {
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     caller: Arc<Caller>,
-    request: Request<Incoming>,
+    request: Request<Inbound>,
 ) -> Reply {
     let started = Instant::now();
     let (mut parts, body) = request.into_parts();

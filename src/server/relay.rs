@@ -22,7 +22,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::body::Watch;
 use crate::limits::Seat;
 use crate::peer::headers::{MOVED, MovedTo, TOLD};
-use crate::peer::pool::PeerStream;
+use crate::peer::stream::PeerStream;
 
 /// Longest line that is held back until its end is there. No event is longer.
 const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;

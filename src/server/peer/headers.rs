@@ -25,11 +25,11 @@ pub(crate) const FORWARDED_BY: HeaderName = HeaderName::from_static("x-polyplane
 /// The replica that is meant; an address may belong to another one by now.
 pub(crate) const MEANT_FOR: HeaderName = HeaderName::from_static("x-polyplane-meant-for");
 /// The certificates the client showed, leaf first, as base64 with commas. Possession is proven.
-const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain");
+pub(super) const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain");
 /// Address and port of the client.
-const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remote");
+pub(super) const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remote");
 /// Milliseconds that are left for the answer.
-const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-deadline");
+pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-deadline");
 /// Where a plane went: `<replica>;address=<host:port>;view=<n>`, the first two absent if unknown.
 pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved");
 /// In the trailers of a watch that ended with a move: everything up to this version was told.
@@ -120,11 +120,7 @@ impl Received {
         }
         if let Some(left) = self.time_left {
             let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            let mut millis = HeaderValue::from(millis);
-            // Not a secret, but never the same for long: it would drive the chain out of the
-            // connection's table of headers, which has to be told anew then.
-            millis.set_sensitive(true);
-            headers.insert(DEADLINE, millis);
+            headers.insert(DEADLINE, HeaderValue::from(millis));
         }
     }
 }

@@ -5,35 +5,31 @@
 //! that no client can send, so a client's path never becomes a message.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use polyplane_ownership::PeerHandler;
 use polyplane_ring::ReplicaId;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::answering::Answering;
+use super::channel::{Answerer, Channel, Driver};
+use super::frame::RequestHead;
 use super::headers::{FORWARDED_BY, MEANT_FOR, Received, decode_chain};
-use super::pool::{
-    CONNECTION_WINDOW_BYTES, HEADER_LIST_BYTES, PING_INTERVAL, PING_TIMEOUT, SEND_BUFFER_BYTES,
-    STREAM_WINDOW_BYTES,
-};
+use super::stream::{PeerStream, Stream};
 use super::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
 use super::{PeerLimits, wire};
 use crate::body::ResponseBody;
 use crate::connection::Connection;
-use crate::gather::gather;
+use crate::inbound::Inbound;
 use crate::limits::{Seat, Seats};
 use crate::pipeline::{self, Caller, Origin};
 use crate::pki::peer::SHARED_NAME;
@@ -45,8 +41,6 @@ const CLIENTS_MAX: usize = 2048;
 /// A message above this length waits until few others of its size are being read.
 const LARGE_BYTES: u64 = 1024 * 1024;
 const LARGE_AT_A_TIME: usize = 4;
-/// Streams that clients cancelled and nobody has looked at yet.
-const RESET_STREAMS_MAX: usize = 1024;
 
 /// A server's side towards its peers.
 pub(crate) struct PeerSide {
@@ -110,28 +104,14 @@ pub(crate) async fn serve(
             return;
         }
     };
-    let service = {
-        let (shared, side) = (Arc::clone(&shared), Arc::clone(&side));
-        service_fn(move |request: Request<Incoming>| {
-            let (shared, side, name) = (Arc::clone(&shared), Arc::clone(&side), Arc::clone(&name));
-            // In a box for the same reason as in `connection`.
-            let work = Box::pin(answer(shared, side, name, request));
-            async move { Ok::<_, Infallible>(work.await) }
-        })
+    let channel = Channel::new();
+    let asked = Asked {
+        shared: Arc::clone(&shared),
+        side,
+        name,
     };
-    let (stream, outlet) = gather(stream);
-    let serving = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(side.transport.limits().streams_per_connection_max)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_send_buf_size(SEND_BUFFER_BYTES)
-        .max_header_list_size(HEADER_LIST_BYTES)
-        .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(serving);
+    let mut driver = Driver::new(&channel, stream, Some(Box::new(asked)));
+    let mut running = std::pin::pin!(driver.run());
     let mut is_closing = false;
     loop {
         tokio::select! {
@@ -140,15 +120,11 @@ pub(crate) async fn serve(
             () = shared.drain.aborting().cancelled() => return,
             () = closing.cancelled(), if !is_closing => {
                 is_closing = true;
-                serving.as_mut().graceful_shutdown();
+                channel.close();
             }
-            done = outlet.turn(serving.as_mut()) => {
-                match done {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, "a peer's connection ended with an error");
-                    }
-                    Err(error) => tracing::debug!(%error, "a peer's socket is broken"),
+            ended = running.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a peer's connection ended");
                 }
                 return;
             }
@@ -176,11 +152,43 @@ async fn shake_hands(
     Ok((stream, name.into()))
 }
 
+/// What a peer on one connection asks.
+struct Asked {
+    shared: Arc<Shared>,
+    side: Arc<PeerSide>,
+    name: Arc<str>,
+}
+
+impl Answerer for Asked {
+    fn streams_max(&self) -> usize {
+        self.side.transport.limits().streams_per_connection_max as usize
+    }
+
+    fn answer(
+        &self,
+        channel: &Arc<Channel>,
+        stream: &Arc<Stream>,
+        head: RequestHead,
+    ) -> AbortHandle {
+        let announced = head.headers.get(CONTENT_LENGTH);
+        let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
+        let mut request = Request::new(PeerStream::of_request(channel, stream, announced));
+        *request.method_mut() = head.method;
+        *request.uri_mut() = head.target;
+        *request.headers_mut() = head.headers;
+        let (shared, side) = (Arc::clone(&self.shared), Arc::clone(&self.side));
+        let work = answer(shared, side, Arc::clone(&self.name), request);
+        let answering = Answering::new(channel, stream);
+        // Ends with its answer, or is aborted with its stream.
+        tokio::spawn(async move { answering.answer(work.await).await }).abort_handle()
+    }
+}
+
 async fn answer(
     shared: Arc<Shared>,
     side: Arc<PeerSide>,
     name: Arc<str>,
-    mut request: Request<Incoming>,
+    mut request: Request<PeerStream>,
 ) -> Reply {
     let own = side.transport.tls().replica();
     let is_meant = |value: &HeaderValue| value == own;
@@ -198,7 +206,7 @@ async fn answer(
             time_left: received.time_left,
         };
         let caller = Arc::new(Caller { connection, origin });
-        return pipeline::serve(shared, caller, request).await;
+        return pipeline::serve(shared, caller, request.map(Inbound::Peer)).await;
     }
     if request.method() == Method::POST && request.uri().path() == MESSAGE_PATH {
         let sender = request.headers().get(SENDER);
@@ -212,7 +220,7 @@ async fn answer(
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-async fn message(side: &PeerSide, from: &str, mut body: Incoming) -> Reply {
+async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
     let refused = |why: String| text(StatusCode::BAD_REQUEST, format!("{why}\n"));
     let from: ReplicaId = match from.parse() {
         Ok(from) => from,

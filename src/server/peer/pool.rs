@@ -1,51 +1,29 @@
 //! Connections to other replicas.
 //!
-//! HTTP/2, because a stream is cancelled alone, carries trailers, and thousands of watches share
-//! a connection; what that costs against HTTP/1.1 stands in the table of [`super`].
-//! The window of a connection is as large as the protocol allows and that of a stream is small: a
-//! client that reads nothing holds up its own stream, never those beside it.
-//!
-//! Invariant: a request is handed to a connection once. Whether it may be sent again is decided by
-//! whoever knows what it does.
+//! Invariant: a request that may have been sent is not sent again here. Whether it may be is
+//! decided by whoever knows what it does.
 
 use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper::rt::Executor;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Request, Response};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::PeerLimits;
+use super::channel::{Broken, Channel, Driver};
+use super::stream::{NoAnswer, PeerStream, send_data};
 use super::wire::PeerBody;
 use crate::backend::Peer;
-use crate::gather::{Outlet, gather};
 use crate::pki::peer::{PeerTls, SHARED_NAME};
 
-/// What a stream may have under way before somebody reads.
-pub(super) const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// The protocol's bound; streams bound what is really under way.
-pub(super) const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
-pub(super) const SEND_BUFFER_BYTES: usize = 512 * 1024;
-/// A chain of client certificates travels in a header.
-pub(super) const HEADER_LIST_BYTES: u32 = 512 * 1024;
-/// A silent peer is asked for a sign of life this often, and has this long to give it.
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(2);
-pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Streams on one connection above which another one is opened.
 const STREAMS_WELCOME: usize = 256;
 
@@ -71,7 +49,7 @@ pub(crate) enum SendError {
     NotSent(#[source] ConnectError),
     /// It was sent, wholly or in part, and then the connection broke.
     #[error("the connection broke before the answer")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] Broken),
 }
 
 /// All connections to all peers.
@@ -85,58 +63,10 @@ pub(crate) struct Pool {
 /// What leads to one peer.
 pub(crate) struct Link {
     peer: Peer,
-    connections: Mutex<Vec<Arc<Wire>>>,
+    connections: Mutex<Vec<Arc<Channel>>>,
     /// One connects, the others wait for what comes of it.
     connecting: tokio::sync::Mutex<Option<(Instant, ConnectError)>>,
     gone: CancellationToken,
-}
-
-/// One connection.
-struct Wire {
-    sender: SendRequest<PeerBody>,
-    streams: AtomicUsize,
-}
-
-/// A stream on a connection; counted until it is dropped.
-struct Stream(Arc<Wire>);
-
-impl Stream {
-    fn on(wire: &Arc<Wire>) -> Self {
-        wire.streams.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(wire))
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The body of an answer. Dropped before its end, it cancels the stream.
-pub(crate) struct PeerStream {
-    body: Incoming,
-    _stream: Stream,
-}
-
-impl Body for PeerStream {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 impl Pool {
@@ -176,7 +106,9 @@ impl Pool {
             let stays = is_member(peer);
             if !stays {
                 link.gone.cancel();
-                link.connections.lock().clear();
+                for channel in link.connections.lock().drain(..) {
+                    channel.close();
+                }
             }
             stays
         });
@@ -189,14 +121,14 @@ impl Pool {
             let connections = link.connections.lock();
             connections
                 .iter()
-                .filter(|wire| !wire.sender.is_closed())
+                .filter(|channel| channel.is_open())
                 .count()
         });
         open.sum()
     }
 
     /// Sends a request and waits for the head of its answer. A connection that turns out to be
-    /// closed before anything was written is replaced once.
+    /// closed, or closing, before anybody looked at the request is replaced once.
     ///
     /// # Errors
     /// Whether it was sent, and why there is no answer.
@@ -206,39 +138,34 @@ impl Pool {
     pub(crate) async fn send(
         &self,
         link: &Link,
-        request: Request<PeerBody>,
+        mut request: Request<PeerBody>,
     ) -> Result<Response<PeerStream>, SendError> {
-        let mut request = request;
+        if request.body().short_piece().is_none() && request.body().length() > 0 {
+            let length = HeaderValue::from(request.body().length());
+            request.headers_mut().insert(CONTENT_LENGTH, length);
+        }
         for fresh in [false, true] {
-            let wire = self.wire(link, fresh).await.map_err(SendError::NotSent)?;
-            let stream = Stream::on(&wire);
-            let mut sender = wire.sender.clone();
-            match sender.try_send_request(request).await {
-                Ok(response) => {
-                    return Ok(response.map(|body| PeerStream {
-                        body,
-                        _stream: stream,
-                    }));
-                }
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(SendError::Broken(error.into_error())),
-                },
+            let channel = self.channel(link, fresh).await;
+            let channel = channel.map_err(SendError::NotSent)?;
+            match exchange(&channel, &request).await {
+                Ok(response) => return Ok(response),
+                Err(NoAnswer::Refused) => {}
+                Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
             }
         }
         Err(SendError::NotSent(ConnectError::Refused))
     }
 
     /// The least busy connection, or a new one if all are busy.
-    async fn wire(&self, link: &Link, fresh: bool) -> Result<Arc<Wire>, ConnectError> {
+    async fn channel(&self, link: &Link, fresh: bool) -> Result<Arc<Channel>, ConnectError> {
         let asked = Instant::now();
         let connections_max = self.limits.connections_per_peer_max;
-        if !fresh && let Some(wire) = link.least_busy(connections_max) {
-            return Ok(wire);
+        if !fresh && let Some(channel) = link.least_busy(connections_max) {
+            return Ok(channel);
         }
         let mut failure = link.connecting.lock().await;
-        if let Some(wire) = link.least_busy(connections_max) {
-            return Ok(wire);
+        if let Some(channel) = link.least_busy(connections_max) {
+            return Ok(channel);
         }
         if let Some((at, error)) = &*failure
             && *at >= asked
@@ -246,10 +173,10 @@ impl Pool {
             return Err(error.clone());
         }
         match self.connect(&link.peer).await {
-            Ok(wire) => {
+            Ok(channel) => {
                 *failure = None;
-                link.connections.lock().push(Arc::clone(&wire));
-                Ok(wire)
+                link.connections.lock().push(Arc::clone(&channel));
+                Ok(channel)
             }
             Err(error) => {
                 tracing::debug!(peer = link.peer.replica, %error, "no connection");
@@ -259,13 +186,13 @@ impl Pool {
         }
     }
 
-    async fn connect(&self, peer: &Peer) -> Result<Arc<Wire>, ConnectError> {
+    async fn connect(&self, peer: &Peer) -> Result<Arc<Channel>, ConnectError> {
         tokio::time::timeout(self.limits.connect_time_max, self.dial(peer))
             .await
             .unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn dial(&self, peer: &Peer) -> Result<Arc<Wire>, ConnectError> {
+    async fn dial(&self, peer: &Peer) -> Result<Arc<Channel>, ConnectError> {
         let socket = TcpStream::connect(&peer.address)
             .await
             .map_err(|error| of_io(&error))?;
@@ -290,34 +217,59 @@ impl Pool {
                 return Err(ConnectError::Failed(why));
             }
         }
-        let (stream, outlet) = gather(stream);
-        let runner = Runner(Arc::new(Mutex::new(Some(outlet))));
-        let handshake = http2::Builder::new(runner)
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_send_buf_size(SEND_BUFFER_BYTES)
-            .max_header_list_size(HEADER_LIST_BYTES)
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream))
-            .await;
-        let (sender, connection) =
-            handshake.map_err(|error| ConnectError::Failed(error.to_string()))?;
         self.opened.fetch_add(1, Ordering::Relaxed);
+        let channel = Channel::new();
+        let mut driver = Driver::new(&channel, stream, None);
         let replica = peer.replica.clone();
-        // Ends when the connection does: at the latest when its last sender and stream are gone.
+        // Ends with the connection: at the latest with its last stream once nobody else is to use it.
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = driver.run().await {
                 tracing::debug!(peer = replica, %error, "a peer connection ended");
             }
         });
-        Ok(Arc::new(Wire {
-            sender,
-            streams: AtomicUsize::new(0),
-        }))
+        Ok(channel)
     }
+}
+
+/// Sends a request on a connection and waits for the head of its answer. An answer that begins
+/// before all of the request was sent is a refusal of some kind: the rest is not sent.
+pub(super) async fn exchange(
+    channel: &Arc<Channel>,
+    request: &Request<PeerBody>,
+) -> Result<Response<PeerStream>, NoAnswer> {
+    let gone = |_| NoAnswer::Refused;
+    let room = std::future::poll_fn(|context| channel.poll_room(context));
+    room.await.map_err(gone)?;
+    let body = request.body();
+    // A whole short body travels with its head.
+    let first = body.short_piece();
+    let is_whole = first.is_some() || body.length() == 0;
+    let head = (request.method(), request.uri(), request.headers());
+    let opened = channel.open(head, first.map_or(&[], |piece| piece), is_whole);
+    let opened = opened.ok_or(NoAnswer::Refused)?;
+    let head = if is_whole {
+        opened.head().await?
+    } else {
+        let rest = async {
+            let mut left = body.length();
+            for piece in body.pieces() {
+                left -= piece.len();
+                if send_data(channel, &opened.stream, piece.clone(), left == 0)
+                    .await
+                    .is_err()
+                {
+                    break;
+                }
+            }
+            // The answer, or its want, is what matters.
+            std::future::pending().await
+        };
+        tokio::select! {
+            head = opened.head() => head?,
+            () = rest => unreachable!("it never ends"),
+        }
+    };
+    Ok(opened.into_response(head))
 }
 
 impl Link {
@@ -327,36 +279,15 @@ impl Link {
     }
 
     /// A connection with room, or the least busy one if there can be no more.
-    fn least_busy(&self, connections_max: usize) -> Option<Arc<Wire>> {
+    fn least_busy(&self, connections_max: usize) -> Option<Arc<Channel>> {
         let mut connections = self.connections.lock();
-        connections.retain(|wire| !wire.sender.is_closed());
-        let least = connections
+        connections.retain(|channel| channel.is_open());
+        let streams = |channel: &Arc<Channel>| (channel.open_streams(), Arc::clone(channel));
+        let (open, least) = connections
             .iter()
-            .min_by_key(|wire| wire.streams.load(Ordering::Relaxed))?;
-        let has_room = least.streams.load(Ordering::Relaxed) < STREAMS_WELCOME;
-        (has_room || connections.len() >= connections_max).then(|| Arc::clone(least))
-    }
-}
-
-/// Runs the futures of one connection. hyper hands over first the one that reads and writes, in the
-/// handshake: its turns end with sending what was gathered. The others belong to single streams.
-#[derive(Clone)]
-struct Runner(Arc<Mutex<Option<Outlet<TlsStream<TcpStream>>>>>);
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Runner {
-    fn execute(&self, future: F) {
-        let Some(outlet) = self.0.lock().take() else {
-            // Ends with its stream.
-            tokio::spawn(future);
-            return;
-        };
-        // Ends with the connection.
-        tokio::spawn(async move {
-            let mut connection = std::pin::pin!(future);
-            if let Err(error) = outlet.turn(connection.as_mut()).await {
-                tracing::debug!(%error, "a peer's socket is broken");
-            }
-        });
+            .map(streams)
+            .min_by_key(|(open, _)| *open)?;
+        (open < STREAMS_WELCOME || connections.len() >= connections_max).then_some(least)
     }
 }
 

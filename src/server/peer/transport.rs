@@ -62,23 +62,12 @@ impl PeerTransport {
         (self.pool.open(), self.pool.opened.load(Ordering::Relaxed))
     }
 
-    /// The address of a peer with a path.
-    pub(crate) fn uri(peer: &Peer, path_and_query: &str) -> Option<Uri> {
-        Uri::builder()
-            .scheme("https")
-            .authority(peer.address.as_str())
-            .path_and_query(path_and_query)
-            .build()
-            .ok()
-    }
-
     async fn ask(&self, peer: &Peer, request: &PeerRequest) -> Result<PeerReply, PeerError> {
         let failed = |error: &dyn std::error::Error| PeerError::Failed(error.to_string());
         let body = wire::encode(request).map_err(|error| failed(&error))?;
         let mut asking = Request::new(body);
         *asking.method_mut() = Method::POST;
-        *asking.uri_mut() = Self::uri(peer, MESSAGE_PATH)
-            .ok_or_else(|| PeerError::Failed(format!("{:?} is no peer address", peer.address)))?;
+        *asking.uri_mut() = Uri::from_static(MESSAGE_PATH);
         for (name, value) in [
             (MEANT_FOR, peer.replica.as_str()),
             (SENDER, self.tls().replica()),

@@ -1,15 +1,12 @@
 //! A message as bytes: the length of its JSON, the JSON, and the payload as it is.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use bytes::{Buf as _, Bytes, BytesMut};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use polyplane_ownership::{PeerMessage, PeerRequest};
+
+use super::channel::Broken;
+use super::stream::{CHUNK_BYTES, PeerStream};
 
 /// Longest JSON of a message.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -18,7 +15,7 @@ const LENGTH_BYTES: usize = 4;
 /// A body that is there as a whole, in a few pieces that are not copied together.
 #[derive(Debug, Default)]
 pub(crate) struct PeerBody {
-    pieces: VecDeque<Bytes>,
+    pieces: Vec<Bytes>,
 }
 
 impl PeerBody {
@@ -29,28 +26,20 @@ impl PeerBody {
         }
     }
 
+    pub(super) fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// The piece that is all there is, if it is short enough for one frame.
+    pub(super) fn short_piece(&self) -> Option<&Bytes> {
+        match self.pieces.as_slice() {
+            [only] if only.len() <= CHUNK_BYTES => Some(only),
+            _ => None,
+        }
+    }
+
     pub(super) fn length(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
-    }
-}
-
-impl Body for PeerBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.pieces.pop_front().map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.pieces.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.length() as u64)
     }
 }
 
@@ -68,7 +57,7 @@ pub(super) enum WireError {
     Json(#[source] serde_json::Error),
     /// The connection failed.
     #[error("the message could not be read")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] Broken),
 }
 
 /// # Errors
@@ -111,10 +100,7 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
 ///
 /// # Errors
 /// If it is longer, or breaks off.
-pub(super) async fn gather<B>(body: &mut B, bytes_max: usize) -> Result<Bytes, WireError>
-where
-    B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
-{
+pub(super) async fn gather(body: &mut PeerStream, bytes_max: usize) -> Result<Bytes, WireError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > bytes_max {
         return Err(WireError::TooLong(bytes_max));
@@ -138,7 +124,7 @@ pub(super) fn body_bytes_max(payload_bytes_max: usize) -> usize {
 }
 
 /// Bytes a body announces.
-pub(super) fn announced(body: &Incoming) -> u64 {
+pub(super) fn announced(body: &PeerStream) -> u64 {
     body.size_hint().lower()
 }
 
@@ -146,12 +132,12 @@ pub(super) fn announced(body: &Incoming) -> u64 {
 mod tests {
     use super::*;
 
-    async fn bytes_of(body: PeerBody) -> Bytes {
-        body.collect().await.expect("it is all there").to_bytes()
+    fn bytes_of(body: &PeerBody) -> Bytes {
+        body.pieces().concat().into()
     }
 
-    #[tokio::test]
-    async fn messages_survive_the_way() {
+    #[test]
+    fn messages_survive_the_way() {
         let payload = Bytes::from(vec![7; 100_000]);
         let request = PeerRequest {
             message: PeerMessage::State {
@@ -161,18 +147,18 @@ mod tests {
             payload: payload.clone(),
         };
         let body = encode(&request).expect("short");
-        assert_eq!(body.size_hint().exact(), Some(body.length() as u64));
-        let back = decode(bytes_of(body).await).expect("its own encoding");
+        assert_eq!(body.length(), bytes_of(&body).len());
+        let back = decode(bytes_of(&body)).expect("its own encoding");
         assert_eq!(
             (back.message, back.payload),
             (request.message, request.payload)
         );
     }
 
-    #[tokio::test]
-    async fn what_is_no_message_is_refused() {
+    #[test]
+    fn what_is_no_message_is_refused() {
         let request = PeerRequest::from(PeerMessage::Load);
-        let whole = bytes_of(encode(&request).expect("short")).await;
+        let whole = bytes_of(&encode(&request).expect("short"));
         assert!(matches!(
             decode(whole.slice(..whole.len() - 1)),
             Err(WireError::Short)

@@ -27,7 +27,7 @@ use rustls::{
 
 use super::pair::{Lookout, PairFiles, certificates};
 use super::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
-use crate::tls::ALPN_H2;
+use crate::peer::ALPN_PEER;
 
 /// The name of a certificate that all replicas share.
 pub const SHARED_NAME: &str = "polyplane-peer";
@@ -199,7 +199,7 @@ fn configs(
         .ok()?
         .with_client_cert_verifier(demanding)
         .with_cert_resolver(Arc::clone(&resolver) as _);
-    server.alpn_protocols = vec![ALPN_H2.to_vec()];
+    server.alpn_protocols = vec![ALPN_PEER.to_vec()];
     // A resumed session would outlive a change of the CA, and peers connect seldom.
     server.send_tls13_tickets = 0;
     let mut client = ClientConfig::builder_with_provider(Arc::clone(provider))
@@ -211,7 +211,7 @@ fn configs(
             provider: Arc::clone(provider),
         }))
         .with_client_cert_resolver(resolver);
-    client.alpn_protocols = vec![ALPN_H2.to_vec()];
+    client.alpn_protocols = vec![ALPN_PEER.to_vec()];
     client.enable_sni = false;
     Some(PeerConfigs {
         server: Arc::new(server),

@@ -1,5 +1,6 @@
 //! The channel between replicas.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use polyplane_ownership::{Member, PeerError, PeerMessage, PeerReply, PeerRequest, Peers as _};
 use polyplane_server::{Peer, PeerLimits, PeerTls, PeerTransport};
 use rustls::RootCertStore;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -23,6 +24,21 @@ fn member(peer: &Peer) -> Member {
         weight: Default::default(),
         standing: polyplane_ring::Standing::Serving,
     }
+}
+
+/// A certificate of the peer CA.
+fn issued(pki: &Path) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let read = |name: &str| std::fs::read_to_string(pki.join(name)).expect("made");
+    let ca_key = rcgen::KeyPair::from_pem(&read("peer-ca.key")).expect("a key");
+    let ca = rcgen::Issuer::from_ca_cert_pem(&read("peer-ca.crt"), ca_key).expect("a CA");
+    let key = rcgen::KeyPair::generate().expect("made");
+    let mut params = rcgen::CertificateParams::default();
+    let name = rcgen::DnType::CommonName;
+    params.distinguished_name.push(name, "polyplane-1");
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.signed_by(&key, &ca).expect("signed");
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    (vec![certificate.der().clone()], key.into())
 }
 
 #[tokio::test]
@@ -68,8 +84,17 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
     let mut with_other = builder()
         .with_client_auth_cert(chain, key)
         .expect("a certificate");
-    for config in [&mut without, &mut with_other] {
-        config.alpn_protocols = vec![b"h2".to_vec()];
+    // And one that a peer would have, so that it is the certificate that decides.
+    let (chain, key) = issued(&ring.folder.path().join("pki"));
+    let mut with_own = builder()
+        .with_client_auth_cert(chain, key)
+        .expect("a certificate");
+    for (config, is_peer) in [
+        (&mut without, false),
+        (&mut with_other, false),
+        (&mut with_own, true),
+    ] {
+        config.alpn_protocols = vec![b"polyplane-peer/1".to_vec()];
         let socket = TcpStream::connect(address).await.expect("connected");
         let name = ServerName::try_from("peer.polyplane").expect("a name");
         let connector = TlsConnector::from(Arc::new(config.clone()));
@@ -77,11 +102,12 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
             Err(_) => true,
             // In TLS 1.3 a client learns it from the first read.
             Ok(mut stream) => {
-                let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-                stream.read(&mut [0; 64]).await.is_err()
+                // Asks for a sign of life.
+                let _ = stream.write_all(b"\0\0\0\x04\x06\0\0\0\0\0\0\0\0").await;
+                !matches!(stream.read(&mut [0; 64]).await, Ok(1..))
             }
         };
-        assert!(refused);
+        assert_eq!(refused, !is_peer);
     }
     let other = tempfile::tempdir().expect("a folder");
     let tls = PeerTls::load_or_create(other.path(), "polyplane-9").expect("made");

@@ -1,0 +1,595 @@
+//! One connection between replicas: many streams, one task that reads and writes.
+//!
+//! The replica that connects asks, the other one answers. Whoever has something to send puts it
+//! behind what is there and wakes the task once; the task lets whatever else is ready to run go
+//! first and then sends all of it together, so that under load a record and a system call carry
+//! many requests, and alone nothing waits for a timer.
+//!
+//! A connection is lost at once for all its streams. Each of them learns whether its request may
+//! have arrived: what this side had not begun to write did not.
+//!
+//! Invariant: what is kept to be sent is bounded but for heads and numbers, of which each stream
+//! has few; a stream that is not read holds up itself only ([`super::stream`]).
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, Uri};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, Sleep};
+use tokio_util::io::poll_read_buf;
+
+use super::frame::{self, FrameHead, HEAD_BYTES, Heard, Kind, Malformed, RequestHead, Told, Why};
+use super::stream::{NoAnswer, Opened, Stream};
+use crate::gather::let_others_run;
+
+/// Bytes that may wait to be sent before bodies have to.
+const WAITING_BYTES_MAX: usize = 512 * 1024;
+/// The room that is kept for sending.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// What is read at a time: no more than a record holds.
+const READ_BYTES: usize = 16 * 1024;
+/// With less room than this a new buffer is begun.
+const READ_BYTES_MIN: usize = 4 * 1024;
+/// Times the socket is read before others get their turn.
+const READS_AT_ONCE: usize = 16;
+/// A silent peer is asked for a sign of life after this, and has this long to give it.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+/// No stream has this number or a higher one; a new connection is made before.
+const STREAMS_EVER_MAX: u32 = 1 << 31;
+
+/// Why a connection or a stream is of no use any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The other side closed it, or this one did.
+    #[error("the connection was closed")]
+    Closed,
+    /// The other side gave up this stream.
+    #[error("the peer gave up")]
+    Reset,
+    /// The other side gave no sign of life.
+    #[error("the peer was silent for too long")]
+    Silent,
+    /// What the socket said.
+    #[error("the connection failed: {0}")]
+    Socket(String),
+    /// What the other side does wrong.
+    #[error("the peer does not keep to the protocol: {0}")]
+    Protocol(&'static str),
+    /// A frame means nothing.
+    #[error("the peer does not keep to the protocol")]
+    Malformed(#[from] Malformed),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error.to_string())
+    }
+}
+
+/// A stream that is open, and the task that answers it.
+struct Entry {
+    stream: Arc<Stream>,
+    task: Option<AbortHandle>,
+}
+
+type Streams = HashMap<u32, Entry>;
+
+/// A connection, shared by its task and its streams.
+pub(super) struct Channel {
+    out: Mutex<Out>,
+    streams: Mutex<Streams>,
+    /// No new stream begins; the connection ends with the last one.
+    closing: AtomicBool,
+}
+
+/// What waits to be sent.
+struct Out {
+    bytes: Vec<u8>,
+    /// Bytes that were taken from here since the connection began.
+    taken: u64,
+    /// The task, while it does not know that something is here.
+    task: Option<Waker>,
+    /// Bodies that wait for room.
+    crowd: Vec<Waker>,
+    told: Told,
+    next: u32,
+    broken: Option<Broken>,
+}
+
+impl Channel {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            out: Mutex::new(Out {
+                bytes: Vec::new(),
+                taken: 0,
+                task: None,
+                crowd: Vec::new(),
+                told: Told::default(),
+                next: 0,
+                broken: None,
+            }),
+            streams: Mutex::default(),
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether a stream can be opened.
+    pub(super) fn is_open(&self) -> bool {
+        !self.closing.load(Ordering::Acquire)
+    }
+
+    /// Streams that are open.
+    pub(super) fn open_streams(&self) -> usize {
+        self.streams.lock().len()
+    }
+
+    /// Sends the head of a request with the beginning of its body; none if the connection takes
+    /// no more. Whoever asks has waited for [room](Self::poll_room).
+    pub(super) fn open(
+        self: &Arc<Self>,
+        head: (&Method, &Uri, &HeaderMap),
+        body: &[u8],
+        is_last: bool,
+    ) -> Option<Opened> {
+        let (stream, task) = {
+            let mut out = self.out.lock();
+            if out.broken.is_some() || !self.is_open() {
+                return None;
+            }
+            let id = out.next;
+            out.next += 1;
+            if out.next >= STREAMS_EVER_MAX {
+                self.closing.store(true, Ordering::Release);
+            }
+            let stream = Stream::new(id, out.taken + out.bytes.len() as u64);
+            stream.spend(body.len());
+            let entry = Entry {
+                stream: Arc::clone(&stream),
+                task: None,
+            };
+            self.streams.lock().insert(id, entry);
+            let Out { bytes, told, .. } = &mut *out;
+            frame::put_request(bytes, id, head, body, is_last, told);
+            (stream, out.task.take())
+        };
+        wake(task);
+        Some(Opened {
+            channel: Arc::clone(self),
+            stream,
+        })
+    }
+
+    /// Has the task send what `write` writes. Once the connection is gone, nobody does.
+    pub(super) fn push(&self, write: impl FnOnce(&mut Vec<u8>)) {
+        let task = {
+            let mut out = self.out.lock();
+            if out.broken.is_none() {
+                write(&mut out.bytes);
+            }
+            out.task.take()
+        };
+        wake(task);
+    }
+
+    /// Waits until more of a body may be put behind what is there.
+    pub(super) fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let mut out = self.out.lock();
+        if let Some(why) = &out.broken {
+            return Poll::Ready(Err(why.clone()));
+        }
+        if out.bytes.len() < WAITING_BYTES_MAX {
+            return Poll::Ready(Ok(()));
+        }
+        out.crowd.push(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Forgets a stream that is over; false if it was forgotten before.
+    pub(super) fn forget(&self, id: u32) -> bool {
+        let (known, is_empty) = {
+            let mut streams = self.streams.lock();
+            (streams.remove(&id).is_some(), streams.is_empty())
+        };
+        if is_empty && !self.is_open() {
+            self.wake();
+        }
+        known
+    }
+
+    /// Takes no new streams; the connection ends with the last one there is.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let task = self.out.lock().task.take();
+        wake(task);
+    }
+
+    /// The connection is gone: bytes before `reached` may have arrived, later ones have not.
+    fn broke(&self, why: &Broken, reached: u64) {
+        self.closing.store(true, Ordering::Release);
+        let crowd = {
+            let mut out = self.out.lock();
+            out.broken.get_or_insert_with(|| why.clone());
+            out.bytes = Vec::new();
+            std::mem::take(&mut out.crowd)
+        };
+        let streams = std::mem::take(&mut *self.streams.lock());
+        for Entry { stream, task } in streams.into_values() {
+            stream.broke(&if stream.begins_at < reached {
+                NoAnswer::Broken(why.clone())
+            } else {
+                NoAnswer::Refused
+            });
+            if let Some(task) = task {
+                task.abort();
+            }
+        }
+        for waker in crowd {
+            waker.wake();
+        }
+    }
+}
+
+fn wake(task: Option<Waker>) {
+    if let Some(task) = task {
+        task.wake();
+    }
+}
+
+/// Answers the requests of the other side.
+pub(super) trait Answerer: Send {
+    /// Streams that may be open at a time.
+    fn streams_max(&self) -> usize;
+
+    /// Begins to answer a request; the task is aborted when nobody wants the answer any more.
+    fn answer(
+        &self,
+        channel: &Arc<Channel>,
+        stream: &Arc<Stream>,
+        head: RequestHead,
+    ) -> AbortHandle;
+}
+
+/// The task of a connection.
+pub(super) struct Driver<S> {
+    channel: Arc<Channel>,
+    socket: S,
+    /// None at the side that asks.
+    answerer: Option<Box<dyn Answerer>>,
+    input: BytesMut,
+    heard: Heard,
+    /// Number after the highest stream that the other side has opened.
+    opened: u32,
+    output: Vec<u8>,
+    /// How much of `output` the socket has taken.
+    written: usize,
+    unflushed: bool,
+    /// Everybody else who was ready has had a turn.
+    has_waited: bool,
+    said_closing: bool,
+    heard_at: Instant,
+    asked_at: Option<Instant>,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    pub(super) fn new(
+        channel: &Arc<Channel>,
+        socket: S,
+        answerer: Option<Box<dyn Answerer>>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            channel: Arc::clone(channel),
+            socket,
+            answerer,
+            input: BytesMut::new(),
+            heard: Heard::default(),
+            opened: 0,
+            output: Vec::new(),
+            written: 0,
+            unflushed: false,
+            has_waited: false,
+            said_closing: false,
+            heard_at: now,
+            asked_at: None,
+            alarm: Box::pin(tokio::time::sleep_until(now + PING_INTERVAL)),
+        }
+    }
+
+    /// Reads and writes until the connection has ended, in peace or not.
+    ///
+    /// # Errors
+    /// Why it ended before its last stream did.
+    ///
+    /// # Cancel safety
+    /// Polled again, it goes on. Dropped, it breaks all streams.
+    pub(super) async fn run(&mut self) -> Result<(), Broken> {
+        let ended = std::future::poll_fn(|context| self.poll(context)).await;
+        let why = ended.clone().err().unwrap_or(Broken::Closed);
+        self.lose(&why);
+        ended
+    }
+
+    fn lose(&self, why: &Broken) {
+        let taken = self.channel.out.lock().taken;
+        // What was being written may have arrived as far as the socket has taken it.
+        let reached = taken - (self.output.len() - self.written) as u64;
+        self.channel.broke(why, reached);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let read = self.poll_read(context);
+        // Looked up before what waits is sent: whoever ends a stream says so first.
+        let is_over = !self.channel.is_open() && self.channel.streams.lock().is_empty();
+        match read {
+            Poll::Ready(Broken::Closed) if is_over => return Poll::Ready(Ok(())),
+            Poll::Ready(why) => return Poll::Ready(Err(why)),
+            Poll::Pending => {}
+        }
+        self.poll_alarm(context)?;
+        self.say_closing();
+        ready!(self.poll_write(context))?;
+        // The side that answers leaves the end to the other one, which may have asked for more
+        // before it heard that nothing more is taken.
+        if !is_over || self.has_waited || self.answerer.is_some() {
+            return Poll::Pending;
+        }
+        ready!(Pin::new(&mut self.socket).poll_shutdown(context))?;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads what is there; ready when there will be no more.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Broken> {
+        for _ in 0..READS_AT_ONCE {
+            if self.input.capacity() - self.input.len() < READ_BYTES_MIN {
+                self.input.reserve(READ_BYTES);
+            }
+            let socket = Pin::new(&mut self.socket);
+            match ready!(poll_read_buf(socket, context, &mut self.input)) {
+                Ok(0) => return Poll::Ready(Broken::Closed),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(error.into()),
+            }
+            self.heard_at = Instant::now();
+            self.asked_at = None;
+            if let Err(why) = self.take_frames() {
+                return Poll::Ready(why);
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn take_frames(&mut self) -> Result<(), Broken> {
+        while let Some(head) = FrameHead::parse(&self.input)? {
+            let length = HEAD_BYTES + head.length;
+            if self.input.len() < length {
+                self.input.reserve(length - self.input.len());
+                break;
+            }
+            let payload = self.input.split_to(length).freeze().slice(HEAD_BYTES..);
+            self.take_frame(head, payload)?;
+        }
+        Ok(())
+    }
+
+    fn take_frame(&mut self, head: FrameHead, mut payload: Bytes) -> Result<(), Broken> {
+        match head.kind {
+            Kind::Request => return self.take_request(head, payload),
+            Kind::Answer => {
+                let answer = frame::take_answer(&mut payload)?;
+                if let Some(stream) = self.stream(head) {
+                    stream.answered(answer, payload, head.is_last);
+                }
+            }
+            Kind::Data => {
+                if let Some(stream) = self.stream(head) {
+                    stream.came(payload, head.is_last)?;
+                }
+            }
+            Kind::Trailers => {
+                let trailers = frame::take_trailers(&mut payload)?;
+                if let Some(stream) = self.stream(head) {
+                    stream.ended(trailers);
+                }
+            }
+            Kind::Credit => {
+                let bytes = frame::number(&payload)?;
+                let streams = self.channel.streams.lock();
+                if let Some(entry) = streams.get(&head.stream) {
+                    entry.stream.credited(bytes);
+                }
+            }
+            Kind::Reset => self.take_reset(head.stream, frame::why(&payload)?),
+            Kind::Ping => {
+                let number = frame::number(&payload)?;
+                self.channel
+                    .push(|out| frame::put_number(out, Kind::Pong, 0, number));
+            }
+            Kind::Pong => {}
+            Kind::Closing => self.take_closing(frame::number(&payload)?),
+        }
+        Ok(())
+    }
+
+    /// The stream of a frame. The side that asks forgets it with the last frame of the answer.
+    fn stream(&self, head: FrameHead) -> Option<Arc<Stream>> {
+        let mut streams = self.channel.streams.lock();
+        if head.is_last && self.answerer.is_none() {
+            return streams.remove(&head.stream).map(|entry| entry.stream);
+        }
+        let entry = streams.get(&head.stream);
+        entry.map(|entry| Arc::clone(&entry.stream))
+    }
+
+    fn take_request(&mut self, head: FrameHead, mut payload: Bytes) -> Result<(), Broken> {
+        let request = frame::take_request(&mut payload, &mut self.heard)?;
+        let Some(answerer) = &self.answerer else {
+            return Err(Broken::Protocol("only who connects may ask"));
+        };
+        if head.stream < self.opened {
+            return Err(Broken::Protocol("a stream was opened twice"));
+        }
+        let id = head.stream;
+        let stream = Stream::new(id, 0);
+        {
+            let mut streams = self.channel.streams.lock();
+            let is_full = streams.len() >= answerer.streams_max();
+            if is_full || self.said_closing || !self.channel.is_open() {
+                drop(streams);
+                self.channel
+                    .push(|out| frame::put_reset(out, id, Why::Refused));
+                return Ok(());
+            }
+            self.opened = id + 1;
+            let entry = Entry {
+                stream: Arc::clone(&stream),
+                task: None,
+            };
+            streams.insert(id, entry);
+        }
+        stream.came(payload, head.is_last)?;
+        let task = answerer.answer(&self.channel, &stream, request);
+        if let Some(entry) = self.channel.streams.lock().get_mut(&id) {
+            entry.task = Some(task);
+        }
+        Ok(())
+    }
+
+    fn take_reset(&self, id: u32, why: Why) {
+        let Some(entry) = self.channel.streams.lock().remove(&id) else {
+            return;
+        };
+        entry.stream.broke(&match why {
+            Why::Refused => NoAnswer::Refused,
+            Why::Cancelled | Why::Broken => NoAnswer::Broken(Broken::Reset),
+        });
+        if let Some(task) = entry.task {
+            task.abort();
+        }
+    }
+
+    /// The other side takes streams below `taken` only.
+    fn take_closing(&self, taken: u32) {
+        {
+            // Nobody opens a stream meanwhile: it would be refused, and not hear of it.
+            let _out = self.channel.out.lock();
+            self.channel.closing.store(true, Ordering::Release);
+        }
+        let refused: Vec<Entry> = {
+            let mut streams = self.channel.streams.lock();
+            let refused = streams.extract_if(|id, _| *id >= taken);
+            refused.map(|(_, entry)| entry).collect()
+        };
+        for entry in refused {
+            entry.stream.broke(&NoAnswer::Refused);
+        }
+    }
+
+    /// Tells the side that asks, once, that this one is closing.
+    fn say_closing(&mut self) {
+        if self.answerer.is_some() && !self.said_closing && !self.channel.is_open() {
+            self.said_closing = true;
+            let taken = self.opened;
+            self.channel
+                .push(|out| frame::put_number(out, Kind::Closing, 0, taken));
+        }
+    }
+
+    /// Asks for a sign of life after silence, and gives up after more of it.
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
+        while self.alarm.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            let next = match self.asked_at {
+                Some(asked_at) if now >= asked_at + PING_TIMEOUT => return Err(Broken::Silent),
+                Some(asked_at) => asked_at + PING_TIMEOUT,
+                None if now >= self.heard_at + PING_INTERVAL => {
+                    self.asked_at = Some(now);
+                    self.channel
+                        .push(|out| frame::put_number(out, Kind::Ping, 0, 0));
+                    now + PING_TIMEOUT
+                }
+                None => self.heard_at + PING_INTERVAL,
+            };
+            self.alarm.as_mut().reset(next);
+        }
+        Ok(())
+    }
+
+    /// Sends what is there; ready when nothing is left, and the task is woken for what comes.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        loop {
+            while self.written < self.output.len() {
+                let left = &self.output[self.written..];
+                let count = ready!(Pin::new(&mut self.socket).poll_write(context, left))?;
+                if count == 0 {
+                    return Poll::Ready(Err(Broken::Closed));
+                }
+                self.written += count;
+                self.unflushed = true;
+            }
+            if !self.take_output(context) {
+                break;
+            }
+        }
+        if self.unflushed {
+            ready!(Pin::new(&mut self.socket).poll_flush(context))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes what waits to be sent; false if that is nothing yet.
+    fn take_output(&mut self, context: &mut Context<'_>) -> bool {
+        self.written = 0;
+        self.output.clear();
+        if self.output.capacity() > BUFFER_BYTES {
+            self.output = Vec::new();
+        }
+        let mut out = self.channel.out.lock();
+        let is_empty = out.bytes.is_empty();
+        if is_empty {
+            self.has_waited = false;
+            match &mut out.task {
+                Some(task) => task.clone_from(context.waker()),
+                None => out.task = Some(context.waker().clone()),
+            }
+            return false;
+        }
+        if !self.has_waited {
+            // Behind everybody who is ready to run and may have something to send as well.
+            self.has_waited = true;
+            let_others_run(context);
+            return false;
+        }
+        std::mem::swap(&mut out.bytes, &mut self.output);
+        out.taken += self.output.len() as u64;
+        let crowd = std::mem::take(&mut out.crowd);
+        drop(out);
+        for waker in crowd {
+            waker.wake();
+        }
+        true
+    }
+}
+
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        let reached = self.channel.out.lock().taken;
+        self.channel.broke(&Broken::Closed, reached);
+    }
+}
