@@ -149,6 +149,11 @@ impl ResponseBody {
         Self(Inner::Forwarded(Box::new(stream)))
     }
 
+    /// Whether it is a watch of whoever is connected here.
+    pub(crate) fn is_watch(&self) -> bool {
+        matches!(self.0, Inner::Watch(_) | Inner::Relay(_))
+    }
+
     /// The source of a relayed watch.
     pub(crate) fn into_source(self) -> Option<RelaySource> {
         match self.0 {

@@ -23,6 +23,7 @@ use crate::pipeline::{self, Caller, Origin};
 use crate::respond::Reply;
 use crate::shared::Shared;
 use crate::tls::ALPN_H2;
+use crate::websocket;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -229,11 +230,21 @@ async fn serve_h1(
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
+    // What goes on over the connection once a request has made a WebSocket of it.
+    let session: Arc<Mutex<Option<websocket::Session>>> = Arc::default();
     let service = {
-        let shared = Arc::clone(shared);
-        service_fn(move |request: http::Request<Incoming>| {
+        let (shared, session) = (Arc::clone(shared), Arc::clone(&session));
+        service_fn(move |mut request: http::Request<Incoming>| {
+            let handshake = websocket::Handshake::take(&mut request);
             let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
-            async move { Ok::<_, Infallible>(work.await) }
+            let session = Arc::clone(&session);
+            async move {
+                let mut reply = work.await;
+                if let Some(handshake) = handshake {
+                    (reply, *session.lock()) = handshake.answer(reply);
+                }
+                Ok::<_, Infallible>(reply)
+            }
         })
     };
     let serving = http1::Builder::new()
@@ -252,7 +263,17 @@ async fn serve_h1(
                 closing = true;
                 serving.as_mut().graceful_shutdown();
             }
-            done = serving.as_mut() => return done,
+            done = serving.as_mut() => break done?,
         }
     }
+    let Some(session) = session.lock().take() else {
+        return Ok(());
+    };
+    tokio::select! {
+        // As above. The watch itself ends when watches do.
+        biased;
+        () = shared.drain.aborting().cancelled() => {}
+        () = session.serve() => {}
+    }
+    Ok(())
 }

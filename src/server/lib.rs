@@ -6,6 +6,9 @@
 //!
 //! Invariant: nothing here knows a kind, a key or a store; kinds come as a table, planes as trait
 //! objects.
+//!
+//! A watch may be asked for over a WebSocket (`websocket`): it ends at the replica the client is
+//! connected to, in the task of its connection, and behind it is a watch like any other.
 
 mod audit_id;
 mod authorize;
@@ -45,6 +48,7 @@ pub mod tls;
 mod version;
 mod warnings;
 mod watch_query;
+mod websocket;
 
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Peer, Place, PlaneApi, PlaneRecord,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authentication, Authenticator as _, Credentials, Denied, UserInfo};
@@ -59,12 +60,17 @@ impl Pipeline<'_> {
     }
 
     pub(crate) fn bearer(&self) -> Option<&str> {
-        let text = self.parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
-        let mut words = text.trim().splitn(3, ' ');
-        let scheme = words.next()?;
-        let token = words.next()?;
-        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+        bearer_of(&self.parts.headers)
     }
+}
+
+/// The bearer token that a request carries.
+pub(crate) fn bearer_of(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let mut words = text.trim().splitn(3, ' ');
+    let scheme = words.next()?;
+    let token = words.next()?;
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 fn unauthorized(record: &dyn PlaneRecord, why: &Denied) -> Refusal {

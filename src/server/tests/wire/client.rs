@@ -116,7 +116,7 @@ impl Client {
         let sender = match protocol {
             Protocol::Http1 => {
                 let (sender, connection) = http1::handshake(io).await.expect("a handshake");
-                tokio::spawn(connection);
+                tokio::spawn(connection.with_upgrades());
                 Sender::Http1(sender)
             }
             Protocol::Http2 => {

@@ -209,15 +209,19 @@ fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
 }
 
 /// Three events and then nothing; with `limit=broken` the source gives up after them, with
-/// `limit=never` (above) it does not even begin.
+/// `limit=flood` events of 1 KiB follow without end, and with `limit=never` (above) it does not even
+/// begin.
 fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
     let first = seen(plane, request);
     let events = stream::iter([first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()].map(Ok));
     let body: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, StreamEnd>> + Send>> =
-        if request.parameter("limit") == "broken" {
-            Box::pin(events.chain(stream::iter([Err(StreamEnd::Lagged)])))
-        } else {
-            Box::pin(events.chain(stream::pending()))
+        match request.parameter("limit") {
+            "broken" => Box::pin(events.chain(stream::iter([Err(StreamEnd::Lagged)]))),
+            "flood" => {
+                let event = Bytes::from(format!("\"{}\"\n", "x".repeat(1021)));
+                Box::pin(events.chain(stream::repeat(event).map(Ok)))
+            }
+            _ => Box::pin(events.chain(stream::pending())),
         };
     Answer {
         outcome: Outcome::Ok,

@@ -10,3 +10,4 @@ mod requests;
 mod ring;
 mod stopping;
 mod streams;
+mod websockets;
