@@ -14,6 +14,8 @@ pub enum Outcome {
     Created,
     /// It was taken, and goes on behind the answer.
     Accepted,
+    /// There is nothing to tell; the body is empty and has no media type.
+    NoContent,
 }
 
 /// Why a stream of an answer ended before it was complete.

@@ -11,7 +11,7 @@ use crate::request::{ResourceRequest, Verb};
 use crate::services::{Observer, Services};
 use crate::view::{self, Shown};
 use crate::write::{Unstored, Written, answerable};
-use crate::{create, list, patch, reviews, select, subresource, update, watch};
+use crate::{connect, create, list, patch, reviews, select, subresource, update, watch};
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
 use polyplane_plane::ObjectRef;
@@ -133,7 +133,13 @@ impl Registry {
             }
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
                 answerable(call).await?;
-                match subresource::connect(call)? {}
+                let connect::EmptyLog = connect::connect(call, sub)?;
+                Ok(finite(
+                    call,
+                    wish,
+                    Outcome::NoContent,
+                    AnswerBody::Slices(Vec::new()),
+                ))
             }
             (_, Verb::Get) => get(call).await,
             (_, Verb::Update) => {

@@ -9,6 +9,7 @@
 pub mod answer;
 pub mod body;
 pub mod call;
+pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod environment;

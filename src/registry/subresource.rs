@@ -1,5 +1,4 @@
-//! Subresources that are not just another view of the whole object: scale, binding, eviction,
-//! and those that would need a node.
+//! Subresources that are not just another view of the whole object: scale, binding, eviction.
 
 use crate::body::{self, Expected};
 use crate::call::Call;
@@ -512,31 +511,4 @@ fn broken_budget(retry_after_seconds: u32, detail: String) -> ApiError {
         message: detail,
         field: String::new(),
     })
-}
-
-/// Answers the subresources of pods, nodes and services that would need a node.
-///
-/// # Errors
-/// Always: 404 if the object is absent, else why there is nothing to connect to.
-pub fn connect(call: &Call<'_>) -> Result<std::convert::Infallible, ApiError> {
-    let name = call.name()?;
-    let cut = call.tenant.plane.snapshot();
-    let plain = name
-        .split(':')
-        .find(|part| !part.is_empty() && *part != "http" && *part != "https");
-    let Some(object) = cut.get(&call.key(plain.unwrap_or(name))) else {
-        return Err(call.not_found(name));
-    };
-    let tree = call.stored_tree(&object)?;
-    match call.row.name.as_str() {
-        "pods" if tree.str_at(&["spec", "nodeName"]).is_empty() => Err(ApiError::bad_request(
-            format!("pod {name} does not have a host assigned"),
-        )),
-        "services" => Err(ApiError::service_unavailable(format!(
-            "no endpoints available for service {name:?}"
-        ))),
-        _ => Err(ApiError::service_unavailable(format!(
-            "no node of this control plane can be reached for {name:?}"
-        ))),
-    }
 }

@@ -35,7 +35,7 @@ use crate::peer::headers::{MovedTo, strip};
 use crate::prove::Proven;
 use crate::request_info::{RequestInfo, ResourceInfo};
 use crate::resolve::resolve;
-use crate::respond::{AUDIT_ID, Client, Delivery, Refusal, RefusedEarly, Reply, refuse};
+use crate::respond::{AUDIT_ID, Client, Delivery, Refusal, Reply, Unqueued, refuse};
 use crate::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::shared::Shared;
 
@@ -178,10 +178,16 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
     };
     let mut pipeline = Pipeline::new(shared, asked, &route, &info, body);
     let labels = pipeline.labels;
-    let reply = match pipeline.process(route.plane, None).await {
+    let mut reply = match pipeline.process(route.plane, None).await {
         Ok(reply) => reply,
         Err(refusal) => refuse(client, &refusal),
     };
+    if let RequestInfo::Resource(info) = &info
+        && info.is_long_running()
+        && info.verb != Some(Verb::Watch)
+    {
+        reply.extensions_mut().insert(Unqueued);
+    }
     let counted = if pipeline.known_kind {
         labels
     } else {
@@ -249,7 +255,7 @@ impl Pipeline<'_> {
             Ok(deadline) => deadline,
             Err(refusal) => {
                 let mut reply = refuse(self.client, &refusal);
-                reply.extensions_mut().insert(RefusedEarly);
+                reply.extensions_mut().insert(Unqueued);
                 return Ok(reply);
             }
         };

@@ -205,6 +205,7 @@ impl Delivery<'_> {
             Outcome::Ok => StatusCode::OK,
             Outcome::Created => StatusCode::CREATED,
             Outcome::Accepted => StatusCode::ACCEPTED,
+            Outcome::NoContent => StatusCode::NO_CONTENT,
         };
         let mut coding = Coding::Identity;
         let pretty = self.client.pretty && content_type.starts_with("application/json");
@@ -227,7 +228,9 @@ impl Delivery<'_> {
         };
         let mut reply = bare(status, body);
         let headers = reply.headers_mut();
-        headers.insert(CONTENT_TYPE, header_value(content_type));
+        if status != StatusCode::NO_CONTENT {
+            headers.insert(CONTENT_TYPE, header_value(content_type));
+        }
         if coding == Coding::Gzip {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -271,9 +274,10 @@ fn header_value(text: Cow<'static, str>) -> HeaderValue {
     }
 }
 
-/// Marks a reply to a request that was refused before it had a queue to wait in.
+/// Marks a reply to a request that waited in no queue: it was refused before, or is of those that
+/// never do.
 #[derive(Clone, Copy)]
-pub(crate) struct RefusedEarly;
+pub(crate) struct Unqueued;
 
 /// The headers that every reply has.
 pub(crate) struct CommonHeaders {
@@ -292,16 +296,17 @@ impl CommonHeaders {
     }
 
     /// Adds them. The flow headers stand for the queue a request waited in, which one that is
-    /// unauthenticated or asks for an impossible deadline never reaches.
+    /// unauthenticated, asks for an impossible deadline or is long-running and no watch never
+    /// reaches.
     pub(crate) fn add(&self, reply: &mut Reply, audit_id: HeaderValue) {
-        let refused_early = reply.status() == StatusCode::UNAUTHORIZED
-            || reply.extensions_mut().remove::<RefusedEarly>().is_some();
+        let unqueued = reply.status() == StatusCode::UNAUTHORIZED
+            || reply.extensions_mut().remove::<Unqueued>().is_some();
         let headers = reply.headers_mut();
         headers.insert(AUDIT_ID, audit_id);
         if !headers.contains_key(CACHE_CONTROL) {
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         }
-        if !refused_early {
+        if !unqueued {
             headers.insert(FLOW_SCHEMA_UID, self.flow_schema.clone());
             headers.insert(PRIORITY_LEVEL_UID, self.priority_level.clone());
         }
