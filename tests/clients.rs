@@ -1,10 +1,8 @@
 //! Programs as others write them, unmodified, against a plane: kube-rs and the Python client.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,16 +18,14 @@ use kube::discovery::{Discovery, Scope};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector, watcher as watch};
 use kube::{Client, Config, ResourceExt};
-use polyplane_tests::golden::folder;
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::create_plane;
+use polyplane_tests::python::python;
 use serde_json::json;
 use tokio::time::timeout;
 
 /// The longest a test waits for an event that must come.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
-/// The Python client that is tested.
-const PYTHON_CLIENT: &str = "kubernetes==37.0.2";
 
 async fn client(server: &Up, context: &str) -> Result<Client> {
     let options = KubeConfigOptions {
@@ -369,69 +365,10 @@ async fn kube_rs_watchers_and_reflectors_follow() -> Result<()> {
     Ok(())
 }
 
-/// A Python with the client, made once below the cache of programs.
-fn python() -> Result<PathBuf> {
-    let cache = match std::env::var_os("POLYPLANE_PROGRAMS") {
-        Some(cache) => PathBuf::from(cache),
-        None => folder().join("../target/programs"),
-    };
-    let environment = cache.join("python");
-    let python = environment.join("bin/python");
-    let works = |python: &Path| {
-        let check = Command::new(python)
-            .args(["-c", "import kubernetes"])
-            .output();
-        check.is_ok_and(|output| output.status.success())
-    };
-    if works(&python) {
-        return Ok(python);
-    }
-    let run = |program: &Path, arguments: &[&str]| -> Result<()> {
-        let output = Command::new(program)
-            .args(arguments)
-            .output()
-            .with_context(|| format!("no {}", program.display()))?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "{}",
-            text.lines().last().unwrap_or_default()
-        );
-        Ok(())
-    };
-    std::fs::create_dir_all(&cache)?;
-    run(
-        Path::new("python3"),
-        &["-m", "venv", &environment.to_string_lossy()],
-    )?;
-    run(
-        &python,
-        &[
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            PYTHON_CLIENT,
-        ],
-    )?;
-    ensure!(works(&python), "the Python client does not import");
-    Ok(python)
-}
-
 #[tokio::test]
 async fn the_python_client_works() -> Result<()> {
-    let python = match python() {
-        Ok(python) => python,
-        Err(error) => {
-            let line = format!(
-                "clients: the Python client is not tested (apt-get install python3-venv, then again): {error:#}"
-            );
-            ensure!(std::env::var_os("CI").is_none(), "{line}");
-            // Past the capture of the test driver, so that it is seen.
-            writeln!(std::io::stderr(), "{line}")?;
-            return Ok(());
-        }
+    let Some(python) = python()? else {
+        return Ok(());
     };
     let folder = tempfile::tempdir()?;
     let (server, _client) = begin(folder.path()).await?;

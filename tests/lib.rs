@@ -20,6 +20,7 @@ pub mod kubectl;
 pub mod normalize;
 pub mod process;
 pub mod programs;
+pub mod python;
 pub mod ring;
 pub mod run;
 pub mod scenario;
