@@ -231,7 +231,7 @@ impl Pipeline<'_> {
         });
         let request = self.peer_request(peer, deadline, watch.as_ref()).await?;
         let link = side.transport.pool().link(peer);
-        let sent = self.send(&side.transport, &link, request, deadline).await;
+        let sent = self.send(&side.transport, &link, &request, deadline).await;
         let response = match sent {
             Sent::Answer(response) => response,
             Sent::Nothing => {
@@ -326,6 +326,7 @@ impl Pipeline<'_> {
         let mut received = self.caller.connection.received();
         received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
         received.add(&mut headers);
+        request.body().announce(&mut headers);
         *request.headers_mut() = headers;
         Ok(request)
     }
@@ -334,14 +335,13 @@ impl Pipeline<'_> {
         &self,
         transport: &PeerTransport,
         link: &Link,
-        request: Request<PeerBody>,
+        request: &Request<PeerBody>,
         deadline: Instant,
     ) -> Sent {
-        let sending = tokio::time::timeout_at(deadline, transport.pool().send(link, request));
         let sent = tokio::select! {
             // An answer that is there counts, whoever is gone.
             biased;
-            sent = sending => sent,
+            sent = tokio::time::timeout_at(deadline, transport.pool().send(link, request)) => sent,
             () = link.gone().cancelled(), if self.may_be_repeated() => return Sent::Nothing,
         };
         match sent {

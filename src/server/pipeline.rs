@@ -87,8 +87,11 @@ pub(crate) async fn serve(
         started,
     };
     let mut body = RequestBody::Coming(body);
-    let work = answer(&shared, &asked, &mut body);
-    let mut reply = match AssertUnwindSafe(work).catch_unwind().await {
+    // Written in one: a future that is given a name first takes its room twice.
+    let mut reply = match AssertUnwindSafe(answer(&shared, &asked, &mut body))
+        .catch_unwind()
+        .await
+    {
         Ok(reply) => reply,
         Err(_) => {
             Shared::count(&shared.metrics.panics);
@@ -284,7 +287,9 @@ impl Pipeline<'_> {
                 Step::Moved => return Ok(moved_reply(self.shared, record)),
                 Step::Again => {}
                 Step::Forward(peer) => {
-                    if let Some(reply) = self.forward(&peer, deadline, &mut search).await? {
+                    // In a box, for those that are answered here are smaller by far.
+                    let forwarded = Box::pin(self.forward(&peer, deadline, &mut search));
+                    if let Some(reply) = forwarded.await? {
                         return Ok(reply);
                     }
                 }
@@ -553,16 +558,17 @@ fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
 }
 
 /// Runs `work`, which ends with the head of the answer, until a deadline.
-async fn within(
+fn within(
     deadline: tokio::time::Instant,
     work: impl Future<Output = Result<Reply, Refusal>>,
-) -> Result<Reply, Refusal> {
-    tokio::time::timeout_at(deadline, work)
-        .await
-        .unwrap_or_else(|_| {
+) -> impl Future<Output = Result<Reply, Refusal>> {
+    // No async block, which would take the room of `work` twice.
+    tokio::time::timeout_at(deadline, work).map(|done| {
+        done.unwrap_or_else(|_| {
             let message = "request did not complete within the allotted timeout";
             Err(ApiError::timeout(message, 0).into())
         })
+    })
 }
 
 fn header(headers: &HeaderMap, name: http::HeaderName) -> Option<String> {

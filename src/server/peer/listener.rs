@@ -177,7 +177,8 @@ impl Answerer for Asked {
         *request.uri_mut() = head.target;
         *request.headers_mut() = head.headers;
         let (shared, side) = (Arc::clone(&self.shared), Arc::clone(&self.side));
-        let work = answer(shared, side, Arc::clone(&self.name), request);
+        // In a box: what serves it is some KiB, which would be moved again and again.
+        let work = Box::pin(answer(shared, side, Arc::clone(&self.name), request));
         let answering = Answering::new(channel, stream);
         // Ends with its answer, or is aborted with its stream.
         tokio::spawn(async move { answering.answer(work.await).await }).abort_handle()

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use http::header::CONTENT_LENGTH;
-use http::{HeaderValue, Request, Response};
+use http::{Request, Response};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -138,16 +137,12 @@ impl Pool {
     pub(crate) async fn send(
         &self,
         link: &Link,
-        mut request: Request<PeerBody>,
+        request: &Request<PeerBody>,
     ) -> Result<Response<PeerStream>, SendError> {
-        if request.body().short_piece().is_none() && request.body().length() > 0 {
-            let length = HeaderValue::from(request.body().length());
-            request.headers_mut().insert(CONTENT_LENGTH, length);
-        }
         for fresh in [false, true] {
             let channel = self.channel(link, fresh).await;
             let channel = channel.map_err(SendError::NotSent)?;
-            match exchange(&channel, &request).await {
+            match exchange(&channel, request).await {
                 Ok(response) => return Ok(response),
                 Err(NoAnswer::Refused) => {}
                 Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
@@ -172,7 +167,8 @@ impl Pool {
         {
             return Err(error.clone());
         }
-        match self.connect(&link.peer).await {
+        // In a box: it is seldom there, and large.
+        match Box::pin(self.connect(&link.peer)).await {
             Ok(channel) => {
                 *failure = None;
                 link.connections.lock().push(Arc::clone(&channel));
@@ -250,7 +246,7 @@ pub(super) async fn exchange(
     let head = if is_whole {
         opened.head().await?
     } else {
-        let rest = async {
+        let rest = Box::pin(async {
             let mut left = body.length();
             for piece in body.pieces() {
                 left -= piece.len();
@@ -263,7 +259,7 @@ pub(super) async fn exchange(
             }
             // The answer, or its want, is what matters.
             std::future::pending().await
-        };
+        });
         tokio::select! {
             head = opened.head() => head?,
             () = rest => unreachable!("it never ends"),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
 
 use super::PeerLimits;
@@ -66,6 +66,8 @@ impl PeerTransport {
         let failed = |error: &dyn std::error::Error| PeerError::Failed(error.to_string());
         let body = wire::encode(request).map_err(|error| failed(&error))?;
         let mut asking = Request::new(body);
+        let mut headers = HeaderMap::new();
+        asking.body().announce(&mut headers);
         *asking.method_mut() = Method::POST;
         *asking.uri_mut() = Uri::from_static(MESSAGE_PATH);
         for (name, value) in [
@@ -73,10 +75,11 @@ impl PeerTransport {
             (SENDER, self.tls().replica()),
         ] {
             let value = HeaderValue::try_from(value).map_err(|error| failed(&error))?;
-            asking.headers_mut().insert(name, value);
+            headers.insert(name, value);
         }
+        *asking.headers_mut() = headers;
         let link = self.pool.link(peer);
-        let response = match self.pool.send(&link, asking).await {
+        let response = match self.pool.send(&link, &asking).await {
             Ok(response) => response,
             Err(SendError::NotSent(ConnectError::Refused)) => return Err(PeerError::Refused),
             Err(SendError::NotSent(ConnectError::TimedOut)) => return Err(PeerError::TimedOut),

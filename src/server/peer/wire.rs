@@ -1,6 +1,8 @@
 //! A message as bytes: the length of its JSON, the JSON, and the payload as it is.
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use polyplane_ownership::{PeerMessage, PeerRequest};
@@ -35,6 +37,13 @@ impl PeerBody {
         match self.pieces.as_slice() {
             [only] if only.len() <= CHUNK_BYTES => Some(only),
             _ => None,
+        }
+    }
+
+    /// Says how long it is, unless that is seen from the frame it travels in.
+    pub(crate) fn announce(&self, headers: &mut HeaderMap) {
+        if self.short_piece().is_none() && self.length() > 0 {
+            headers.insert(CONTENT_LENGTH, self.length().into());
         }
     }
 
