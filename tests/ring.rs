@@ -6,6 +6,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | `process` | one child process and the signals it gets |
+//! | `addresses` | addresses of loopback that no other run has |
 //! | `network` | network namespaces and partitions between them |
 //! | `etcd` | a store of one or three members |
 //! | `replica` | one `polyplane serve`, or whatever else a launch says |
@@ -18,6 +19,7 @@
 //! | `figures` | what a run's numbers look like in one line |
 //! | `setup` | all of it put together |
 
+pub mod addresses;
 pub mod balancer;
 pub mod client;
 pub mod collection;

@@ -9,14 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use polyplane_tests::checker::{Allowed, check};
 use polyplane_tests::programs::polyplane;
-use polyplane_tests::ring::balancer::{Balancer, Probing, free_address};
-use polyplane_tests::ring::controller::{Controller, Manners, Template};
+use polyplane_tests::ring::addresses::Block;
+use polyplane_tests::ring::balancer::{Balancer, Probing};
+use polyplane_tests::ring::controller::{Controller, Manners, Places, Template};
 use polyplane_tests::ring::etcd::Cluster;
 use polyplane_tests::ring::figures::{Figures, Spread};
 use polyplane_tests::ring::load::{Load, Mix, make_planes};
 use polyplane_tests::ring::network::Network;
 use polyplane_tests::ring::process::{Launch, Told};
-use polyplane_tests::ring::replica::Start;
+use polyplane_tests::ring::replica::{CLIENT_PORT, Start};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -38,14 +39,16 @@ async fn what_one_server_acknowledged_outlives_kill_9_under_load() -> Result<()>
             pre_stop: None,
         })
     });
-    let balancer = Balancer::start(free_address()?, Probing::default()).await?;
+    let block = Block::take()?;
+    let address = SocketAddr::from((block.first(), CLIENT_PORT));
+    let balancer = Balancer::start(address, Probing::default()).await?;
     let mut controller = Controller::new(
         "up",
         template,
         balancer,
         &data.join("kubeconfig"),
         Manners::default(),
-        Vec::new(),
+        Places::Loopback(block),
         folder.path(),
     );
     controller.scale(1).await?;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep};
 
-use super::etcd::{free_ports, program};
+use super::etcd::program;
 use super::process::{Launch, Process};
 
 /// Servers that can be behind it at one time.
@@ -139,15 +139,6 @@ impl Balancer {
         );
         Ok(answer)
     }
-}
-
-/// An address on loopback for a balancer.
-///
-/// # Errors
-/// When no port is free.
-pub fn free_address() -> Result<SocketAddr> {
-    let ip = std::net::Ipv4Addr::LOCALHOST;
-    Ok(SocketAddr::from((ip, free_ports(ip.into(), 1)?[0])))
 }
 
 fn configuration(address: SocketAddr, socket: &str, probing: Probing) -> Result<String> {

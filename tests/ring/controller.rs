@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::kubeconfig::Endpoint;
 
+use super::addresses::Block;
 use super::balancer::Balancer;
 use super::network::Node;
 use super::process::Told;
@@ -40,6 +41,15 @@ impl Default for Manners {
 /// Makes the command line of a pod.
 pub type Template = Box<dyn Fn(&Pod) -> Result<Start> + Send + Sync>;
 
+/// Where pods live.
+#[derive(Debug)]
+pub enum Places {
+    /// On machines of their own.
+    Nodes(Vec<Node>),
+    /// On the test's machine, each at an address of its own.
+    Loopback(Block),
+}
+
 /// The pods of one Deployment behind one balancer.
 pub struct Controller {
     /// The Service in front.
@@ -50,10 +60,9 @@ pub struct Controller {
     template: Template,
     admin: PathBuf,
     manners: Manners,
-    /// Machines for pods; without any, each pod has an address of loopback.
-    nodes: Vec<Node>,
     born: u8,
     logs: PathBuf,
+    places: Places,
 }
 
 impl Controller {
@@ -65,7 +74,7 @@ impl Controller {
         balancer: Balancer,
         admin: &Path,
         manners: Manners,
-        nodes: Vec<Node>,
+        places: Places,
         logs: &Path,
     ) -> Self {
         Self {
@@ -75,9 +84,9 @@ impl Controller {
             template,
             admin: admin.to_owned(),
             manners,
-            nodes,
             born: 0,
             logs: logs.to_owned(),
+            places,
         }
     }
 
@@ -94,17 +103,19 @@ impl Controller {
 
     fn pod(&mut self) -> Result<Pod> {
         self.born = self.born.checked_add(1).context("too many pods")?;
-        let used: Vec<Ipv4Addr> = self.replicas.iter().map(|one| one.pod.address).collect();
-        let node = self.nodes.iter().find(|node| !used.contains(&node.address));
-        let address = match node {
-            Some(node) => node.address,
-            None if self.nodes.is_empty() => Ipv4Addr::new(127, 77, 0, self.born),
-            None => anyhow::bail!("every node has a pod"),
+        let (address, node) = match &self.places {
+            Places::Loopback(block) => (block.nth(self.born)?, None),
+            Places::Nodes(nodes) => {
+                let used: Vec<Ipv4Addr> = self.replicas.iter().map(|one| one.pod.address).collect();
+                let mut free = nodes.iter().filter(|node| !used.contains(&node.address));
+                let node = free.next().context("every node has a pod")?;
+                (node.address, Some(node.clone()))
+            }
         };
         Ok(Pod {
             name: format!("{}-{}", self.name, self.born),
             address,
-            node: node.cloned(),
+            node,
         })
     }
 

@@ -17,9 +17,14 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::addresses::Block;
 use super::network::Node;
 use super::process::{Launch, Process, Told};
 
+/// Port of a member's clients.
+const CLIENT_PORT: u16 = 2379;
+/// Port of the other members.
+const PEER_PORT: u16 = 2380;
 /// The longest a store may take to have a leader again.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 /// The longest one question to a member may take.
@@ -38,6 +43,7 @@ struct Member {
 pub struct Cluster {
     members: Vec<Member>,
     folder: tempfile::TempDir,
+    _addresses: Option<Block>,
 }
 
 /// Finds a program with tests/programs, which builds or fetches it once.
@@ -59,18 +65,6 @@ pub async fn program(name: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(path.trim()))
 }
 
-/// Ports of this address that nobody uses now, all different.
-///
-/// # Errors
-/// When the system has none.
-pub fn free_ports(address: IpAddr, count: usize) -> Result<Vec<u16>> {
-    let taken: Vec<std::net::TcpListener> = (0..count)
-        .map(|_| std::net::TcpListener::bind((address, 0)))
-        .collect::<std::io::Result<_>>()?;
-    let ports = taken.iter().map(|taken| Ok(taken.local_addr()?.port()));
-    ports.collect()
-}
-
 impl Cluster {
     /// Starts `members` members, on loopback or on a node each, and waits until they have a
     /// leader. `options` go to every member.
@@ -80,19 +74,18 @@ impl Cluster {
     pub async fn start(members: usize, nodes: &[Node], options: &[&str]) -> Result<Self> {
         let etcd = program("etcd").await?;
         let folder = tempfile::tempdir()?;
+        // A member that starts again has to find its ports free.
+        let block = nodes.is_empty().then(Block::take).transpose()?;
         let mut addresses = Vec::new();
         for place in 0..members {
-            let ip = nodes
-                .get(place)
-                .map_or(Ipv4Addr::LOCALHOST, |node| node.address);
-            // In a namespace of its own a member finds every port free.
-            let ports = match nodes.get(place) {
-                Some(_) => vec![2379, 2380],
-                None => free_ports(ip.into(), 2)?,
+            let ip = match (&block, nodes.get(place)) {
+                (Some(block), _) => block.nth(u8::try_from(place + 1)?)?,
+                (None, Some(node)) => node.address,
+                (None, None) => bail!("{members} members and {} nodes", nodes.len()),
             };
             addresses.push((
-                SocketAddr::from((ip, ports[0])),
-                SocketAddr::from((ip, ports[1])),
+                SocketAddr::from((ip, CLIENT_PORT)),
+                SocketAddr::from((ip, PEER_PORT)),
             ));
         }
         let all = addresses.iter().enumerate();
@@ -102,6 +95,7 @@ impl Cluster {
         let mut cluster = Self {
             members: Vec::new(),
             folder,
+            _addresses: block,
         };
         for (place, (client, peer)) in addresses.into_iter().enumerate() {
             let name = format!("m{place}");

@@ -13,8 +13,9 @@ use crate::chart::Chart;
 use crate::deployment::{Deployment, Hook, Source};
 use crate::programs::polyplane;
 
-use super::balancer::{Balancer, Probing, free_address};
-use super::controller::{Controller, Manners, Template};
+use super::addresses::Block;
+use super::balancer::{Balancer, Probing};
+use super::controller::{Controller, Manners, Places, Template};
 use super::etcd::Cluster;
 use super::network::Network;
 use super::process::Launch;
@@ -96,10 +97,14 @@ impl Ring {
         let (store_nodes, pod_nodes) = nodes.split_at(wish.members.min(nodes.len()));
         let words: Vec<&str> = wish.etcd.iter().map(String::as_str).collect();
         let cluster = Cluster::start(wish.members, store_nodes, &words).await?;
-        let address = match &network {
-            Some(network) => SocketAddr::from((network.own(), CLIENT_PORT)),
-            None => free_address()?,
+        let (own, places) = match &network {
+            Some(network) => (network.own(), Places::Nodes(pod_nodes.to_vec())),
+            None => {
+                let block = Block::take()?;
+                (block.first(), Places::Loopback(block))
+            }
         };
+        let address = SocketAddr::from((own, CLIENT_PORT));
         let certs = folder.path().join("certs");
         let program = Program::new(polyplane()?);
         let common = Common {
@@ -147,7 +152,7 @@ impl Ring {
             balancer,
             &admin,
             manners,
-            pod_nodes.to_vec(),
+            places,
             &logs,
         );
         controller.scale(wish.replicas).await?;
