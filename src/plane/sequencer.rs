@@ -23,6 +23,8 @@ const WITHDRAWALS_KEPT: usize = 64;
 const QUEUE_MAX: usize = 10_000;
 /// Bytes of landed entries that the accepted state may hold in the form they were under way in.
 const LANDED_BYTES_MAX: usize = 256 << 10;
+/// So often a write is sent again that was not answered and not done.
+const UNANSWERED_MAX: u32 = 3;
 /// So many final refusals in a row make the plane read-only.
 const REJECTIONS_MAX: u32 = 3;
 
@@ -77,6 +79,8 @@ pub(crate) struct Queued {
     pub(crate) bytes: usize,
     pub(crate) reply: Reply,
     position: u64,
+    /// How often it was sent without an answer and turned out not to be done.
+    unanswered: u32,
 }
 
 impl Queued {
@@ -87,6 +91,7 @@ impl Queued {
             bytes,
             reply,
             position: 0,
+            unanswered: 0,
         }
     }
 
@@ -372,10 +377,11 @@ impl Sequencer {
         self.landed_bytes = 0;
     }
 
-    /// A part was refused for another plane's sake: it goes again unchanged, unless the plane has
-    /// ended meanwhile.
+    /// Nothing of a part was done, nor will be, and nothing is wrong with it: it goes again
+    /// unchanged, unless the plane has ended meanwhile.
     pub(crate) fn again(&mut self, part: Vec<Queued>) -> Result<Tell, Vec<Queued>> {
         self.under_way = false;
+        self.end_settling();
         if matches!(self.mode, Mode::Ended(_)) {
             return Err(part);
         }
@@ -538,6 +544,14 @@ impl Sequencer {
         self.listed = true;
         Tell::Committer
     }
+}
+
+/// Counts that a part was sent without an answer and not done; says whether it goes again.
+pub(crate) fn goes_again(part: &mut [Queued]) -> bool {
+    for write in &mut *part {
+        write.unanswered += 1;
+    }
+    part.iter().all(|write| write.unanswered <= UNANSWERED_MAX)
 }
 
 /// The position of the last write of a part.

@@ -1,8 +1,9 @@
 //! What becomes of a part once the store has answered, or has not.
 //!
-//! Nothing is acknowledged before it is durable, and a part is sent once. An unknown outcome is
-//! settled by a write, never by a read: the fence is put again, which no older transaction
-//! survives, and the store's history then tells what landed.
+//! Nothing is acknowledged before it is durable. An unknown outcome is settled by a write, never by
+//! a read: the fence is put again, which no older transaction survives, and the store's history
+//! then tells what landed. A part is sent again only after such proof that it was not done and
+//! never will be: a store that elects a leader is a pause for its callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::entry::{Entry, Versions};
 use crate::guard::{BarrierError, PartOutcome};
 use crate::log::Event;
 use crate::plane::Plane;
-use crate::sequencer::{Change, Queued, last_position};
+use crate::sequencer::{Change, Queued, goes_again, last_position};
 use crate::state::Root;
 use crate::version::Version;
 use crate::watch::Ended;
@@ -94,7 +95,8 @@ impl Plane {
         self.changed();
     }
 
-    /// A part was refused for another plane's sake: it goes again unchanged.
+    /// A part that was not done, and never will be, goes again unchanged: it was refused for another
+    /// plane's sake, or its outcome has been settled.
     pub(crate) fn again(self: Arc<Self>, part: Part) {
         let again = self.sequencer().lock().again(part.writes);
         self.changed();
@@ -126,7 +128,7 @@ impl Plane {
     }
 
     /// The store did not say what became of a part.
-    pub(crate) async fn settle(self: Arc<Self>, part: Part, reason: String) {
+    pub(crate) async fn settle(self: Arc<Self>, mut part: Part, reason: String) {
         tracing::warn!(
             plane = self.id(),
             reason,
@@ -142,6 +144,10 @@ impl Plane {
         }
         match outcome {
             Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
+            Outcome::NotDone if fence == Fence::Held && goes_again(&mut part.writes) => {
+                self.again(part);
+                return;
+            }
             Outcome::NotDone => {
                 let behind = self.sequencer().lock().withdraw(&self.published());
                 let answer = match fence {

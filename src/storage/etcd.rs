@@ -6,9 +6,11 @@
 //! * `version`: which etcd is refused. `space`: the quota.
 //!
 //! # Guarantees
-//! * A commit is one transaction and is sent once. It is final when etcd says that it was applied,
-//!   that a compare did not hold, or that it was turned away before it was proposed; everything
-//!   else is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
+//! * A commit is one transaction and is proposed once. It is final when etcd says that it was
+//!   applied, that a compare did not hold, or that it was turned away before it was proposed;
+//!   everything else is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
+//! * While etcd elects a leader a commit that was turned away for that is kept and sent when there
+//!   is one. Once etcd has been away for longer, commits are turned away at once.
 //! * Reads without a revision are linearizable; no member is asked whose version is known to
 //!   answer them from the past.
 //! * The history is read from above the compaction revision, never at it, and a previous value

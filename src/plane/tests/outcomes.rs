@@ -6,6 +6,9 @@ use polyplane_storage::{CommitFault, Op, RangeRequest, Rejection, Txn};
 
 use super::*;
 
+/// How often a write is sent that is never answered.
+const SENT_MAX: usize = 4;
+
 fn of_plane(id: &'static str) -> impl Fn(&Txn) -> bool + Send + Sync + 'static {
     let prefix = format!("p/{id}/");
     move |txn| {
@@ -40,21 +43,43 @@ async fn an_unknown_outcome_that_was_done_is_acknowledged_with_its_version() {
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_that_was_not_done_is_said_so_and_cannot_land_later() {
+async fn an_unknown_outcome_that_was_not_done_is_done_once_and_cannot_land_later() {
     let site = Site::new();
     let plane = site.open("a").await;
+    let mut watcher = plane
+        .watch(WatchScope::Prefix(configmaps()), WatchFrom::Now)
+        .await
+        .expect("fine");
     let plan = site.store.plan();
     plan.commits_matching(of_plane("a"), CommitFault::UnknownLate, 1);
-    let lost = plane.submit(write(vec![put("m", "1")])).await;
-    assert!(matches!(lost, Err(SubmitError::Unavailable(_))));
+    let create = claimed(put("m", "1"), Claim::Absent(configmap("m")));
+    let done = plane.submit(create).await.expect("it is sent again");
     let late = site.store.apply_late().await;
     assert_eq!(late.len(), 1);
     late[0].as_ref().expect_err("the barrier stands before it");
+    let next = plane.submit(write(vec![put("m", "2")])).await;
+    let next = next.expect("the plane goes on");
+    let events = events_until(&mut watcher, next.version).await;
+    assert_eq!(events.len(), 2, "each is shown once");
+    assert_eq!(events[0].version(), done.version);
+    let again = site.open("a").await;
+    assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+}
+
+#[tokio::test]
+async fn a_write_that_is_never_answered_is_said_not_to_be_done() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let plan = site.store.plan();
+    plan.commits_matching(of_plane("a"), CommitFault::UnknownLate, SENT_MAX);
+    let lost = plane.submit(write(vec![put("m", "1")])).await;
+    assert!(matches!(lost, Err(SubmitError::Unavailable(_))));
+    for late in site.store.apply_late().await {
+        late.expect_err("a barrier stands before each");
+    }
     assert!(plane.snapshot().get(&configmap("m")).is_none());
     let create = claimed(put("m", "2"), Claim::Absent(configmap("m")));
     plane.submit(create).await.expect("the plane goes on");
-    let again = site.open("a").await;
-    assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +114,7 @@ async fn writes_wait_while_an_outcome_is_unknown_and_cuts_are_recomputed() {
     let site = Site::new();
     let plane = site.open("a").await;
     let plan = site.store.plan();
-    plan.commits_matching(of_plane("a"), CommitFault::UnknownNotApplied, 1);
+    plan.commits_matching(of_plane("a"), CommitFault::UnknownNotApplied, SENT_MAX);
     plan.commits_matching(puts_fence, CommitFault::Delay(Duration::from_secs(1)), 1);
     let submit = |write: Write| {
         let plane = Arc::clone(&plane);

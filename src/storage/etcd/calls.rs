@@ -1,7 +1,8 @@
 //! Commits, reads, compaction and leases: one call to one member each.
 //!
-//! A commit is sent once. The one repetition is the client's own, with a new token, after a member
-//! said that it does not know the old one, which it does before it proposes anything. Reads are
+//! A commit is proposed once. It is sent again only after a member said that it proposed nothing:
+//! it knows no leader, or (this repetition is the client's own, with a new token) it does not know
+//! the old token. Reads are
 //! asked again, at another member if there is one, until their time is over.
 
 use std::future::Future;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use etcd_client::{AlarmAction, AlarmType, Error, GetOptions, GetResponse};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Inner;
 use super::feed::{EventStream, Part, Told};
@@ -31,37 +32,75 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(320);
 
+/// What came of offering a transaction to one member.
+enum Tried {
+    /// What the caller is told.
+    Told(Result<Committed, CommitError>),
+    /// Nothing was proposed, so nothing will be done: it may be offered again.
+    NotProposed(String),
+}
+
+impl Tried {
+    fn unknown(member: &Member, why: &str) -> Self {
+        let text = format!("{}: {why}", member.endpoint);
+        Self::Told(Err(CommitError::Unknown(text)))
+    }
+}
+
+/// Nothing was proposed, so nothing will be done.
+fn not_sent(why: &str) -> CommitError {
+    CommitError::Rejected(Rejection::ReadOnly(why.to_owned()))
+}
+
 impl Inner {
+    /// Commits. While no member is fit, or those that are asked turn it away before they propose
+    /// anything, it is kept and offered again: for as long as a call may take, and only while that
+    /// has begun not longer ago, so that a store which is really away says so at once.
     pub(super) async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
-        if let Some(why) = self.members.none_fit() {
-            // Nothing was sent, so nothing will be done.
-            let text = format!("no etcd member is fit: {why}");
-            return Err(CommitError::Rejected(Rejection::ReadOnly(text)));
+        let deadline = Instant::now() + self.options.call_timeout;
+        let mut wait = RETRY_FIRST;
+        loop {
+            let why = match self.members.fit_by(deadline).await {
+                Ok(()) => match self.commit_once(&txn).await {
+                    Tried::Told(told) => return told,
+                    Tried::NotProposed(why) => why,
+                },
+                Err(why) => return Err(not_sent(&format!("no etcd member is fit: {why}"))),
+            };
+            if Instant::now() + wait >= deadline {
+                return Err(not_sent(&why));
+            }
+            tracing::debug!(why, "a transaction was not proposed and is offered again");
+            sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
         }
+    }
+
+    async fn commit_once(&self, txn: &Txn) -> Tried {
         let puts = txn.ops.iter().any(|op| matches!(op, Op::Put { .. }));
         if puts && let Some(why) = self.space.full() {
-            return Err(CommitError::Rejected(Rejection::NoSpace(why)));
+            return Tried::Told(Err(CommitError::Rejected(Rejection::NoSpace(why))));
         }
         let before = Revision(self.seen.load(std::sync::atomic::Ordering::SeqCst));
         let member = self.members.current();
         let term = member.term();
-        let request = self.keys.txn(&txn);
+        let request = self.keys.txn(txn);
         let mut kv = member.kv();
         let reply = tokio::select! {
             // The reply first: it may be there when the member is found unfit.
             biased;
             reply = timeout(self.options.call_timeout, kv.txn(request)) => reply,
             why = member.unfit() => {
-                return Err(CommitError::Unknown(format!("{}: {why}", member.endpoint)));
+                return Tried::unknown(&member, &why);
             }
             why = self.members.new_term(&member, term) => {
-                return Err(CommitError::Unknown(format!("{}: {why}", member.endpoint)));
+                return Tried::unknown(&member, &why);
             }
         };
         let fault = match reply {
             Ok(Ok(reply)) => {
                 self.saw(head(reply.header()));
-                return self.keys.answer(&txn, reply);
+                return Tried::Told(self.keys.answer(txn, reply));
             }
             Ok(Err(error)) => fault(&error),
             Err(_) => {
@@ -69,7 +108,11 @@ impl Inner {
                 Fault::Unavailable(text)
             }
         };
-        Err(match fault {
+        Tried::Told(Err(match fault {
+            Fault::NotProposed(text) => {
+                self.members.suspect(&member, &text);
+                return Tried::NotProposed(format!("{}: {text}", member.endpoint));
+            }
             Fault::TooManyOps(text) => CommitError::Rejected(Rejection::TooManyOps(text)),
             Fault::TooLarge(text) => CommitError::Rejected(Rejection::TooLarge(text)),
             Fault::Malformed(text) => CommitError::Rejected(Rejection::Malformed(text)),
@@ -77,7 +120,7 @@ impl Inner {
             Fault::Denied(text) => CommitError::Rejected(Rejection::ReadOnly(text)),
             Fault::NoSpace(text) => {
                 self.space.fill(&text);
-                self.settle_full(&txn, before, text).await
+                self.settle_full(txn, before, text).await
             }
             fault @ (Fault::Compacted
             | Fault::Future
@@ -87,10 +130,11 @@ impl Inner {
             | Fault::AuthOff
             | Fault::Corrupt(_)
             | Fault::Unavailable(_)) => {
-                self.members.suspect(&member, &fault.to_string());
-                CommitError::Unknown(format!("{}: {fault}", member.endpoint))
+                let why = fault.to_string();
+                self.members.suspect(&member, &why);
+                return Tried::unknown(&member, &why);
             }
-        })
+        }))
     }
 
     /// Finds out whether the transaction that was told of a used-up quota was done; see `space`.
@@ -158,7 +202,7 @@ impl Inner {
                         Ok(Err(error)) => fault(&error),
                         Err(_) => Fault::Unavailable("it does not answer".to_owned()),
                     };
-                    if !matches!(fault, Fault::Unavailable(_)) {
+                    if !matches!(fault, Fault::Unavailable(_) | Fault::NotProposed(_)) {
                         return Err(fault);
                     }
                     self.members.suspect(&member, &fault.to_string());
@@ -168,7 +212,7 @@ impl Inner {
             if Instant::now() + wait >= deadline {
                 return Err(fault);
             }
-            tokio::time::sleep(wait).await;
+            sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }
     }

@@ -8,14 +8,14 @@
 //! stand in front of a commit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Channel, Client, ConnectOptions, KvClient, WatchClient};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::EtcdOptions;
@@ -27,10 +27,17 @@ use crate::error::OpenError;
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a member may take to say how it is.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long members are waited for that tell how they are.
+const PROBE_ROUND: Duration = Duration::from_millis(300);
 /// A call that takes longer has the members asked how they are.
 const IMPATIENCE: Duration = Duration::from_millis(250);
 /// How long a new leader may take for what waited for it.
 const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
+/// How long after the last member became unfit calls wait for one that is fit: what an election
+/// takes, and more.
+const HOLD_MAX: Duration = Duration::from_secs(5);
+/// How often whoever waits has the members asked how they are.
+const HURRY_EVERY: Duration = Duration::from_millis(100);
 /// The server counts pings that come faster than every 5 seconds as an attack.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -94,7 +101,11 @@ pub(super) struct Member {
     standing: watch::Sender<Standing>,
     /// The term in which it last answered: a leader's time.
     term: watch::Sender<u64>,
-    logged_in: std::sync::atomic::AtomicBool,
+    logged_in: AtomicBool,
+    /// It is being asked how it is.
+    asked: AtomicBool,
+    /// What it told last and nobody has taken in.
+    report: Mutex<Option<Report>>,
 }
 
 impl Member {
@@ -148,7 +159,7 @@ impl Member {
 
     /// Asks the member how it is, on both connections.
     async fn probe(&self, cluster: &AtomicU64, options: &EtcdOptions) -> (Standing, Report) {
-        let asked = tokio::time::timeout(PROBE_TIMEOUT, async {
+        let asked = timeout(PROBE_TIMEOUT, async {
             if options.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
                 self.log_in(options).await?;
             }
@@ -289,7 +300,9 @@ impl EndpointUrl {
             streams,
             standing: watch::Sender::new(Standing::New),
             term: watch::Sender::new(0),
-            logged_in: std::sync::atomic::AtomicBool::new(false),
+            logged_in: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            report: Mutex::default(),
         })
     }
 }
@@ -328,6 +341,8 @@ pub(super) struct Members {
     current: RwLock<Arc<Member>>,
     cluster: Arc<AtomicU64>,
     options: Arc<EtcdOptions>,
+    /// Since when no member has been fit.
+    out: watch::Sender<Option<Instant>>,
     /// Have all members asked how they are at once.
     pub(super) hurry: Notify,
 }
@@ -351,6 +366,7 @@ impl Members {
             all,
             cluster: Arc::new(AtomicU64::new(0)),
             options,
+            out: watch::Sender::new(None),
             hurry: Notify::new(),
         })
     }
@@ -375,6 +391,26 @@ impl Members {
             reasons.push(format!("{}: {}", member.endpoint, standing.why()));
         }
         Some(reasons.join("; "))
+    }
+
+    /// Waits until a member can be asked, or says why none can: at the deadline, or once that has
+    /// been so for too long.
+    pub(super) async fn fit_by(&self, deadline: Instant) -> Result<(), String> {
+        let mut out = self.out.subscribe();
+        loop {
+            let since = *out.borrow_and_update();
+            let Some(why) = self.none_fit() else {
+                return Ok(());
+            };
+            let until = since.map_or(deadline, |since| deadline.min(since + HOLD_MAX));
+            tokio::select! {
+                // A member that is fit again counts, however late.
+                biased;
+                changed = out.changed() => if changed.is_err() { return Err(why) },
+                () = sleep_until(until) => return Err(why),
+                () = sleep(HURRY_EVERY) => self.hurry.notify_one(),
+            }
+        }
     }
 
     /// Why the store must not be opened, whatever other members say.
@@ -439,37 +475,32 @@ impl Members {
         "another leader was elected meanwhile".to_owned()
     }
 
-    /// Asks all members how they are, at the same time, and chooses. Gives the report of the one
-    /// that is chosen.
-    pub(super) async fn probe(&self) -> Option<Report> {
+    /// Asks all members how they are, at the same time, and chooses. One that is slow to tell is
+    /// not waited for, nor asked once more. Gives the report of the one that is chosen.
+    pub(super) async fn probe(self: &Arc<Self>) -> Option<Report> {
         let mut asked = JoinSet::new();
-        for (index, member) in self.all.iter().enumerate() {
-            let member = Arc::clone(member);
-            let (cluster, options) = (Arc::clone(&self.cluster), Arc::clone(&self.options));
-            asked.spawn(async move { (index, member.probe(&cluster, &options).await) });
-        }
-        let mut reports = vec![None; self.all.len()];
-        while let Some(told) = asked.join_next().await {
-            let Ok((index, (standing, report))) = told else {
-                continue;
-            };
-            let fit = matches!(standing, Standing::Fit { .. });
-            if fit {
-                reports[index] = Some(report);
-            }
-            self.note(&self.all[index], standing);
-            if fit {
-                // The first that answers is better than one that does not.
-                self.choose();
+        for member in &self.all {
+            if !member.asked.swap(true, Ordering::AcqRel) {
+                let (members, member) = (Arc::clone(self), Arc::clone(member));
+                asked.spawn(async move { members.probe_one(&member).await });
             }
         }
+        let round = async { while asked.join_next().await.is_some() {} };
+        // The rest ends by itself, each with what it was told.
+        let _ = timeout(PROBE_ROUND, round).await;
+        asked.detach_all();
+        self.current().report.lock().take()
+    }
+
+    async fn probe_one(&self, member: &Member) {
+        let (standing, report) = member.probe(&self.cluster, &self.options).await;
+        if matches!(standing, Standing::Fit { .. }) {
+            *member.report.lock() = Some(report);
+        }
+        self.note(member, standing);
+        member.asked.store(false, Ordering::Release);
+        // The first that answers is better than one that does not.
         self.choose();
-        let current = self.current();
-        let index = self
-            .all
-            .iter()
-            .position(|member| Arc::ptr_eq(member, &current));
-        index.and_then(|index| reports[index].take())
     }
 
     fn note(&self, member: &Member, standing: Standing) {
@@ -484,6 +515,14 @@ impl Members {
             }
             _ => {}
         }
+        let none_fit = self.none_fit().is_some();
+        self.out.send_if_modified(|since| {
+            let changed = since.is_some() != none_fit;
+            if changed {
+                *since = none_fit.then(Instant::now);
+            }
+            changed
+        });
     }
 
     /// The leader, else the current one if it is fit, else any that is.

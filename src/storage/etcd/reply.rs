@@ -18,6 +18,10 @@ pub(super) enum Fault {
     /// Given before anything was proposed: the request makes no sense.
     #[error("{0}")]
     Malformed(String),
+    /// Given before anything was proposed, and soon over: the member knows no leader, has more to
+    /// do than it takes, or could not be connected to.
+    #[error("{0}")]
+    NotProposed(String),
     /// The quota is used up. Of a transaction this does *not* say that it was not done: the one
     /// that crosses the quota is done and answered so, those after it are not done.
     #[error("{0}")]
@@ -59,11 +63,19 @@ pub(super) enum Fault {
 type MakeFault = fn(String) -> Fault;
 
 /// etcd's texts, without the prefix that some versions leave out.
-const TEXTS: [(&str, MakeFault); 18] = [
+const TEXTS: [(&str, MakeFault); 21] = [
     ("too many operations in txn request", Fault::TooManyOps),
     ("request is too large", Fault::TooLarge),
     ("duplicate key given in txn request", Fault::Malformed),
     ("key is not provided", Fault::Malformed),
+    // By the interceptor that looks for a leader, before the request is handled: all calls ask for
+    // that. Not to be taken for "leader changed" and for time-outs, which prove nothing.
+    ("etcdserver: no leader", Fault::NotProposed),
+    // By the proposer itself, before it proposes.
+    ("etcdserver: too many requests", Fault::NotProposed),
+    // By raft at the member that was asked: without a leader it neither keeps a proposal nor
+    // passes it on. What a leader drops that was passed on to it, nobody is told.
+    ("raft proposal dropped", Fault::NotProposed),
     ("mvcc: database space exceeded", Fault::NoSpace),
     ("requested lease not found", Fault::NoLease),
     ("mvcc: required revision has been compacted", |_| {
@@ -96,11 +108,24 @@ pub(super) fn fault(error: &Error) -> Fault {
             let known = TEXTS.iter().find(|(known, _)| text.contains(known));
             match known {
                 Some((_, make)) => make(text.to_owned()),
+                None if never_connected(status) => Fault::NotProposed(describe(error)),
                 None => Fault::Unavailable(describe(error)),
             }
         }
         other => Fault::Unavailable(describe(other)),
     }
+}
+
+/// Whether a call failed because there was no connection to send it on.
+fn never_connected(status: &tonic::Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    while let Some(cause) = source {
+        if cause.is::<tonic::ConnectError>() {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
 }
 
 /// An error with its causes, on one line.
@@ -119,4 +144,48 @@ pub(super) fn describe(error: &Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::{ConnectError, Status};
+
+    fn told(status: Status) -> Fault {
+        fault(&Error::GRpcStatus(status))
+    }
+
+    #[test]
+    fn only_what_proves_that_nothing_was_proposed_is_taken_for_it() {
+        for text in [
+            "etcdserver: no leader",
+            "etcdserver: too many requests",
+            "raft proposal dropped",
+        ] {
+            let fault = told(Status::unavailable(text));
+            assert_eq!(fault, Fault::NotProposed(text.to_owned()));
+        }
+        for text in [
+            "etcdserver: leader changed",
+            "etcdserver: not leader",
+            "etcdserver: server stopped",
+            "etcdserver: request timed out",
+            "etcdserver: request timed out, possibly due to previous leader failure",
+            "etcdserver: request timed out, possibly due to connection lost",
+            "transport is closing",
+        ] {
+            let fault = told(Status::unavailable(text));
+            assert!(matches!(fault, Fault::Unavailable(_)), "{text}: {fault:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_without_a_connection_was_not_sent() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let status = Status::from_error(Box::new(ConnectError(Box::new(refused))));
+        assert!(matches!(told(status), Fault::NotProposed(_)));
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let status = Status::from_error(Box::new(reset));
+        assert!(matches!(told(status), Fault::Unavailable(_)));
+    }
 }

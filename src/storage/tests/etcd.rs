@@ -183,6 +183,50 @@ async fn cluster_with_a_member_lost_commits_and_watches_on() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_commit_waits_for_a_leader_but_not_for_a_store_that_is_away() {
+    let mut cluster = Cluster::start(3, "http", &[]);
+    let store = cluster.connect().await;
+    done(&store, vec![put("k", "0")]).await;
+    let no_leader = || matches!(store.health(), Health::Failed { .. });
+    for lost in [0, 1] {
+        cluster.members[lost].kill();
+    }
+    eventually("no member is fit", async || no_leader()).await;
+    let sent = store.commit(txn(vec![put("k", "1")]));
+    let (sent, ()) = tokio::join!(sent, async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        cluster.members[0].start();
+    });
+    // It was kept until a member could be asked. Who leads may change once more meanwhile.
+    assert!(
+        matches!(sent, Ok(_) | Err(CommitError::Unknown(_))),
+        "{sent:?}"
+    );
+    eventually("commits go on", async || {
+        store.commit(txn(vec![put("k", "1")])).await.is_ok()
+    })
+    .await;
+    cluster.members[0].kill();
+    eventually("no member is fit again", async || no_leader()).await;
+    let began = Instant::now();
+    let not_sent = store.commit(txn(vec![put("k", "2")])).await;
+    assert!(
+        matches!(not_sent, Err(CommitError::Rejected(Rejection::ReadOnly(_)))),
+        "{not_sent:?}"
+    );
+    let waited = began.elapsed();
+    assert!(waited > Duration::from_secs(2), "only {waited:?}");
+    let began = Instant::now();
+    let not_sent = store.commit(txn(vec![put("k", "3")])).await;
+    assert!(
+        matches!(not_sent, Err(CommitError::Rejected(Rejection::ReadOnly(_)))),
+        "{not_sent:?}"
+    );
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(1), "it waited {waited:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_below_anothers_compaction_is_refused_with_the_floor() {
     let cluster = Cluster::one();
