@@ -10,7 +10,7 @@ mod tests;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use polyplane_ring::{Incarnation, ReplicaId, Standing};
+use polyplane_ring::{Incarnation, ReplicaId, Standing, ViewNumber};
 
 use crate::read_lease::{Proof, ReadLease};
 use crate::record::{Holder, Observed, Revision};
@@ -71,6 +71,15 @@ pub enum Event {
     /// The store refused something of ours because the own member key is gone or another's, or it
     /// does not know the store lease any more.
     LossProven,
+    /// A peer told its view while the store said nothing: what it shows under the own name. A view is
+    /// what the store said in its order, so one that is newer than this life and does not show it
+    /// proves that the key is gone. It proves nothing else, and never that the key stands.
+    PeerView {
+        /// The view's number.
+        number: ViewNumber,
+        /// The incarnation it shows, if it shows one.
+        found: Option<Incarnation>,
+    },
     /// Give the planes away: say Draining in the member key. There is no way back.
     Drain,
     /// Time has passed.
@@ -194,6 +203,7 @@ impl Member {
             Event::MemberRead { sent, found } => self.member_read(now, sent, found),
             Event::Proven(proof) => self.proven(now, proof),
             Event::LossProven => self.lost(),
+            Event::PeerView { number, found } => self.peer_view(number, found),
             Event::Drain => self.drain(),
             Event::Tick(progress) => self.tick(now, progress),
         }
@@ -310,6 +320,19 @@ impl Member {
         }
         self.lease.prove(now, Proof { sent });
         Vec::new()
+    }
+
+    fn peer_view(&mut self, number: ViewNumber, found: Option<Incarnation>) -> Vec<Action> {
+        let Phase::Living(living) = &self.phase else {
+            return Vec::new();
+        };
+        let incarnation = living.me.incarnation;
+        let newer =
+            number.get() > incarnation.get() || !self.rules.keep(Rule::PeerViewIsNewerThanLife);
+        match newer && found != Some(incarnation) {
+            true => self.lost(),
+            false => Vec::new(),
+        }
     }
 
     fn proven(&mut self, now: Time, proof: Proof) -> Vec<Action> {

@@ -16,6 +16,8 @@ pub enum Rule {
     TakeoverNamesIncarnation,
     /// A member read must find the own incarnation, not only the own name (5b).
     ProofNamesIncarnation,
+    /// A peer's view says that a life is over only if it is newer than that life.
+    PeerViewIsNewerThanLife,
     /// A proof counts from when it was sent.
     ProofCountsFromSending,
     /// Who takes from the dead serves only after R has passed.
@@ -46,13 +48,14 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, for a test that takes each of them out.
-    pub const ALL: [Rule; 19] = [
+    pub const ALL: [Rule; 20] = [
         Rule::CommitComparesFence,
         Rule::CommitComparesOwnMember,
         Rule::AcquireComparesFence,
         Rule::AcquireComparesOwnMember,
         Rule::TakeoverNamesIncarnation,
         Rule::ProofNamesIncarnation,
+        Rule::PeerViewIsNewerThanLife,
         Rule::ProofCountsFromSending,
         Rule::TakeoverWaits,
         Rule::TakeoverWaitsMargin,

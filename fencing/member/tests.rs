@@ -90,6 +90,13 @@ fn read(sent: u64, found: Option<u64>) -> Event {
     }
 }
 
+fn peer_view(number: u64, found: Option<u64>) -> Event {
+    Event::PeerView {
+        number: ViewNumber::new(number),
+        found: found.map(Incarnation::new),
+    }
+}
+
 #[test]
 fn a_newcomer_puts_its_key_against_absence_and_compares_floor_and_terms() {
     let actions = newcomer().step(at(90), facts(None));
@@ -200,6 +207,34 @@ fn only_the_own_incarnation_proves_life() {
 }
 
 #[test]
+fn a_peers_view_ends_a_life_only_if_it_is_newer_and_does_not_show_it() {
+    let mut member = living();
+    for (number, found, why) in [
+        (8, None, "it is older than the life"),
+        (8, Some(5), "it shows the predecessor"),
+        (
+            9,
+            None,
+            "of the life's own revision, so no view of the store's",
+        ),
+        (30, Some(9), "it shows the life"),
+    ] {
+        assert_eq!(member.step(at(110), peer_view(number, found)), [], "{why}");
+    }
+    assert_eq!(
+        member.lease().status(at(111)),
+        LeaseStatus::Lapsed,
+        "none of them proves life"
+    );
+    for found in [None, Some(12)] {
+        let mut member = living();
+        let over = member.step(at(120), peer_view(12, found));
+        assert_eq!(over, [Action::CloseAllPlanes]);
+        assert_eq!(member.lease().status(at(120)), LeaseStatus::Over);
+    }
+}
+
+#[test]
 fn a_stuck_replica_reads_on_but_renews_no_more() {
     let mut member = living();
     let both = [Action::ReadMember, Action::Renew];
@@ -255,6 +290,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (0_u64..100, incarnation()).prop_map(|(sent, found)| read(sent, found)),
         (0_u64..100).prop_map(|sent| Event::Proven(Proof { sent: at(sent) })),
         Just(Event::LossProven),
+        (1_u64..99, incarnation()).prop_map(|(number, found)| peer_view(number, found)),
         Just(Event::Drain),
         Just(Event::Tick(Progress::Made)),
     ]

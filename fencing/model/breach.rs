@@ -11,6 +11,8 @@ pub enum Breach {
     DeadWrote,
     /// F4: an answer left long after the member key was gone.
     AnswerOfTheDead,
+    /// F8: a life was ended whose member key stands.
+    EndedAlive,
     /// F5: an answer misses a write acknowledged or seen before its request came.
     StaleRead,
     /// F5: a tenure began with state that misses an acknowledged write.

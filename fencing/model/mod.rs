@@ -48,6 +48,13 @@ pub enum MemberReads {
     InSteps,
 }
 
+/// Whether processes tell each other their views.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerViews {
+    Untold,
+    Told,
+}
+
 /// Whether it is also checked that each lone survivor comes to own the plane (F8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
@@ -87,6 +94,7 @@ pub struct Scenario {
     pub budget: Budget,
     pub replies: Replies,
     pub member_reads: MemberReads,
+    pub peer_views: PeerViews,
     pub survival: Survival,
     /// What may happen at all; a scenario that hunts one hole leaves out what has no part in it.
     pub focus: fn(&World, Happening) -> bool,
@@ -104,6 +112,7 @@ impl Scenario {
             budget,
             replies: Replies::Prompt,
             member_reads: MemberReads::AtOnce,
+            peer_views: PeerViews::Untold,
             survival: Survival::Unchecked,
             focus: |_, _| true,
             ids: (0..3).map(id).collect(),
@@ -161,6 +170,11 @@ pub enum Happening {
     Start(usize),
     /// A process sees the newest view.
     See(usize),
+    /// A process that hears nothing of the store is told the view of another.
+    HearView {
+        from: usize,
+        to: usize,
+    },
     ReadMember(usize),
     SendMemberRead(usize),
     ServeMemberRead(usize),
@@ -297,6 +311,11 @@ impl Scenario {
         let replica = &world.replicas[process];
         if replica.seen() != world.store.view() && replica.holder().is_some() {
             out.push(Happening::See(process));
+        }
+        if self.peer_views == PeerViews::Told && replica.believes_to_live() {
+            let others = (0..self.names.len()).filter(|from| *from != process);
+            let told = others.filter(|from| world.replicas[*from].runs());
+            out.extend(told.map(|from| Happening::HearView { from, to: process }));
         }
         match self.member_reads {
             MemberReads::None => {}

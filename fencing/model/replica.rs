@@ -54,6 +54,8 @@ pub struct Replica {
     lost_a_tick: bool,
     machines: Option<Machines>,
     seen: Revision,
+    /// The member keys of the view it has seen last.
+    members: [Option<Incarnation>; 3],
     key_lost_at: Option<u8>,
     /// The newest tenure, ended or not: a slow handler may still hold it.
     tenure: Option<Tenure>,
@@ -84,6 +86,7 @@ impl Replica {
             lost_a_tick: false,
             machines: None,
             seen: Revision::default(),
+            members: [None; 3],
             key_lost_at: None,
             tenure: None,
             state: Vec::new(),
@@ -158,9 +161,24 @@ impl Replica {
         self.seen
     }
 
+    /// The newest view it has seen, as it tells it to a peer.
+    pub fn view(&self) -> View {
+        View {
+            number: self.seen,
+            members: self.members,
+        }
+    }
+
+    /// Whether it believes that its member key stands.
+    pub fn believes_to_live(&self) -> bool {
+        let machines = self.machines.as_ref();
+        machines.is_some_and(|machines| machines.member.holder().is_some())
+    }
+
     pub fn see(&mut self, view: View, ids: &[(usize, ReplicaId)]) {
         let now = self.now();
         self.seen = view.number;
+        self.members = view.members;
         let Some(machines) = &mut self.machines else {
             return;
         };

@@ -3,7 +3,7 @@
 
 use polyplane_fencing::Rule;
 
-use super::{Budget, Happening, MemberReads, Replies, Scenario, Survival};
+use super::{Budget, Happening, MemberReads, PeerViews, Replies, Scenario, Survival};
 
 /// A scenario and the name it is reported under.
 pub type Named = (&'static str, Scenario);
@@ -57,6 +57,36 @@ pub fn small() -> Vec<Named> {
                 ticks: 3,
                 ..none
             })
+            .processes(&[0, 1, 0], 2),
+        ),
+        (
+            "peers tell their views, takeover, hand-off, reads",
+            Scenario {
+                peer_views: PeerViews::Told,
+                ..Scenario::new(Budget {
+                    writes: 1,
+                    reads: 1,
+                    acquires: 1,
+                    hand_offs: 1,
+                    expiries: 1,
+                    ticks: 1,
+                    ..none
+                })
+            },
+        ),
+        (
+            "peers tell their views, two incarnations, survivors",
+            Scenario {
+                member_reads: MemberReads::None,
+                peer_views: PeerViews::Told,
+                survival: Survival::Checked,
+                ..Scenario::new(Budget {
+                    writes: 1,
+                    acquires: 1,
+                    losses: 1,
+                    ..none
+                })
+            }
             .processes(&[0, 1, 0], 2),
         ),
         (
@@ -188,6 +218,7 @@ pub fn wide() -> Scenario {
     Scenario {
         replies: Replies::Lagging,
         member_reads: MemberReads::InSteps,
+        peer_views: PeerViews::Told,
         ..Scenario::new(Budget {
             writes: 12,
             reads: 20,
@@ -260,6 +291,11 @@ pub fn without(rule: Rule) -> Scenario {
             ..none
         })
         .processes(&[0, 1, 0], 2),
+        // A third process joins that the others have not seen yet.
+        Rule::PeerViewIsNewerThanLife => Scenario {
+            peer_views: PeerViews::Told,
+            ..unread(none).processes(&[0, 1, 2], 2)
+        },
         Rule::ProofCountsFromSending => Scenario {
             member_reads: MemberReads::InSteps,
             ..Scenario::new(Budget {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use polyplane_fencing::{
     Action, Event, Incarnation, Load, Outcome, Proof, ReplicaId, Streaming, TenureEnd, Time,
-    Verdict, member,
+    Verdict, ViewNumber, member,
 };
 
 use super::replica::{self, Replica, View};
@@ -22,6 +22,7 @@ impl World {
             }
             Happening::Start(process) => self.start(scenario, process),
             Happening::See(process) => self.see(process),
+            Happening::HearView { from, to } => self.hear_view(from, to),
             Happening::ReadMember(process) => self.read_member(process),
             Happening::SendMemberRead(process) => self.replica(process).send_member_read(),
             Happening::ServeMemberRead(process) => {
@@ -163,6 +164,16 @@ impl World {
         let now = self.replicas[process].now();
         let found = self.store.member(self.replicas[process].name());
         self.member_read(process, now, found);
+    }
+
+    fn hear_view(&mut self, from: usize, to: usize) {
+        let View { number, members } = self.replicas[from].view();
+        let found = members[self.replicas[to].name()];
+        let number = ViewNumber::new(number.get());
+        self.member_event(to, member::Event::PeerView { number, found });
+        if !self.replicas[to].believes_to_live() && self.lives(to) {
+            self.breach = Some(Breach::EndedAlive);
+        }
     }
 
     fn member_read(&mut self, process: usize, sent: Time, found: Option<Incarnation>) {
