@@ -3,7 +3,7 @@
 
 use crate::birth::Birth;
 use crate::let_go::Parted;
-use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest};
+use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, Told};
 use crate::planes::Planes;
 use crate::remove::Forward;
 use crate::take::VIEW_PATIENCE;
@@ -72,6 +72,13 @@ impl Planes {
                 let mut planes = self.figures();
                 planes.truncate(PeerReply::FIGURES_MAX);
                 PeerReply::Figures { planes }
+            }
+            PeerMessage::View => {
+                let view = self.ring().view();
+                PeerReply::View {
+                    number: view.number().get(),
+                    members: view.members().map(Told::from).collect(),
+                }
             }
         }
     }

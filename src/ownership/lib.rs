@@ -17,7 +17,7 @@
 //! 1, 2, 6, 7, 9, 10, 17 are the machines'; the drivers send each transaction once and report it
 //! (`custody`). 3, 16: `custody` (the tenure's copy), `life` (the read lease's). 5: `driver`,
 //! `members`. 8: `driver`. 11: `life`, `driver`. 14: `steward` (compaction). 18: `suspicion`,
-//! `driver` (progress). 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22:
+//! `driver` (progress); a replica that only the store does not reach asks its peers, `hearsay`. 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22:
 //! [`Ring::join`]. Of PLANE.md 21 is here: the level floor, which binaries may join, and which
 //! layer planes have (`floor`).
 //!
@@ -30,6 +30,7 @@ mod driver;
 mod floor;
 mod guard;
 mod handler;
+mod hearsay;
 mod inspect;
 mod let_go;
 mod life;
@@ -61,6 +62,7 @@ pub use member_record::{MEMBERS_NAMESPACE, members_prefix};
 pub use options::{Place, ReplicaOptions};
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
+    Told,
 };
 pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
 pub use polyplane_ring::{

@@ -11,9 +11,11 @@ use parking_lot::Mutex;
 use polyplane_fencing::{
     Holder, LeaseStatus, LeaseTerms, Member, Proof, Rule, Rules, Time, member,
 };
+use polyplane_ring::{Incarnation, ViewNumber};
 use polyplane_storage::{Clock, LeaseId, Revision};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -138,6 +140,12 @@ impl LifeCell {
         until.saturating_sub(self.now().as_nanos())
     }
 
+    /// How long the read lease has been run out.
+    pub(crate) fn silent(&self) -> Duration {
+        let until = self.until.load(Ordering::Acquire);
+        Duration::from_nanos(self.now().as_nanos().saturating_sub(until))
+    }
+
     /// The newest revision of a member read that found this life.
     pub(crate) fn observed(&self) -> Revision {
         Revision(self.observed.load(Ordering::Acquire))
@@ -168,6 +176,11 @@ impl LifeCell {
     /// The member key was found gone or another's, or its lease unknown to the store.
     pub(crate) fn lost(&self) {
         self.tell(member::Event::LossProven);
+    }
+
+    /// A peer's view of this number shows this life, another of its name, or none.
+    pub(crate) fn told_by_peer(&self, number: ViewNumber, found: Option<Incarnation>) {
+        self.tell(member::Event::PeerView { number, found });
     }
 
     /// Steps the machine with an event that asks for nothing but the end, and copies its lease.

@@ -8,7 +8,7 @@ use crate::birth::Birth;
 use async_trait::async_trait;
 use bytes::Bytes;
 use polyplane_fencing::{Holder, Incarnation};
-use polyplane_ring::{InvalidName, Member, ReplicaId};
+use polyplane_ring::{InvalidName, Member, ReplicaId, Standing, Weight};
 use serde::{Deserialize, Serialize};
 
 /// The way to other replicas.
@@ -98,6 +98,8 @@ pub enum PeerMessage {
     Load,
     /// How large are the planes you have in memory?
     Figures,
+    /// What is the newest view you have? Asked by a replica that hears nothing of the store.
+    View,
 }
 
 /// What a replica answers.
@@ -144,6 +146,13 @@ pub enum PeerReply {
         /// Planes in memory, not more than [`PeerReply::FIGURES_MAX`].
         planes: Vec<Figures>,
     },
+    /// To [`PeerMessage::View`].
+    View {
+        /// The view's number.
+        number: u64,
+        /// All its members.
+        members: Vec<Told>,
+    },
 }
 
 impl PeerReply {
@@ -161,6 +170,56 @@ pub struct Figures {
     pub objects: usize,
     /// Bytes of its own objects.
     pub bytes: u64,
+}
+
+/// One member of a view, as replicas tell each other of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    /// The life.
+    pub life: Life,
+    /// Where peers reach it.
+    pub address: String,
+    /// Its failure domain, where known.
+    pub zone: Option<String>,
+    /// Its share of the planes.
+    pub weight: u16,
+    /// It gives its planes away.
+    pub draining: bool,
+}
+
+impl From<&Member> for Told {
+    fn from(member: &Member) -> Self {
+        Self {
+            life: Life::from(&crate::members::holder(member)),
+            address: member.address.to_string(),
+            zone: member.zone.as_ref().map(ToString::to_string),
+            weight: member.weight.get(),
+            draining: member.standing == Standing::Draining,
+        }
+    }
+}
+
+impl Told {
+    /// The member; none if this makes no sense.
+    pub(crate) fn member(&self) -> Option<Member> {
+        let Holder {
+            replica,
+            incarnation,
+        } = Holder::try_from(&self.life).ok()?;
+        let zone = self.zone.as_deref().map(str::parse).transpose().ok()?;
+        Some(Member {
+            id: replica,
+            incarnation,
+            address: self.address.parse().ok()?,
+            zone,
+            weight: Weight::new(self.weight)?,
+            standing: match self.draining {
+                true => Standing::Draining,
+                false => Standing::Serving,
+            },
+        })
+    }
 }
 
 /// Why a call has no reply.
@@ -226,6 +285,23 @@ mod tests {
     use polyplane_plane::{LayerHash, Version};
     use polyplane_ring::Pin;
     use polyplane_storage::Revision;
+
+    #[test]
+    fn a_member_survives_being_told() {
+        for standing in [Standing::Serving, Standing::Draining] {
+            let member = Member {
+                id: "polyplane-0".parse().expect("a replica id"),
+                incarnation: Incarnation::new(7),
+                address: "10.0.0.1:7443".parse().expect("an address"),
+                zone: Some("z1".parse().expect("a zone")),
+                weight: Weight::new(30).expect("a weight"),
+                standing,
+            };
+            let text = serde_json::to_string(&Told::from(&member)).expect("plain data");
+            let back: Told = serde_json::from_str(&text).expect("its own encoding");
+            assert_eq!(back.member(), Some(member));
+        }
+    }
 
     #[test]
     fn a_message_survives_its_encoding() {

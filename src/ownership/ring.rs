@@ -109,6 +109,8 @@ pub(crate) struct Shared {
     pub(crate) witness: Mutex<Witness>,
     pub(crate) life: watch::Sender<Option<Arc<LifeCell>>>,
     pub(crate) view: ArcSwap<View>,
+    /// The newest view that a peer told while the store said nothing.
+    pub(crate) heard: ArcSwap<View>,
     /// Told at each change of the view.
     pub(crate) view_changed: watch::Sender<ViewNumber>,
     /// Everything up to here has been told by the watch on the member keys.
@@ -167,6 +169,7 @@ impl Ring {
             witness: Mutex::new(witness),
             life: watch::Sender::new(None),
             view: ArcSwap::default(),
+            heard: ArcSwap::default(),
             view_changed: watch::Sender::new(ViewNumber::default()),
             told: watch::Sender::new(Revision(0)),
             levels: Mutex::default(),
@@ -182,7 +185,8 @@ impl Ring {
         });
         driver::start(&shared, received).await?;
         tokio::spawn(crate::suspicion::ping(Arc::clone(&shared)));
-        tokio::spawn(crate::suspicion::hear_complaints(shared));
+        tokio::spawn(crate::suspicion::hear_complaints(Arc::clone(&shared)));
+        tokio::spawn(crate::hearsay::listen(shared));
         Ok(ring)
     }
 
@@ -262,9 +266,11 @@ impl Ring {
         matches!(timeout(patience, reached).await, Ok(Ok(_)))
     }
 
-    /// Who should own a plane, by the newest view.
+    /// Who should own a plane, by the newest view. A replica that the store does not reach goes by
+    /// what its peers say; it is no member of such a view.
     pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
-        self.view().designated(plane, pin).cloned()
+        let view = self.shared.newest_view();
+        view.designated(plane, pin).cloned()
     }
 
     /// Sends a request to a member and notes whether it could be reached (FENCING 18).
@@ -402,6 +408,15 @@ impl Shared {
     /// The current life, over or not.
     pub(crate) fn current(&self) -> Option<Arc<LifeCell>> {
         self.life.borrow().clone()
+    }
+
+    /// The own view, or the one a peer told if that is newer.
+    pub(crate) fn newest_view(&self) -> Arc<View> {
+        let (own, heard) = (self.view.load_full(), self.heard.load_full());
+        match heard.number() > own.number() {
+            true => heard,
+            false => own,
+        }
     }
 
     /// A new view is known.

@@ -126,7 +126,8 @@ impl Slot {
     /// Whether the plane is here: held, or being taken.
     pub(crate) fn is_here(&self) -> bool {
         let waking = matches!(&*self.stage.lock(), Stage::Waking(_));
-        waking || self.custody.holds()
+        let lives = !self.custody.life().over().is_cancelled();
+        lives && (waking || self.custody.holds())
     }
 
     /// The plane is in memory from now on.

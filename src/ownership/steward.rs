@@ -52,7 +52,12 @@ pub(crate) fn start(planes: &Arc<Planes>) {
             };
             planes.end_dead();
             planes.hand_off_strays();
-            house.keep(&planes).await;
+            tokio::select! {
+                // A store that does not answer must not keep dead planes in memory.
+                biased;
+                () = over.cancelled(), if !newcomer => {}
+                () = house.keep(&planes) => {}
+            }
         }
     });
 }

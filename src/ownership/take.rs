@@ -280,9 +280,12 @@ impl Planes {
             }
             Ok(PeerReply::Busy) => Ok(Asked::Not("its holder hands others over".to_owned())),
             Ok(PeerReply::Failed { reason }) => Ok(Asked::Not(reason)),
-            Ok(PeerReply::Pong { .. } | PeerReply::Load { .. } | PeerReply::Figures { .. }) => {
-                Ok(Asked::Not("its holder gave a wrong answer".to_owned()))
-            }
+            Ok(
+                PeerReply::Pong { .. }
+                | PeerReply::Load { .. }
+                | PeerReply::Figures { .. }
+                | PeerReply::View { .. },
+            ) => Ok(Asked::Not("its holder gave a wrong answer".to_owned())),
             Err(error @ (PeerError::Refused | PeerError::TimedOut | PeerError::Failed(_))) => {
                 Ok(Asked::Not(format!("its holder was asked: {error}")))
             }

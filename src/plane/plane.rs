@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use polyplane_storage::{Revision, Store};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::claim::{Claim, Committed, Operation, SubmitError, Write};
 use crate::committer::Committer;
@@ -437,20 +437,22 @@ impl Plane {
         self.changed.notified()
     }
 
-    /// Waits; says whether the plane has ended.
-    pub(crate) async fn ends_within(&self, wait: Duration) -> bool {
-        let until = Instant::now() + wait;
+    /// Waits until the plane has ended.
+    pub(crate) async fn until_ended(&self) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             if matches!(self.sequencer.lock().mode, Mode::Ended(_)) {
-                return true;
+                return;
             }
-            if timeout_at(until, changed).await.is_err() {
-                return false;
-            }
+            changed.await;
         }
+    }
+
+    /// Waits; says whether the plane has ended.
+    pub(crate) async fn ends_within(&self, wait: Duration) -> bool {
+        timeout(wait, self.until_ended()).await.is_ok()
     }
 
     pub(crate) fn sequencer(&self) -> &Mutex<Sequencer> {

@@ -16,7 +16,7 @@ use crate::entry::{Entry, Versions};
 use crate::guard::{BarrierError, PartOutcome};
 use crate::log::Event;
 use crate::plane::Plane;
-use crate::sequencer::{Change, Queued, goes_again, last_position};
+use crate::sequencer::{Change, Mode, Queued, goes_again, last_position};
 use crate::state::Root;
 use crate::version::Version;
 use crate::watch::Ended;
@@ -81,16 +81,20 @@ impl Plane {
         }
     }
 
-    /// The store refused a part for good.
+    /// The store refused a part for good. A plane that has ended meanwhile is another's, who may be
+    /// asked.
     pub(crate) fn reject(self: Arc<Self>, part: Part, rejection: &Rejection) {
-        let behind = {
+        let (behind, ended) = {
             let mut sequencer = self.sequencer().lock();
             sequencer.rejected(&rejection.to_string());
-            sequencer.withdraw(&self.published())
+            let ended = matches!(sequencer.mode, Mode::Ended(Ended::Lost));
+            (sequencer.withdraw(&self.published()), ended)
         };
-        for write in part.writes {
-            write.answer(Err(SubmitError::Refused(rejection.clone())));
-        }
+        let answer = match ended {
+            true => SubmitError::Lost,
+            false => SubmitError::Refused(rejection.clone()),
+        };
+        answer_all(part.writes, &answer);
         answer_all(behind, &SubmitError::Withdrawn);
         self.changed();
     }
@@ -173,7 +177,13 @@ impl Plane {
     async fn find_out(&self, part: &Part) -> (Fence, Outcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
-            match self.guard().barrier().await {
+            let barrier = tokio::select! {
+                // A reply that is there says more than the end.
+                biased;
+                barrier = self.guard().barrier() => barrier,
+                () = self.ended_long_ago() => return (Fence::Lost, Outcome::NeverKnown),
+            };
+            match barrier {
                 Ok(_) => break Fence::Held,
                 Err(BarrierError::Lost) => break Fence::Lost,
                 Err(BarrierError::Unavailable(error)) => {
@@ -200,6 +210,12 @@ impl Plane {
             }
             wait = (wait * 2).min(RETRY_MAX);
         }
+    }
+
+    /// Waits until the plane has been over for longer than a store takes that answers at all.
+    async fn ended_long_ago(&self) {
+        self.until_ended().await;
+        tokio::time::sleep(RETRY_MAX).await;
     }
 
     /// What the history says of a part that can no longer land. What stands there from the moment

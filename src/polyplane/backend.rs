@@ -165,6 +165,7 @@ impl From<Missing> for LocateError {
         match missing {
             Missing::NotFound => Self::NotFound,
             Missing::Deleting => Self::Deleting,
+            Missing::Unproven => Self::Unavailable,
         }
     }
 }

@@ -54,6 +54,8 @@ pub enum Missing {
     NotFound,
     /// It is being deleted.
     Deleting,
+    /// The store does not say whether there is one.
+    Unproven,
 }
 
 /// How a plane is asked for.
@@ -148,17 +150,22 @@ impl World {
     /// was acknowledged before this call.
     ///
     /// # Errors
-    /// As [`Self::find`].
+    /// As [`Self::find`], and if the store does not say in time that there is none.
     pub async fn seek(&self, asked: &Asked) -> Result<Arc<Located>, Missing> {
         match self.find(asked) {
             Err(Missing::NotFound) => {}
             found => return found,
         }
         let deadline = Instant::now() + CATCH_UP;
-        if let Some(revision) = self.confirmed(deadline).await {
-            self.directory.reach(revision, deadline).await;
+        let revision = self.confirmed(deadline).await;
+        let caught_up = match revision {
+            Some(revision) => self.directory.reach(revision, deadline).await,
+            None => false,
+        };
+        match self.find(asked) {
+            Err(Missing::NotFound) if !caught_up => Err(Missing::Unproven),
+            found => found,
         }
-        self.find(asked)
     }
 
     /// A revision not older than this call. On a shared store the next member read tells it, so

@@ -4,6 +4,7 @@
 mod alone;
 mod chaos;
 mod crashes;
+mod cut_off;
 mod hand_offs;
 mod membership;
 mod seeds;

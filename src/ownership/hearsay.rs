@@ -1,0 +1,123 @@
+//! What peers say of the ring while the store says nothing to this replica alone: the newest view
+//! that one of them has. If it shows this life no more, the life is over; and requests are forwarded
+//! by it until the store speaks again.
+//!
+//! Owns the asking and what was heard. Must not touch the own view or what was witnessed: fences
+//! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves no
+//! lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
+
+use crate::peers::{PeerMessage, PeerReply, Told};
+use crate::ring::Shared;
+use polyplane_ring::{Member, View, ViewNumber};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Between two rounds of questions.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// How long a peer may take to tell its view.
+const ASK_PATIENCE: Duration = Duration::from_millis(500);
+/// Peers that are asked in one round.
+const ASKED_MAX: usize = 3;
+
+/// Asks peers for their views while the store says nothing, until the ring ends.
+pub(crate) async fn listen(shared: Arc<Shared>) {
+    let mut ticks = interval(ASK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turn = 0;
+    loop {
+        tokio::select! {
+            // The end of the ring comes first.
+            biased;
+            () = shared.stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        if hears_nothing(&shared) {
+            let asked = ask(&shared, turn).await;
+            turn = turn.wrapping_add(ASKED_MAX);
+            if let Some(view) = asked {
+                take_in(&shared, view);
+            }
+        }
+    }
+}
+
+/// Whether the store has been silent for so long that this replica may have lost its member key: it
+/// is renewed at a third of its time, so two thirds must have passed without a word. A newcomer
+/// hears nothing until it has a life.
+fn hears_nothing(shared: &Shared) -> bool {
+    match shared.current().filter(|life| !life.over().is_cancelled()) {
+        Some(life) => life.silent() >= shared.options.member_ttl * 2 / 3,
+        None => true,
+    }
+}
+
+/// The newest view that some peers have; they take turns.
+async fn ask(shared: &Arc<Shared>, turn: usize) -> Option<View> {
+    let view = shared.newest_view();
+    let own = &shared.options.id;
+    let peers: Vec<&Member> = view.members().filter(|member| member.id != *own).collect();
+    let mut asking = JoinSet::new();
+    for at in 0..ASKED_MAX.min(peers.len()) {
+        let peer = peers[(turn + at) % peers.len()].clone();
+        let shared = Arc::clone(shared);
+        asking.spawn(async move {
+            let request = PeerMessage::View.into();
+            match timeout(ASK_PATIENCE, shared.peers.call(&peer, request)).await {
+                Ok(Ok(PeerReply::View { number, members })) => read(number, &members),
+                Ok(Ok(_) | Err(_)) | Err(_) => None,
+            }
+        });
+    }
+    let told = asking.join_all().await.into_iter().flatten();
+    told.max_by_key(View::number)
+}
+
+/// A view as it was told; none if one of its members makes no sense, for a view that lacks a member
+/// says that the member is gone.
+fn read(number: u64, members: &[Told]) -> Option<View> {
+    let members: Option<Vec<Member>> = members.iter().map(Told::member).collect();
+    Some(View::new(ViewNumber::new(number), members?))
+}
+
+/// Takes in what a peer said: the own machine judges what that says of the own life.
+fn take_in(shared: &Shared, view: View) {
+    if view.number() <= shared.newest_view().number() {
+        return;
+    }
+    let found = view.member(&shared.options.id);
+    let found = found.map(|member| member.incarnation);
+    if let Some(life) = shared.current() {
+        life.told_by_peer(view.number(), found);
+        if !life.over().is_cancelled() {
+            return;
+        }
+    }
+    tracing::info!(view = %view.number(), "requests are forwarded by a peer's view");
+    shared.heard.store(Arc::new(view));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::Life;
+
+    #[test]
+    fn a_view_with_a_member_that_makes_no_sense_is_no_view() {
+        let told = |address: &str| Told {
+            life: Life {
+                replica: "a".to_owned(),
+                incarnation: 4,
+            },
+            address: address.to_owned(),
+            zone: None,
+            weight: 100,
+            draining: false,
+        };
+        let good = read(7, &[told("h:1")]).expect("it makes sense");
+        assert_eq!(good.number(), ViewNumber::new(7));
+        assert_eq!(good.members().count(), 1);
+        assert_eq!(read(7, &[told("h:1"), told("")]), None);
+    }
+}
