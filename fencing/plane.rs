@@ -138,6 +138,12 @@ pub enum Event {
         /// The revision of the plane's last commit in it.
         head: Revision,
     },
+    /// Writes of others have been published in the plane up to this head: the root has the member
+    /// keys among its objects. What Released names from now on, if no commit is newer.
+    Published {
+        /// The newest revision that is published.
+        head: Revision,
+    },
     /// A batch under a [`Guard`] is about to be sent.
     CommitSent,
     /// What became of that batch. A refusal carries this plane's fence.
@@ -454,6 +460,7 @@ impl PlaneFence {
             Event::Looked(sighting) => self.looked(now, &sighting),
             Event::Done { attempt, outcome } => self.done(now, attempt, outcome),
             Event::Loaded { head } => self.loaded(head),
+            Event::Published { head } => self.published(head),
             Event::CommitSent => self.commit_sent(now),
             Event::CommitDone(outcome) => self.commit_done(outcome),
             Event::Replayed { head } => self.replayed(head),
@@ -502,6 +509,15 @@ impl PlaneFence {
     fn loaded(&mut self, head: Revision) -> Vec<Action> {
         if let Phase::Held(held) = &mut self.phase {
             held.head.get_or_insert(head);
+        }
+        Vec::new()
+    }
+
+    fn published(&mut self, head: Revision) -> Vec<Action> {
+        if let Phase::Held(held) = &mut self.phase
+            && let Some(known) = &mut held.head
+        {
+            *known = head.max(*known);
         }
         Vec::new()
     }

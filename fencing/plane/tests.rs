@@ -110,6 +110,40 @@ fn lease(sent: u64) -> ReadLease {
 }
 
 #[test]
+fn released_names_what_was_published_past_the_commits_too() {
+    for (published, named) in [(9, 15), (40, 40)] {
+        let (mut fence, _) = held();
+        let head = rev(published);
+        assert_eq!(fence.step(at(203), Event::Published { head }), []);
+        let successor = Some("b".parse().expect("a replica id"));
+        let streaming = Streaming::To("b".parse().expect("a replica id"));
+        let hand_off = Event::HandOff {
+            successor,
+            streaming,
+        };
+        let actions = fence.step(at(204), hand_off);
+        let streamed = actions.iter().find_map(|action| match action {
+            Action::Stream { head, .. } => Some(*head),
+            _ => None,
+        });
+        assert_eq!(streamed, Some(rev(named)));
+        // What is published while the stream runs is in none: the stream does not fit any more.
+        fence.step(at(205), Event::Published { head: rev(50) });
+        let actions = fence.step(at(206), Event::StreamEnded);
+        let [Write::PutFence(put)] = sent(&actions).1.writes.as_slice() else {
+            panic!("the last word puts the fence");
+        };
+        let FenceState::Released { head, .. } = &put.state else {
+            panic!("it says Released");
+        };
+        assert_eq!(*head, rev(50));
+    }
+    let mut fence = fresh();
+    fence.step(at(200), Event::Published { head: rev(9) });
+    assert_eq!(fence.tenure(), None, "nothing is held");
+}
+
+#[test]
 fn rule_1_an_absent_or_released_fence_is_taken_without_a_wait() {
     let mut fence = fresh();
     let actions = fence.step(at(200), acquire(None));

@@ -125,7 +125,7 @@ impl Custody {
     pub(crate) fn step(&self, event: Event) -> Vec<Action> {
         let mut inner = self.inner.lock();
         let now = self.life.now();
-        if let Event::Loaded { head } = &event {
+        if let Event::Loaded { head } | Event::Published { head } = &event {
             inner.head = inner.head.max(stored(*head));
         }
         let actions = inner.machine.step(now, event);

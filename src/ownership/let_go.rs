@@ -71,17 +71,21 @@ impl Planes {
         let awake = slot.awake();
         if let Some(awake) = &awake {
             match awake.plane.pause(Instant::now() + PAUSE_PATIENCE).await {
-                Ok(_) | Err(PauseError::Ended(_)) => {}
+                // The root's head moves with the member keys too; paused it stays.
+                Ok(head) => {
+                    let head = revision(head);
+                    slot.custody.step(Event::Published { head });
+                }
+                Err(PauseError::Ended(_)) => {}
                 Err(PauseError::Deadline) => {
                     self.measures().kept();
                     return Parted::Kept("what is in flight does not settle".to_owned());
                 }
             }
         }
-        let streams = awake.is_some() && slot.birth.id != ROOT;
-        let streaming = match successor {
-            Some(member) if streams => Streaming::To(member.id.clone()),
-            Some(_) | None => Streaming::Nothing,
+        let streaming = match (successor, &awake) {
+            (Some(member), Some(_)) => Streaming::To(member.id.clone()),
+            (Some(_) | None, _) => Streaming::Nothing,
         };
         let hand_off = Event::HandOff {
             successor: successor.map(|member| member.id.clone()),

@@ -240,6 +240,82 @@ async fn a_plane_in_use_is_streamed_to_its_successor() {
     until("a has let go", || a.planes.stats().hand_offs_done == 1).await;
 }
 
+/// The root is streamed too, though member keys come and go past its owner's commits meanwhile, and
+/// a watch at the successor sees everything once and in order (W1).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_root_is_streamed_between_comings_and_goings() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let root = || {
+        let layer = town.layer.hash().clone();
+        a.planes.root_birth(layer, BTreeMap::new())
+    };
+    let first = town.write(&root(), "x", "1").await.version;
+    let guest = name_that(|name| owner_of_the_root(&["a", name]) == id("a"));
+    let newcomer = name_that(|name| owner_of_the_root(&["a", name, &guest]) == id(name));
+    // Member keys are written past the root's commits.
+    let c = town.join(&guest).await;
+    town.write(&root(), "y", "2").await;
+    c.planes.close().await;
+    town.replicas.lock().remove(&guest);
+    let b = town.join(&newcomer).await;
+    until("b has it", || b.planes.awake(ROOT).is_some()).await;
+    let plane = b.planes.awake(ROOT).expect("it is awake");
+    assert!(plane.imported(), "the stream was used");
+    town.join(&guest).await;
+    town.write(&root(), "z", "3").await;
+    let from = || polyplane_plane::WatchFrom::After(first);
+    let leases = polyplane_plane::WatchScope::Prefix(members_prefix());
+    let mut leases = plane.watch(leases, from()).await.expect("it goes on");
+    let maps = polyplane_plane::WatchScope::Prefix(key("x").resource_prefix());
+    let mut maps = plane.watch(maps, from()).await.expect("it goes on");
+    assert_eq!(told_by(&mut maps, 2).await, ["+y", "+z"]);
+    let (came, went) = (format!("+{guest}"), format!("-{guest}"));
+    let told = told_by(&mut leases, 4).await;
+    assert_eq!(told, [came.clone(), went, format!("+{newcomer}"), came]);
+    until("a has let go", || a.planes.stats().hand_offs_done == 1).await;
+}
+
+/// Who is to have the root in a ring of these.
+fn owner_of_the_root(names: &[&str]) -> ReplicaId {
+    let root: PlaneId = ROOT.parse().expect("a plane id");
+    let view = View::new(ViewNumber::new(1), names.iter().map(|name| member(name)));
+    let designated = view.designated(&root, &Pin::Anywhere);
+    designated.expect("somebody is").id.clone()
+}
+
+/// A name of which this holds.
+fn name_that(holds: impl Fn(&str) -> bool) -> String {
+    let mut names = (0..1000).map(|n| format!("r-{n}"));
+    names.find(|name| holds(name)).expect("one of a thousand")
+}
+
+/// The first so many names that a watch tells to have come or gone, in order; what only changed is
+/// left out.
+async fn told_by(watcher: &mut polyplane_plane::Watcher, count: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut last = Version::ZERO;
+    while told.len() < count {
+        match watcher.next().await {
+            polyplane_plane::Next::Events(events) => {
+                for event in events {
+                    assert!(event.version() > last, "in order, and none twice");
+                    last = event.version();
+                    let name = event.key().name();
+                    match (event.previous(), event.current()) {
+                        (None, Some(_)) => told.push(format!("+{name}")),
+                        (Some(_), None) => told.push(format!("-{name}")),
+                        (Some(_), Some(_)) | (None, None) => {}
+                    }
+                }
+            }
+            polyplane_plane::Next::Bookmark(_) => {}
+            other => panic!("the watch ended: {other:?}"),
+        }
+    }
+    told
+}
+
 /// FENCING 6: what was streamed is used only at exactly the head that Released names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_from_before_a_further_write_is_thrown_away() {
