@@ -33,6 +33,10 @@ const PING_EVERY: Duration = Duration::from_millis(50);
 const PING_TURNS: u32 = 20;
 /// One turn of waiting for an answer.
 const PING_TURN: Duration = Duration::from_millis(50);
+/// How long an eviction or a complaint may take to be said; then it is decided anew.
+const SAY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a complaint may take to be withdrawn: it stands until then.
+const WITHDRAW_PATIENCE: Duration = Duration::from_secs(30);
 /// Neighbours that a member pings.
 const NEIGHBOURS: usize = 2;
 /// Pings without an answer, at most.
@@ -149,6 +153,10 @@ fn perform(shared: &Shared, action: Action) {
         key: life.member_key().clone(),
         revision: Revision(me.incarnation.get()),
     };
+    let patience = match &action {
+        Action::Evict { .. } | Action::Complain(_) => SAY_PATIENCE,
+        Action::Withdraw(_) => WITHDRAW_PATIENCE,
+    };
     let txn = match action {
         Action::Evict {
             target,
@@ -179,12 +187,14 @@ fn perform(shared: &Shared, action: Action) {
     };
     let store = Arc::clone(&shared.store);
     tokio::spawn(async move {
-        match store.commit(txn).await {
-            Ok(_) => {}
-            Err(CommitError::Refused { .. }) => {
+        // A store that elects a leader keeps what it is given. A suspicion does not keep.
+        match timeout(patience, store.commit(txn)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(CommitError::Refused { .. })) => {
                 tracing::debug!("somebody was faster with an eviction or a complaint");
             }
-            Err(error) => tracing::debug!(%error, "an eviction or a complaint got no reply"),
+            Ok(Err(error)) => tracing::debug!(%error, "an eviction or a complaint got no reply"),
+            Err(_) => tracing::debug!("the store was too slow for an eviction or a complaint"),
         }
     });
 }
