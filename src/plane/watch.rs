@@ -47,6 +47,9 @@ pub enum WatchError {
         /// The newest version the plane can have told.
         current: Version,
     },
+    /// The store does not tell for now whether the events after this version are there.
+    #[error("the history of the control plane cannot be read for now")]
+    Unavailable,
     /// The plane is not served here any more.
     #[error("the control plane is not served here any more")]
     Ended(Ended),
@@ -58,6 +61,9 @@ pub enum AtError {
     /// The events after this version are not all in the log any more.
     #[error("the version is older than the log")]
     Expired,
+    /// The store does not tell for now whether they are.
+    #[error("the history of the control plane cannot be read for now")]
+    Unavailable,
     /// The version is beyond everything this plane can have told.
     #[error("the version is in the future of {current}")]
     Future {

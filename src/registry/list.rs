@@ -290,6 +290,9 @@ async fn cut_at(
     match within(call, call.tenant.plane.at(version, prefix)).await? {
         Ok(cut) => Ok(Some(cut)),
         Err(AtError::Expired) => Ok(None),
+        Err(error @ AtError::Unavailable) => {
+            Err(ApiError::service_unavailable(error.to_string()).with_retry_after(1))
+        }
         Err(AtError::Future { current }) => Err(ApiError::too_large_resource_version(
             version.raw(),
             current.raw(),

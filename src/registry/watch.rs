@@ -235,7 +235,10 @@ impl Feed {
                 ));
             }
             Err(WatchError::Ended(Ended::Lost | Ended::Moved)) => return Err(ApiError::moved()),
-            Err(error) => return Err(ApiError::service_unavailable(error.to_string())),
+            Err(error @ (WatchError::Unavailable | WatchError::Ended(_))) => {
+                let error = ApiError::service_unavailable(error.to_string());
+                return Err(error.with_retry_after(1));
+            }
         }
         Ok(())
     }

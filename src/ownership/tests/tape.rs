@@ -251,6 +251,7 @@ impl Watching {
                 session.end = match error {
                     polyplane_plane::WatchError::Expired => SessionEnd::Expired,
                     polyplane_plane::WatchError::Future { .. }
+                    | polyplane_plane::WatchError::Unavailable
                     | polyplane_plane::WatchError::Ended(_) => SessionEnd::Refused(UNAVAILABLE),
                 };
                 return self.watch.sessions.push(session);

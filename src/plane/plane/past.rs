@@ -1,7 +1,9 @@
 //! What was: exact versions, resumed watches, and how far versions may be told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use polyplane_storage::ReadError;
 use tokio::time::{Instant, timeout_at};
 
 use super::{LOOK_EVERY, Plane};
@@ -12,11 +14,15 @@ use crate::state::Snapshot;
 use crate::version::Version;
 use crate::watch::{AtError, WatchError, WatchFrom, WatchScope, Watcher};
 
+/// How long a history is asked for that the store does not tell.
+const HISTORY_PATIENCE: Duration = Duration::from_secs(10);
+const HISTORY_RETRY_MAX: Duration = Duration::from_secs(1);
+
 impl Plane {
     /// The plane exactly as it was at a version, as far as the objects under `prefix` go.
     ///
     /// # Errors
-    /// The version is not inside the log.
+    /// See [`AtError`].
     pub async fn at(
         self: &Arc<Self>,
         version: Version,
@@ -32,7 +38,8 @@ impl Plane {
         };
         let (mut newest, mut later) = read();
         if later.is_none() {
-            self.load_history_once().await;
+            let loaded = self.load_history_once().await;
+            loaded.map_err(|_| AtError::Unavailable)?;
             (newest, later) = read();
         }
         let later = later.ok_or(AtError::Expired)?;
@@ -70,7 +77,13 @@ impl Plane {
         }
         let hub = self.log.hub(&scope.resource());
         if hub.place_after(told).is_none() {
-            self.load_history_once().await;
+            let loaded = self.load_history_once().await;
+            if loaded.is_err() {
+                return Err(match self.sequencer.lock().mode {
+                    Mode::Ended(ended) => WatchError::Ended(ended),
+                    _ => WatchError::Unavailable,
+                });
+            }
         }
         Watcher::new(Arc::clone(self), scope, hub, told).ok_or(WatchError::Expired)
     }
@@ -136,8 +149,26 @@ impl Plane {
         appended.max(Version::after(self.base, self.guard.observed()))
     }
 
-    async fn load_history_once(&self) {
-        // An error has been logged; whoever asks gets what the log has.
-        let _ = self.history.get_or_try_init(|| self.load_history()).await;
+    /// Reads the history unless that was done. A store that does not answer is asked again for a
+    /// while: what it has not told may still be there, so nobody is told that it is gone.
+    async fn load_history_once(&self) -> Result<(), NotTold> {
+        let patience = Instant::now() + HISTORY_PATIENCE;
+        let mut wait = LOOK_EVERY;
+        loop {
+            let loaded = self.history.get_or_try_init(|| self.load_history()).await;
+            match loaded {
+                Ok(()) => return Ok(()),
+                // It has been logged; whoever asks gets what the log has.
+                Err(ReadError::Compacted { .. } | ReadError::Corrupt(_)) => return Ok(()),
+                Err(ReadError::Unavailable(_) | ReadError::Future { .. } | ReadError::Closed) => {}
+            }
+            if Instant::now() + wait >= patience || self.ends_within(wait).await {
+                return Err(NotTold);
+            }
+            wait = (wait * 2).min(HISTORY_RETRY_MAX);
+        }
     }
 }
+
+/// The store did not tell the history.
+struct NotTold;

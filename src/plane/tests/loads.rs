@@ -1,6 +1,6 @@
 //! Opening, layers, and leaving nothing behind.
 
-use polyplane_storage::{CommitError, Op, RangeRequest};
+use polyplane_storage::{CommitError, Op, RangeRequest, ReadError, ReadFault};
 
 use super::*;
 
@@ -197,6 +197,45 @@ async fn history_begins_where_the_store_still_knows_it() {
     let told: Vec<_> = events.iter().map(|event| event.version()).collect();
     assert_eq!(told, versions[3..]);
     assert_eq!(value(events[0].previous().expect("it was there")), "2");
+}
+
+/// What the store does not tell may still be there: nobody is told that it is gone.
+#[tokio::test(start_paused = true)]
+async fn a_history_that_cannot_be_read_for_now_is_not_called_gone() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let first = plane.submit(write(vec![put("m", "1")])).await;
+    let first = first.expect("fine").version;
+    let last = plane.submit(write(vec![put("m", "2")])).await;
+    let last = last.expect("fine").version;
+    let plane = site.open("a").await;
+    let (scope, from) = (|| WatchScope::Prefix(configmaps()), WatchFrom::After(first));
+    let plan = site.store.plan();
+    let fails = |times| {
+        let unavailable = ReadError::Unavailable("no leader".into());
+        plan.next_reads(ReadFault::Fail(unavailable), times);
+    };
+    fails(1000);
+    let watch = plane.watch(scope(), from).await;
+    assert_eq!(watch.expect_err("for now"), WatchError::Unavailable);
+    let cut = plane.at(first, &configmaps()).await;
+    assert_eq!(cut.expect_err("for now"), AtError::Unavailable);
+    plan.clear();
+    fails(5);
+    let mut watcher = plane.watch(scope(), from).await.expect("it waits");
+    let events = events_until(&mut watcher, last).await;
+    assert_eq!(events.len(), 1);
+    let cut = plane.at(first, &configmaps()).await.expect("it is read");
+    assert_eq!(value(&cut.get(&configmap("m")).expect("there")), "1");
+    // One whose plane ends meanwhile goes on at the next owner.
+    let plane = site.open("a").await;
+    fails(1000);
+    let (watch, ()) = tokio::join!(plane.watch(scope(), from), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        plane.end(Ended::Lost);
+    });
+    let ended = WatchError::Ended(Ended::Lost);
+    assert_eq!(watch.expect_err("it is over"), ended);
 }
 
 #[tokio::test]
