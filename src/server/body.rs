@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::peer::channel::Broken;
 use crate::peer::headers::strip;
-use crate::peer::stream::PeerStream;
+use crate::peer::stream::{Broken, PeerStream};
 use crate::relay::{Relay, Source as RelaySource};
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;

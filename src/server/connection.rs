@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::gather::gather;
+use crate::gather::{UnderWay, gather};
 use crate::inbound::Inbound;
 use crate::limits::Seat;
 use crate::peer::headers::{Received, encode_chain};
@@ -190,11 +190,17 @@ async fn serve_h2(
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
     let (stream, outlet) = gather(stream);
+    let under_way = UnderWay::default();
     let service = {
-        let shared = Arc::clone(shared);
+        let (shared, under_way) = (Arc::clone(shared), under_way.clone());
         service_fn(move |request: http::Request<Incoming>| {
+            let worked = under_way.one();
             let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
-            async move { Ok::<_, Infallible>(work.await) }
+            async move {
+                let reply = work.await;
+                drop(worked);
+                Ok::<_, Infallible>(reply)
+            }
         })
     };
     let serving = http2::Builder::new(TokioExecutor::new())
@@ -218,7 +224,7 @@ async fn serve_h2(
                 closing = true;
                 serving.as_mut().graceful_shutdown();
             }
-            done = outlet.turn(serving.as_mut()) => {
+            done = outlet.turn(serving.as_mut(), &under_way) => {
                 return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
             }
         }

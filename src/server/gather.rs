@@ -2,11 +2,11 @@
 //!
 //! HTTP/2 hands over every frame by itself and asks for a flush behind it: a TLS record and a
 //! system call for each answer and for each event of each watch. Here frames are kept until the
-//! connection's task has nothing more to do at the moment, and every task that is ready to run has
-//! had its turn: the runtime runs whoever was woken last first, so a connection would otherwise
-//! send the first of many answers before the second is made. Whoever polls the connection does so
-//! through [`Outlet::turn`], which then sends what was kept. No timer: alone, nothing waits.
-//! Knows nothing of frames.
+//! connection's task has nothing more to do at the moment. While requests of the connection are
+//! being worked on, every task that is ready to run has its turn first: the runtime runs whoever was
+//! woken last first, so a connection would send the first of many answers before the second is
+//! made. Whoever polls the connection does so through [`Outlet::turn`], which then sends what was
+//! kept. No timer, and a request that is alone waits for nobody. Knows nothing of frames.
 //!
 //! Invariant: when a turn ends, everything kept is with the socket, or the socket is full and wakes
 //! the task when it is not. What is kept is bounded; an idle connection keeps nothing.
@@ -15,6 +15,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
@@ -40,6 +41,30 @@ struct Kept<S> {
     unflushed: bool,
 }
 
+/// Counts the requests of a connection that are being worked on.
+#[derive(Clone, Default)]
+pub(crate) struct UnderWay(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+pub(crate) struct Worked(UnderWay);
+
+impl UnderWay {
+    pub(crate) fn one(&self) -> Worked {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Worked(self.clone())
+    }
+
+    fn any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Worked {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Has the task polled again once those that are ready to run have run, and the sockets that are
 /// ready were looked at. Waking it here would do too, and would wake another worker for it.
 pub(crate) fn let_others_run(context: &mut Context<'_>) {
@@ -60,6 +85,7 @@ pub(crate) fn gather<S>(stream: S) -> (Gather<S>, Outlet<S>) {
 
 impl<S: AsyncWrite + Unpin> Outlet<S> {
     /// Polls a connection over the stream, and at the end of each turn sends what it has written.
+    /// While requests are `under_way`, others have their turn first.
     ///
     /// # Errors
     /// What the stream said; the connection is of no use then.
@@ -69,12 +95,12 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
     pub(crate) async fn turn<F: Future>(
         &self,
         mut connection: Pin<&mut F>,
+        under_way: &UnderWay,
     ) -> io::Result<F::Output> {
         let mut is_last = false;
         poll_fn(|context| {
             let done = connection.as_mut().poll(context);
-            // Everybody who is ready to run goes first: they may have something to send as well.
-            if done.is_pending() && !is_last && self.0.lock().has_kept() {
+            if done.is_pending() && !is_last && under_way.any() && self.0.lock().has_kept() {
                 is_last = true;
                 let_others_run(context);
                 return Poll::Pending;
@@ -234,17 +260,49 @@ mod tests {
             }
             std::future::pending::<()>().await;
         };
-        let mut connection = pin!(connection);
+        let (mut connection, alone) = (pin!(connection), UnderWay::default());
         let mut got = [0; 13];
         tokio::select! {
             biased;
-            _ = outlet.turn(connection.as_mut()) => panic!("the connection never ends"),
+            _ = outlet.turn(connection.as_mut(), &alone) => panic!("the connection never ends"),
             read = far.read_exact(&mut got) => assert_eq!(read.expect("read"), 13),
         }
         assert_eq!(&got, b"one two three");
         let kept = outlet.0.lock();
         assert_eq!(kept.stream.writes, 1);
         assert_eq!(kept.bytes.capacity(), 0);
+    }
+
+    /// Whoever is ready to run and has something to send is waited for while requests are under
+    /// way, and only then.
+    #[tokio::test]
+    async fn what_is_ready_travels_together_while_others_are_at_work() {
+        for (others_work, writes) in [(true, 1), (false, 2)] {
+            let (mut written, outlet, mut far) = counted(1000);
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
+            let second = tell.clone();
+            tell.send(b"first ").expect("heard");
+            let connection = async move {
+                while let Some(frame) = told.recv().await {
+                    written.write_all(frame).await.expect("kept");
+                }
+                std::future::pending::<()>().await;
+            };
+            let ready = tokio::spawn(async move { second.send(b"second").expect("heard") });
+            let under_way = UnderWay::default();
+            let _worked = others_work.then(|| under_way.one());
+            let mut connection = pin!(connection);
+            let mut got = [0; 12];
+            tokio::select! {
+                biased;
+                _ = outlet.turn(connection.as_mut(), &under_way) => panic!("it never ends"),
+                read = far.read_exact(&mut got) => assert_eq!(read.expect("read"), 12),
+            }
+            assert_eq!(&got, b"first second");
+            assert_eq!(outlet.0.lock().stream.writes, writes);
+            ready.await.expect("no panic");
+            drop(tell);
+        }
     }
 
     #[tokio::test]
@@ -261,10 +319,12 @@ mod tests {
             written.write_all(&large).await.expect("written");
             written.shutdown().await.expect("shut down");
         };
-        let mut connection = pin!(connection);
+        let (mut connection, alone) = (pin!(connection), UnderWay::default());
         let mut got = Vec::new();
-        let (served, read) =
-            tokio::join!(outlet.turn(connection.as_mut()), far.read_to_end(&mut got));
+        let (served, read) = tokio::join!(
+            outlet.turn(connection.as_mut(), &alone),
+            far.read_to_end(&mut got)
+        );
         served.expect("the stream is whole");
         read.expect("read");
         let expected: Vec<u8> = (0..FRAMES)
@@ -282,8 +342,8 @@ mod tests {
             written.write_all(b"frame").await.expect("kept");
             std::future::pending::<()>().await;
         };
-        let mut connection = pin!(connection);
-        let ended = outlet.turn(connection.as_mut()).await;
+        let (mut connection, alone) = (pin!(connection), UnderWay::default());
+        let ended = outlet.turn(connection.as_mut(), &alone).await;
         assert_eq!(ended.expect_err("broken").kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::peer::channel::Broken;
-use crate::peer::stream::PeerStream;
+use crate::peer::stream::{Broken, PeerStream};
 
 /// The body of a request.
 pub(crate) enum Inbound {

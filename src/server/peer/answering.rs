@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 
-use super::channel::{Broken, Channel};
+use super::channel::Channel;
 use super::frame::{self, Why};
-use super::stream::{CHUNK_BYTES, Stream, send_data};
+use super::stream::{Broken, CHUNK_BYTES, Stream, send_data};
 
 /// Sends an answer. Dropped before its end, it tells the peer that the answer broke off.
 pub(super) struct Answering {

@@ -1,9 +1,9 @@
 //! One connection between replicas: many streams, one task that reads and writes.
 //!
 //! The replica that connects asks, the other one answers. Whoever has something to send puts it
-//! behind what is there and wakes the task once; the task lets whatever else is ready to run go
-//! first and then sends all of it together, so that under load a record and a system call carry
-//! many requests, and alone nothing waits for a timer.
+//! behind what is there and wakes the task once; while several streams are open the task lets
+//! whatever else is ready to run go first and then sends all of it together, so that under load a
+//! record and a system call carry many requests. There is no timer, and who is alone never waits.
 //!
 //! A connection is lost at once for all its streams. Each of them learns whether its request may
 //! have arrived: what this side had not begun to write did not.
@@ -12,7 +12,6 @@
 //! has few; a stream that is not read holds up itself only ([`super::stream`]).
 
 use std::collections::HashMap;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,8 +26,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
 
-use super::frame::{self, FrameHead, HEAD_BYTES, Heard, Kind, Malformed, RequestHead, Told, Why};
-use super::stream::{NoAnswer, Opened, Stream};
+use super::frame::{self, FrameHead, HEAD_BYTES, Heard, Kind, RequestHead, Told, Why};
+use super::stream::{Broken, NoAnswer, Opened, Stream};
 use crate::gather::let_others_run;
 
 /// Bytes that may wait to be sent before bodies have to.
@@ -46,35 +45,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// No stream has this number or a higher one; a new connection is made before.
 const STREAMS_EVER_MAX: u32 = 1 << 31;
-
-/// Why a connection or a stream is of no use any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Broken {
-    /// The other side closed it, or this one did.
-    #[error("the connection was closed")]
-    Closed,
-    /// The other side gave up this stream.
-    #[error("the peer gave up")]
-    Reset,
-    /// The other side gave no sign of life.
-    #[error("the peer was silent for too long")]
-    Silent,
-    /// What the socket said.
-    #[error("the connection failed: {0}")]
-    Socket(String),
-    /// What the other side does wrong.
-    #[error("the peer does not keep to the protocol: {0}")]
-    Protocol(&'static str),
-    /// A frame means nothing.
-    #[error("the peer does not keep to the protocol")]
-    Malformed(#[from] Malformed),
-}
-
-impl From<io::Error> for Broken {
-    fn from(error: io::Error) -> Self {
-        Self::Socket(error.to_string())
-    }
-}
 
 /// A stream that is open, and the task that answers it.
 struct Entry {
@@ -553,6 +523,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
+    /// Whether nobody else is likely to have something to send: no other stream is open. That of an
+    /// answer is over when it is sent.
+    fn is_alone(&self) -> bool {
+        let own = usize::from(self.answerer.is_none());
+        self.channel.open_streams() <= own
+    }
+
     /// Takes what waits to be sent; false if that is nothing yet.
     fn take_output(&mut self, context: &mut Context<'_>) -> bool {
         self.written = 0;
@@ -570,7 +547,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             }
             return false;
         }
-        if !self.has_waited {
+        if !self.has_waited && !self.is_alone() {
             // Behind everybody who is ready to run and may have something to send as well.
             self.has_waited = true;
             let_others_run(context);

@@ -17,8 +17,8 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::PeerLimits;
-use super::channel::{Broken, Channel, Driver};
-use super::stream::{NoAnswer, PeerStream, send_data};
+use super::channel::{Channel, Driver};
+use super::stream::{Broken, NoAnswer, PeerStream, send_data};
 use super::wire::PeerBody;
 use crate::backend::Peer;
 use crate::pki::peer::{PeerTls, SHARED_NAME};

@@ -4,6 +4,7 @@
 //! the other side is ready to take. A side that reads nothing holds up its own stream only.
 
 use std::collections::VecDeque;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -14,8 +15,8 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
-use super::channel::{Broken, Channel};
-use super::frame::{self, AnswerHead, Kind, Why};
+use super::channel::Channel;
+use super::frame::{self, AnswerHead, Kind, Malformed, Why};
 
 /// What a stream may have under way before somebody reads.
 pub(super) const WINDOW_BYTES: usize = 256 * 1024;
@@ -23,6 +24,35 @@ pub(super) const WINDOW_BYTES: usize = 256 * 1024;
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
 /// Longest piece of a body in a frame, so that streams take turns.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Why a connection or a stream is of no use any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The other side closed it, or this one did.
+    #[error("the connection was closed")]
+    Closed,
+    /// The other side gave up this stream.
+    #[error("the peer gave up")]
+    Reset,
+    /// The other side gave no sign of life.
+    #[error("the peer was silent for too long")]
+    Silent,
+    /// What the socket said.
+    #[error("the connection failed: {0}")]
+    Socket(String),
+    /// What the other side does wrong.
+    #[error("the peer does not keep to the protocol: {0}")]
+    Protocol(&'static str),
+    /// A frame means nothing.
+    #[error("the peer does not keep to the protocol")]
+    Malformed(#[from] Malformed),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error.to_string())
+    }
+}
 
 /// One stream, as one of its sides sees it.
 pub(super) struct Stream {

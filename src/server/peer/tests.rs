@@ -18,10 +18,10 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 
 use super::answering::Answering;
-use super::channel::{Answerer, Broken, Channel, Driver};
+use super::channel::{Answerer, Channel, Driver};
 use super::frame::{self, FrameHead, HEAD_BYTES, Kind, PAYLOAD_BYTES_MAX, RequestHead, Told};
 use super::pool::exchange;
-use super::stream::{NoAnswer, PeerStream, Stream, WINDOW_BYTES};
+use super::stream::{Broken, NoAnswer, PeerStream, Stream, WINDOW_BYTES};
 use super::wire::PeerBody;
 
 const PATIENCE: Duration = Duration::from_secs(20);
