@@ -23,8 +23,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
 use super::folder::{Folder, io_at};
 use super::layout::{self, HEAD_KEY, Head};
@@ -34,6 +35,12 @@ use crate::error::OpenError;
 
 /// Bytes rewritten at a time after a failed sync.
 const REWRITE_BYTES: usize = 1024 * 1024;
+
+/// How long a dropped tree may take to let go of its file: what is under way is one buffer of the
+/// log and perhaps a truncation with its sync.
+const LETTING_GO_MAX: Duration = Duration::from_secs(5);
+/// How often that is looked at: locks have no time-out of their own.
+const LETTING_GO_STEP: Duration = Duration::from_millis(2);
 
 /// Why a batch is not known to be durable.
 #[derive(Debug, thiserror::Error)]
@@ -123,31 +130,33 @@ impl Engine {
         acked: u64,
     ) -> Result<(Self, Head, Census), OpenError> {
         let engine = Self::open_tree(folder, options)?;
-        let checked = catch_unwind(AssertUnwindSafe(|| census(&engine.db)));
-        let (head, census) = match checked {
+        match engine.verify(folder, acked) {
+            Ok((head, census)) => Ok((engine, head, census)),
+            Err(error) => {
+                discard(Some(engine));
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads everything, and checks that all that was acknowledged is there.
+    fn verify(&self, folder: &Folder, acked: u64) -> Result<(Head, Census), OpenError> {
+        let damaged = |reason| Err(OpenError::Damaged { reason });
+        let found = match catch_unwind(AssertUnwindSafe(|| census(&self.db))) {
             Ok(Ok(found)) => found,
             Ok(Err(ScanError::Engine(sled::Error::Io(error)))) => {
                 return Err(io_at(&folder.path)(error));
             }
-            Ok(Err(error)) => {
-                return Err(OpenError::Damaged {
-                    reason: error.to_string(),
-                });
-            }
-            Err(panic) => {
-                return Err(OpenError::Damaged {
-                    reason: panic_text(&*panic),
-                });
-            }
+            Ok(Err(error)) => return damaged(error.to_string()),
+            Err(panic) => return damaged(panic_text(&*panic)),
         };
-        if head.revision < acked {
-            let reason = format!(
-                "revision {acked} was acknowledged and the newest one found is {}",
-                head.revision
-            );
-            return Err(OpenError::Damaged { reason });
+        let newest = found.0.revision;
+        if newest < acked {
+            return damaged(format!(
+                "revision {acked} was acknowledged and the newest one found is {newest}"
+            ));
         }
-        Ok((engine, head, census))
+        Ok(found)
     }
 
     fn open_tree(folder: &Folder, options: EngineOptions) -> Result<Self, OpenError> {
@@ -226,13 +235,25 @@ pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
     }
 }
 
-/// Drops a tree; one that has failed may panic at that.
+/// Drops a tree, which may panic if it has failed, and waits until it has let go of its file.
+///
+/// sled writes and truncates on threads of a pool that end when they are done and tell nobody.
+/// Until then they hold the lock on the file, so that it cannot be opened, and nobody else may
+/// write or copy it. A lock held for longer than [`LETTING_GO_MAX`] is left to who opens next.
 pub(super) fn discard(engine: Option<Engine>) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(engine))) {
-        tracing::warn!(
-            text = panic_text(&*panic),
-            "the old tree was not dropped cleanly"
-        );
+    let Some(Engine { db, file }) = engine else {
+        return;
+    };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(db))) {
+        let text = panic_text(&*panic);
+        tracing::warn!(text, "the old tree was not dropped cleanly");
+    }
+    let until = Instant::now() + LETTING_GO_MAX;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= until {
+            return tracing::warn!("the old tree still holds its file");
+        }
+        std::thread::sleep(LETTING_GO_STEP);
     }
 }
 

@@ -16,6 +16,9 @@ use crate::{
     Rejection, Revision, Store, Txn, WatchEnd,
 };
 
+const STORES_AT_ONCE: u64 = 8;
+const OPENINGS: u64 = 20;
+
 fn options() -> SledOptions {
     SledOptions {
         ballast_bytes: 64 * 1024,
@@ -534,4 +537,28 @@ async fn a_snapshot_that_was_only_begun_is_no_damage() {
     let store = open(folder.path());
     assert_eq!(get(&store, "k").await, Some(Bytes::from("v")));
     store.close().await;
+}
+
+/// Of a store that is busy: many are closed and opened at once, so that sled's pool of threads has
+/// work left when its trees are dropped.
+#[test]
+fn a_closed_store_can_be_opened_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let again_and_again = &|number: u64| {
+        let path = folder.path().join(number.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.expect("a runtime").block_on(async {
+            for round in 0..OPENINGS {
+                let store = open(&path);
+                let value = noise(100_000, number * OPENINGS + round);
+                store.commit(put("k", value)).await.expect("committed");
+                store.close().await;
+            }
+        });
+    };
+    std::thread::scope(|scope| {
+        for number in 0..STORES_AT_ONCE {
+            scope.spawn(move || again_and_again(number));
+        }
+    });
 }

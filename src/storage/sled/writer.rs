@@ -42,8 +42,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const OVERDUE: Duration = Duration::from_millis(20);
 /// Groups between two syncs of the acknowledged bound.
 const ACKED_SYNC_GROUPS: u64 = 256;
-/// Attempts to open again while sled's own threads still hold the file.
-const REOPEN_ATTEMPTS: usize = 50;
 
 /// What a transaction's caller waits for.
 pub(super) type CommitReply = oneshot::Sender<Result<Committed, CommitError>>;
@@ -522,17 +520,8 @@ impl Writer {
             engine::rewrite(&self.shared.folder)
                 .map_err(super::folder::io_at(&self.shared.folder.db_path()))?;
         }
-        let mut attempt = 0;
-        let (engine, head, census) = loop {
-            attempt += 1;
-            match Engine::open(&self.shared.folder, self.options.engine_again()) {
-                // sled's threads let go of the file when they are done, and tell nobody.
-                Err(OpenError::Io { .. }) if attempt < REOPEN_ATTEMPTS => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                opened => break opened?,
-            }
-        };
+        let (engine, head, census) =
+            Engine::open(&self.shared.folder, self.options.engine_again())?;
         let now = self.options.clock.now();
         self.garbage = census
             .garbage
