@@ -148,7 +148,9 @@ impl Pool {
                 Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
             }
         }
-        Err(SendError::NotSent(ConnectError::Refused))
+        // Whoever refuses a stream is there: it must not be taken for a process that is gone.
+        let why = "the peer takes no more requests at the moment".to_owned();
+        Err(SendError::NotSent(ConnectError::Failed(why)))
     }
 
     /// The least busy connection, or a new one if all are busy.

@@ -150,6 +150,25 @@ async fn nobody_there_is_told_from_somebody_who_does_not_answer() {
     assert_eq!(timed_out, Err(PeerError::TimedOut));
 }
 
+/// A peer that is refused is taken for dead and removed from the ring, so nothing that a living one
+/// says may look like that.
+#[tokio::test]
+async fn a_peer_that_takes_no_more_is_not_taken_for_one_that_is_gone() {
+    let limits = PeerLimits {
+        streams_per_connection_max: 0,
+        ..PeerLimits::default()
+    };
+    let ring = Ring::start_limited(2, &limits, |_| {}).await;
+    let to = member(&ring.replicas[1].peer);
+    let ping = PeerMessage::Ping { view: 1 }.into();
+    let failed = ring.replicas[0].transport.call(&to, ping).await;
+    assert!(
+        matches!(&failed, Err(PeerError::Failed(why)) if why.contains("takes no more")),
+        "{failed:?}"
+    );
+    assert!(ring.world.messages.lock().is_empty());
+}
+
 #[tokio::test]
 async fn an_address_that_belongs_to_another_replica_is_not_mistaken() {
     let ring = Ring::start(2).await;

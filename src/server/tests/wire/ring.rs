@@ -328,6 +328,15 @@ impl Ring {
     }
 
     pub async fn start_with(count: usize, change: impl Fn(&mut Config)) -> Self {
+        Self::start_limited(count, &PeerLimits::default(), change).await
+    }
+
+    /// The same with bounds of the channel between replicas.
+    pub async fn start_limited(
+        count: usize,
+        limits: &PeerLimits,
+        change: impl Fn(&mut Config),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let truth = Truth {
             owner: Some(0),
@@ -356,12 +365,12 @@ impl Ring {
             folder,
         };
         for index in 0..count {
-            ring.add(index, &change).await;
+            ring.add(index, limits, &change).await;
         }
         ring
     }
 
-    async fn add(&mut self, index: usize, change: impl Fn(&mut Config)) {
+    async fn add(&mut self, index: usize, limits: &PeerLimits, change: impl Fn(&mut Config)) {
         let options = Options {
             data_folder: self.folder.path().to_owned(),
             listen: vec!["127.0.0.1:0".to_owned()],
@@ -376,7 +385,7 @@ impl Ring {
             address: peer_listener.local_addr().expect("bound").to_string(),
         };
         let tls = PeerTls::load_or_create(&self.folder.path().join("pki"), &peer.replica);
-        let transport = PeerTransport::new(tls.expect("made"), PeerLimits::default());
+        let transport = PeerTransport::new(tls.expect("made"), limits.clone());
         config.peering = Some(Peering {
             transport: Arc::clone(&transport),
             handler: Arc::new(Messages(index, Arc::clone(&self.world))),
