@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::gather::{UnderWay, gather};
+use crate::gather::gather;
 use crate::inbound::Inbound;
-use crate::limits::Seat;
+use crate::limits::{Seat, Seats};
 use crate::peer::headers::{Received, encode_chain};
 use crate::pipeline::{self, Caller, Origin};
 use crate::respond::Reply;
@@ -190,15 +190,15 @@ async fn serve_h2(
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
     let (stream, outlet) = gather(stream);
-    let under_way = UnderWay::default();
+    let under_way = Seats::new(usize::MAX);
     let service = {
-        let (shared, under_way) = (Arc::clone(shared), under_way.clone());
+        let (shared, under_way) = (Arc::clone(shared), Arc::clone(&under_way));
         service_fn(move |request: http::Request<Incoming>| {
-            let worked = under_way.one();
+            let seat = under_way.take();
             let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
             async move {
                 let reply = work.await;
-                drop(worked);
+                drop(seat);
                 Ok::<_, Infallible>(reply)
             }
         })

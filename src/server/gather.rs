@@ -15,11 +15,12 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::limits::Seats;
 
 /// Bytes that are kept at most; more is sent before the end of the turn.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
@@ -39,30 +40,6 @@ struct Kept<S> {
     taken: usize,
     /// The stream has taken bytes since it was flushed.
     unflushed: bool,
-}
-
-/// Counts the requests of a connection that are being worked on.
-#[derive(Clone, Default)]
-pub(crate) struct UnderWay(Arc<AtomicUsize>);
-
-/// One of them, until it is dropped.
-pub(crate) struct Worked(UnderWay);
-
-impl UnderWay {
-    pub(crate) fn one(&self) -> Worked {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Worked(self.clone())
-    }
-
-    fn any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
-    }
-}
-
-impl Drop for Worked {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Has the task polled again once those that are ready to run have run, and the sockets that are
@@ -95,12 +72,12 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
     pub(crate) async fn turn<F: Future>(
         &self,
         mut connection: Pin<&mut F>,
-        under_way: &UnderWay,
+        under_way: &Seats,
     ) -> io::Result<F::Output> {
         let mut is_last = false;
         poll_fn(|context| {
             let done = connection.as_mut().poll(context);
-            if done.is_pending() && !is_last && under_way.any() && self.0.lock().has_kept() {
+            if done.is_pending() && !is_last && under_way.taken() > 0 && self.0.lock().has_kept() {
                 is_last = true;
                 let_others_run(context);
                 return Poll::Pending;
@@ -260,7 +237,7 @@ mod tests {
             }
             std::future::pending::<()>().await;
         };
-        let (mut connection, alone) = (pin!(connection), UnderWay::default());
+        let (mut connection, alone) = (pin!(connection), Seats::new(usize::MAX));
         let mut got = [0; 13];
         tokio::select! {
             biased;
@@ -289,8 +266,8 @@ mod tests {
                 std::future::pending::<()>().await;
             };
             let ready = tokio::spawn(async move { second.send(b"second").expect("heard") });
-            let under_way = UnderWay::default();
-            let _worked = others_work.then(|| under_way.one());
+            let under_way = Seats::new(usize::MAX);
+            let _worked = others_work.then(|| under_way.take());
             let mut connection = pin!(connection);
             let mut got = [0; 12];
             tokio::select! {
@@ -319,7 +296,7 @@ mod tests {
             written.write_all(&large).await.expect("written");
             written.shutdown().await.expect("shut down");
         };
-        let (mut connection, alone) = (pin!(connection), UnderWay::default());
+        let (mut connection, alone) = (pin!(connection), Seats::new(usize::MAX));
         let mut got = Vec::new();
         let (served, read) = tokio::join!(
             outlet.turn(connection.as_mut(), &alone),
@@ -342,7 +319,7 @@ mod tests {
             written.write_all(b"frame").await.expect("kept");
             std::future::pending::<()>().await;
         };
-        let (mut connection, alone) = (pin!(connection), UnderWay::default());
+        let (mut connection, alone) = (pin!(connection), Seats::new(usize::MAX));
         let ended = outlet.turn(connection.as_mut(), &alone).await;
         assert_eq!(ended.expect_err("broken").kind(), io::ErrorKind::BrokenPipe);
     }

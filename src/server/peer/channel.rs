@@ -294,13 +294,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         ended
     }
 
-    fn lose(&self, why: &Broken) {
-        let taken = self.channel.out.lock().taken;
-        // What was being written may have arrived as far as the socket has taken it.
-        let reached = taken - (self.output.len() - self.written) as u64;
-        self.channel.broke(why, reached);
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let read = self.poll_read(context);
         // Looked up before what waits is sent: whoever ends a stream says so first.
@@ -564,9 +557,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 }
 
+impl<S> Driver<S> {
+    fn lose(&self, why: &Broken) {
+        let taken = self.channel.out.lock().taken;
+        // What was being written may have arrived as far as the socket has taken it.
+        let reached = taken - (self.output.len() - self.written) as u64;
+        self.channel.broke(why, reached);
+    }
+}
+
 impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
-        let reached = self.channel.out.lock().taken;
-        self.channel.broke(&Broken::Closed, reached);
+        self.lose(&Broken::Closed);
     }
 }

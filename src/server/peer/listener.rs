@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use polyplane_ownership::PeerHandler;
@@ -170,9 +170,7 @@ impl Answerer for Asked {
         stream: &Arc<Stream>,
         head: RequestHead,
     ) -> AbortHandle {
-        let announced = head.headers.get(CONTENT_LENGTH);
-        let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut request = Request::new(PeerStream::of_request(channel, stream, announced));
+        let mut request = Request::new(PeerStream::new(channel, stream, &head.headers));
         *request.method_mut() = head.method;
         *request.uri_mut() = head.target;
         *request.headers_mut() = head.headers;

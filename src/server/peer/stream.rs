@@ -277,14 +277,9 @@ impl Opened {
 
     /// The answer.
     pub(super) fn into_response(self, head: AnswerHead) -> Response<PeerStream> {
-        let length = head.headers.get(CONTENT_LENGTH);
-        let announced = length.and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut response = Response::new(PeerStream {
-            channel: Arc::clone(&self.channel),
-            stream: Arc::clone(&self.stream),
-            announced,
-            _opened: Some(self),
-        });
+        let mut body = PeerStream::new(&self.channel, &self.stream, &head.headers);
+        body._opened = Some(self);
+        let mut response = Response::new(body);
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
         response
@@ -311,16 +306,13 @@ pub(crate) struct PeerStream {
 }
 
 impl PeerStream {
-    /// The body of a request that the other side has sent.
-    pub(super) fn of_request(
-        channel: &Arc<Channel>,
-        stream: &Arc<Stream>,
-        announced: Option<u64>,
-    ) -> Self {
+    /// The body behind a head with these headers.
+    pub(super) fn new(channel: &Arc<Channel>, stream: &Arc<Stream>, headers: &HeaderMap) -> Self {
+        let length = headers.get(CONTENT_LENGTH);
         Self {
             channel: Arc::clone(channel),
             stream: Arc::clone(stream),
-            announced,
+            announced: length.and_then(|value| value.to_str().ok()?.parse().ok()),
             _opened: None,
         }
     }

@@ -62,7 +62,7 @@ impl Answerer for Host {
         stream: &Arc<Stream>,
         head: RequestHead,
     ) -> AbortHandle {
-        let body = PeerStream::of_request(channel, stream, None);
+        let body = PeerStream::new(channel, stream, &head.headers);
         let answering = Answering::new(channel, stream);
         let counted = self.count();
         let given = Arc::clone(&self.given);
