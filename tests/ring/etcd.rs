@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 
 use super::addresses::Block;
 use super::network::Node;
-use super::process::{Launch, Process, Told};
+use super::process::{Launch, Process, Told, folder};
 
 /// Port of a member's clients.
 const CLIENT_PORT: u16 = 2379;
@@ -73,7 +73,7 @@ impl Cluster {
     /// When etcd cannot be had or does not come up.
     pub async fn start(members: usize, nodes: &[Node], options: &[&str]) -> Result<Self> {
         let etcd = program("etcd").await?;
-        let folder = tempfile::tempdir()?;
+        let folder = folder()?;
         // A member that starts again has to find its ports free.
         let block = nodes.is_empty().then(Block::take).transpose()?;
         let mut addresses = Vec::new();

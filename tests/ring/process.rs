@@ -9,10 +9,26 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::network::Node;
+
+/// A folder for logs and data. It goes when it is dropped, unless `RING_KEEP` names a folder: then
+/// it is made there and stays, for whoever wants to know what happened.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn folder() -> Result<TempDir> {
+    let mut made = tempfile::Builder::new();
+    made.prefix("ring-");
+    let Some(kept) = std::env::var_os("RING_KEEP") else {
+        return Ok(made.tempdir()?);
+    };
+    std::fs::create_dir_all(&kept)?;
+    Ok(made.disable_cleanup(true).tempdir_in(kept)?)
+}
 
 /// Lines of a log that an error shows.
 const SHOWN_LINES: usize = 12;

@@ -18,7 +18,7 @@ use super::balancer::{Balancer, Probing};
 use super::controller::{Controller, Manners, Places, Template};
 use super::etcd::Cluster;
 use super::network::Network;
-use super::process::Launch;
+use super::process::{Launch, folder};
 use super::replica::{CLIENT_PORT, Common, PEER_PORT, Pod, Program, Start};
 
 /// Where a pod's command line, hooks and grace come from.
@@ -83,7 +83,7 @@ impl Ring {
     /// # Errors
     /// When a part does not come up.
     pub async fn start(wish: &Wish) -> Result<Option<Self>> {
-        let folder = tempfile::tempdir()?;
+        let folder = folder()?;
         let network = if wish.parted {
             // One more for the pod that a rolling update adds.
             let Some(network) = Network::make(wish.members + wish.replicas + 1)? else {
