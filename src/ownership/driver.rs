@@ -173,7 +173,7 @@ impl Driver {
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::ReadJoinFacts => {
-                    let facts = self.facts(&mut pace).await?;
+                    let facts = facts(&self.shared, &mut pace).await?;
                     queue.extend(self.step(Event::Facts(facts)));
                 }
                 Action::Transact {
@@ -206,49 +206,6 @@ impl Driver {
     fn step(&self, event: Event) -> Vec<Action> {
         let now = self.shared.now();
         self.shared.machine.lock().step(now, event)
-    }
-
-    /// What a newcomer reads before it joins. Read one after the other: the transaction that joins
-    /// compares all three.
-    async fn facts(&self, pace: &mut Pace) -> Result<JoinFacts, JoinError> {
-        loop {
-            match self.read_facts().await {
-                Ok(facts) => return facts,
-                Err(error) => tracing::warn!(%error, "the store cannot be read; joining waits"),
-            }
-            pace.wait().await;
-        }
-    }
-
-    async fn read_facts(&self) -> Result<Result<JoinFacts, JoinError>, ReadError> {
-        let store = &self.shared.store;
-        let own = member_key(&self.shared.options.id);
-        let (_, predecessor) = store.get(&own).await?;
-        let (_, floor) = store.get(FLOOR_KEY).await?;
-        let (_, terms) = store.get(TERMS_KEY).await?;
-        let level = self.shared.options.level;
-        let parsed = floor.as_ref().map(|found| decode_floor(&found.value));
-        match parsed.transpose() {
-            Ok(Some(floor)) if floor.to_join() > level => {
-                let floor = floor.to_join();
-                return Ok(Err(JoinError::Floor { floor, level }));
-            }
-            Ok(_) => {}
-            Err(damaged) => return Ok(Err(damaged.into())),
-        }
-        let observed = terms.map(|found| {
-            let value = decode_terms(&found.value)?;
-            let revision = revision(found.modified);
-            Ok(Observed { value, revision })
-        });
-        Ok(observed
-            .transpose()
-            .map_err(JoinError::Damaged)
-            .map(|terms| JoinFacts {
-                predecessor: predecessor.map(|found| Incarnation::new(found.created.0)),
-                level_floor: floor.map(|found| revision(found.modified)),
-                terms,
-            }))
     }
 
     /// Sends a newcomer's transaction; one that puts the key gets a fresh lease.
@@ -437,6 +394,54 @@ impl Driver {
             Err(_) => tracing::warn!("the member key was left to its time"),
         }
     }
+}
+
+/// Waits until the store says whether this program may serve it.
+pub(crate) async fn admitted(shared: &Shared) -> Result<(), JoinError> {
+    facts(shared, &mut Pace::default()).await.map(drop)
+}
+
+/// What a newcomer reads before it joins.
+async fn facts(shared: &Shared, pace: &mut Pace) -> Result<JoinFacts, JoinError> {
+    loop {
+        match read_facts(shared).await {
+            Ok(facts) => return facts,
+            Err(error) => tracing::warn!(%error, "the store cannot be read; joining waits"),
+        }
+        pace.wait().await;
+    }
+}
+
+/// Read one after the other: the transaction that joins compares all three.
+async fn read_facts(shared: &Shared) -> Result<Result<JoinFacts, JoinError>, ReadError> {
+    let store = &shared.store;
+    let own = member_key(&shared.options.id);
+    let (_, predecessor) = store.get(&own).await?;
+    let (_, floor) = store.get(FLOOR_KEY).await?;
+    let (_, terms) = store.get(TERMS_KEY).await?;
+    let level = shared.options.level;
+    let parsed = floor.as_ref().map(|found| decode_floor(&found.value));
+    match parsed.transpose() {
+        Ok(Some(floor)) if floor.to_join() > level => {
+            let floor = floor.to_join();
+            return Ok(Err(JoinError::Floor { floor, level }));
+        }
+        Ok(_) => {}
+        Err(damaged) => return Ok(Err(damaged.into())),
+    }
+    let observed = terms.map(|found| {
+        let value = decode_terms(&found.value)?;
+        let revision = revision(found.modified);
+        Ok(Observed { value, revision })
+    });
+    Ok(observed
+        .transpose()
+        .map_err(JoinError::Damaged)
+        .map(|terms| JoinFacts {
+            predecessor: predecessor.map(|found| Incarnation::new(found.created.0)),
+            level_floor: floor.map(|found| revision(found.modified)),
+            terms,
+        }))
 }
 
 /// Reads the own member key and tells the life. The time is taken before the read is handed to

@@ -22,7 +22,7 @@ use polyplane_plane::LayerHash;
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
 use polyplane_storage::{Clock, LeaseError, Revision, Store, SystemClock};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -122,40 +122,26 @@ pub(crate) struct Shared {
     pub(crate) lives_lost: std::sync::atomic::AtomicU64,
 }
 
-/// The membership of this replica. Joins on [`Ring::join`] and goes on by itself: whoever loses the
-/// member key starts again as a newcomer without planes.
+/// The membership of this replica. A newcomer sees nobody and owns nothing; from [`Ring::join`] on
+/// it goes on by itself: whoever loses the member key starts again as a newcomer without planes.
 pub struct Ring {
     shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
+    /// To the driver; none before it was told to join.
+    commands: OnceLock<mpsc::Sender<Command>>,
 }
 
 impl Ring {
-    /// Joins the ring of a store. A predecessor of the same name is over from then on.
-    ///
-    /// The membership runs on a thread of its own and renews only while tasks of the calling
-    /// runtime get anywhere: alive but stuck is dead (FENCING 18). While the store does not answer
-    /// this waits.
+    /// The ring of a store for a replica that is to join it. Nothing is written. While the store
+    /// does not answer this waits.
     ///
     /// # Errors
-    /// See [`JoinError`].
-    pub async fn join(
+    /// [`JoinError::Floor`] and [`JoinError::Damaged`]: the store is not for this program.
+    pub async fn newcomer(
         store: Arc<dyn Store>,
         options: ReplicaOptions,
         peers: Arc<dyn Peers>,
     ) -> Result<Arc<Self>, JoinError> {
-        Self::join_by(store, options, peers, Arc::new(SystemClock)).await
-    }
-
-    /// The same by another clock, which must run in suspend.
-    ///
-    /// # Errors
-    /// See [`JoinError`].
-    pub async fn join_by(
-        store: Arc<dyn Store>,
-        options: ReplicaOptions,
-        peers: Arc<dyn Peers>,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Arc<Self>, JoinError> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let witness = match store.opened_at() {
             Some(at) => Witness::embedded_store(crate::translate::revision(at)),
             None => Witness::shared_store(),
@@ -178,16 +164,32 @@ impl Ring {
             lives_lost: std::sync::atomic::AtomicU64::new(0),
             options,
         });
+        driver::admitted(&shared).await?;
+        let commands = OnceLock::new();
+        Ok(Arc::new(Self { shared, commands }))
+    }
+
+    /// Joins, and returns once the view shows it. A predecessor of the same name is over from then
+    /// on. Peers give planes to a member and remove one that does not answer, so whoever joins is
+    /// served to them already.
+    ///
+    /// The membership runs on a thread of its own and renews only while tasks of the calling
+    /// runtime get anywhere: alive but stuck is dead (FENCING 18). While the store does not answer
+    /// this waits.
+    ///
+    /// # Errors
+    /// See [`JoinError`]; [`JoinError::Stopped`] if it has been called before.
+    pub async fn join(&self) -> Result<(), JoinError> {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        let ring = Arc::new(Self {
-            shared: Arc::clone(&shared),
-            commands,
-        });
-        driver::start(&shared, received).await?;
-        tokio::spawn(crate::suspicion::ping(Arc::clone(&shared)));
-        tokio::spawn(crate::suspicion::hear_complaints(Arc::clone(&shared)));
-        tokio::spawn(crate::hearsay::listen(shared));
-        Ok(ring)
+        if self.commands.set(commands).is_err() {
+            return Err(JoinError::Stopped);
+        }
+        let shared = &self.shared;
+        driver::start(shared, received).await?;
+        tokio::spawn(crate::suspicion::ping(Arc::clone(shared)));
+        tokio::spawn(crate::suspicion::hear_complaints(Arc::clone(shared)));
+        tokio::spawn(crate::hearsay::listen(Arc::clone(shared)));
+        Ok(())
     }
 
     /// The newest view.
@@ -295,21 +297,24 @@ impl Ring {
     /// Says Draining in the member key: planes are given away from now on. There is no way back
     /// for this process. Returns when the store has taken it.
     pub async fn announce_drain(&self) {
-        let (done, announced) = oneshot::channel();
-        if self.commands.send(Command::Drain(done)).await.is_ok() {
-            // An error means that the driver has ended.
-            let _ = announced.await;
-        }
+        self.tell(Command::Drain).await;
     }
 
     /// Removes the own member key and ends the membership. Every plane must have been let go.
     pub async fn leave(&self) {
-        let (done, left) = oneshot::channel();
-        if self.commands.send(Command::Leave(done)).await.is_ok() {
-            // An error means that the driver has ended.
-            let _ = left.await;
-        }
+        self.tell(Command::Leave).await;
         self.shared.stop.cancel();
+    }
+
+    /// Returns when it is done, or there is no driver that could.
+    async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) {
+        let (done, heard) = oneshot::channel();
+        if let Some(commands) = self.commands.get()
+            && commands.send(command(done)).await.is_ok()
+        {
+            // An error means that the driver has ended.
+            let _ = heard.await;
+        }
     }
 
     /// Ends the membership as a crash would: nothing is said to the store. For tests.

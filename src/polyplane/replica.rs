@@ -18,7 +18,7 @@ use polyplane_plane::LogBounds;
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
 use polyplane_registry::{BirthLayer, PlaneSettings, Registry};
-use polyplane_server::{Config, PeerTransport, Peering, Server};
+use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -55,18 +55,24 @@ pub struct Setup {
     pub idle: Duration,
 }
 
+/// What an error of joining begins with.
+const CANNOT_JOIN: &str = "cannot join the ring";
+
 /// A replica that has joined the ring.
 pub struct Replica {
     /// Where its planes are found.
     pub world: Arc<World>,
     shared: Arc<Shared>,
     server: Server,
+    peers: PeerService,
     drain: Arc<Drain>,
     stop: CancellationToken,
 }
 
 impl Replica {
-    /// Joins the ring and puts everything together. Nothing is served before [`Self::run`].
+    /// Puts everything together and joins the ring. Peers are served before it is joined: they
+    /// hand planes to whoever is in it, and remove who does not answer. Clients are served from
+    /// [`Self::run`] on.
     ///
     /// # Errors
     /// If the store cannot be used or the replica may not join.
@@ -110,11 +116,14 @@ impl Replica {
                 }
             }));
         }
-        let server = setup.config.build(Arc::new(front), setup.listeners);
+        let mut server = setup.config.build(Arc::new(front), setup.listeners);
+        let peers = server.serve_peers();
+        world.planes.ring().join().await.context(CANNOT_JOIN)?;
         Ok(Self {
             world,
             shared,
             server,
+            peers,
             drain,
             stop,
         })
@@ -155,6 +164,8 @@ impl Replica {
         if tokio::time::timeout(CLOSE, closing).await.is_err() {
             tracing::warn!("the planes did not close in time; what was acknowledged is kept");
         }
+        // Not before the ring is left: a member that refuses connections is taken for dead.
+        self.peers.close().await;
     }
 
     /// What gives its planes away.
@@ -307,8 +318,8 @@ async fn build_world(
         layer: layer.hash().clone(),
         ..setup.replica.clone()
     };
-    let ring = Ring::join(Arc::clone(&setup.store), replica, peers);
-    let ring = ring.await.context("cannot join the ring")?;
+    let ring = Ring::newcomer(Arc::clone(&setup.store), replica, peers);
+    let ring = ring.await.context(CANNOT_JOIN)?;
     let options = PlanesOptions {
         indexes: polyplane_batteries::indexes(),
         log: LogBounds::default(),

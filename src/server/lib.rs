@@ -62,5 +62,5 @@ pub use peer::{PeerLimits, Peering};
 pub use pki::peer::PeerTls;
 pub use pki::{Identity, Pki, PkiError};
 pub use route::PlaneReference;
-pub use server::{Server, StopHandle, Stopped};
+pub use server::{PeerService, Server, StopHandle, Stopped};
 pub use version::{VERSION, Version};

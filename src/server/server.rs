@@ -19,7 +19,7 @@ use crate::shared::Shared;
 
 /// How long a listener rests when the system gives it no more sockets.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// How long requests of peers may take to finish when those of clients have.
+/// How long requests of peers may take to finish once they are served no more.
 const PEERS_GRACE: Duration = Duration::from_secs(2);
 /// How often a stopping server looks whether requests are still in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
@@ -109,7 +109,26 @@ impl Server {
             .collect()
     }
 
-    /// Serves until somebody stops it.
+    /// Serves the other replicas from now on, once; clients are served by [`Self::run`]. Close it
+    /// after that has ended: some requests of clients are answered by peers, and some of peers' here.
+    pub fn serve_peers(&mut self) -> PeerService {
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+        for listener in std::mem::take(&mut self.peer_listeners) {
+            tasks.spawn(accept_peers(
+                Arc::clone(&self.shared),
+                listener,
+                tasks.clone(),
+                closing.clone(),
+            ));
+        }
+        PeerService {
+            shared: Arc::clone(&self.shared),
+            tasks,
+            closing,
+        }
+    }
+
+    /// Serves clients until somebody stops it.
     pub async fn run(self) -> Stopped {
         let (acceptors, connections) = (TaskTracker::new(), TaskTracker::new());
         for listener in self.listeners {
@@ -121,28 +140,34 @@ impl Server {
             ));
         }
         acceptors.close();
-        // Peers are served to the end of all clients' requests: some of those are theirs.
-        let (peers, peers_closing) = (TaskTracker::new(), CancellationToken::new());
-        for listener in self.peer_listeners {
-            peers.spawn(accept_peers(
-                Arc::clone(&self.shared),
-                listener,
-                peers.clone(),
-                peers_closing.clone(),
-            ));
-        }
         self.stop.requested().await;
-        let stopped = drain(&self.shared, &self.policy, &acceptors, &connections).await;
-        peers_closing.cancel();
-        peers.close();
-        if tokio::time::timeout(PEERS_GRACE, peers.wait())
-            .await
-            .is_err()
-        {
+        drain(&self.shared, &self.policy, &acceptors, &connections).await
+    }
+}
+
+/// Serves the other replicas. Dropping it does not wait for what they are being answered.
+pub struct PeerService {
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl PeerService {
+    /// Takes no more connections, and waits a little for requests that are being answered.
+    pub async fn close(self) {
+        self.closing.cancel();
+        self.tasks.close();
+        let finished = tokio::time::timeout(PEERS_GRACE, self.tasks.wait());
+        if finished.await.is_err() {
             self.shared.drain.abort();
-            peers.wait().await;
+            self.tasks.wait().await;
         }
-        stopped
+    }
+}
+
+impl Drop for PeerService {
+    fn drop(&mut self) {
+        self.closing.cancel();
     }
 }
 

@@ -63,7 +63,7 @@ async fn a_replica_of_other_terms_does_not_join() {
         terms: LeaseTerms::new(millis(150), millis(100)).expect("neither is zero"),
         ..options("b")
     };
-    let joined = Ring::join(Arc::clone(&town.store), other, Arc::new(NoPeers)).await;
+    let joined = joined(&town.store, other).await;
     assert!(matches!(joined.err(), Some(JoinError::Terms { .. })));
 }
 
@@ -83,7 +83,7 @@ async fn a_replica_below_the_floor_does_not_join() {
         ops: vec![put],
     };
     town.store.commit(txn).await.expect("it is put");
-    let joined = Ring::join(Arc::clone(&town.store), options("a"), Arc::new(NoPeers)).await;
+    let joined = joined(&town.store, options("a")).await;
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
     let newer = ReplicaOptions {
         level: ReplicaOptions::FIRST_LEVEL + 1,
@@ -245,7 +245,7 @@ async fn the_roots_owner_keeps_the_house() {
         town.find(&root).await;
         sleep(Duration::from_millis(50)).await;
     }
-    let joined = Ring::join(Arc::clone(&town.store), options("c"), Arc::new(NoPeers)).await;
+    let joined = joined(&town.store, options("c")).await;
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
 }
 
@@ -303,8 +303,7 @@ async fn a_member_never_stands_below_the_floor() {
         let planes = Arc::clone(&new.planes);
         let raising = tokio::spawn(async move { planes.raise_floor().await });
         sleep(Duration::from_micros(round * 400)).await;
-        let store = Arc::clone(&town.store);
-        let joined = Ring::join(store, at_level("a", 1), Arc::new(NoPeers)).await;
+        let joined = joined(&town.store, at_level("a", 1)).await;
         let raised = raising.await.expect("no panic");
         let floor = new
             .planes

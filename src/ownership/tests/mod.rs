@@ -49,7 +49,7 @@ struct Replica {
 #[derive(Default)]
 struct Wires {
     /// None while the listener stands and nobody answers yet.
-    listening: Mutex<HashMap<ReplicaId, Option<Weak<Planes>>>>,
+    listening: Mutex<HashMap<ReplicaId, Weak<Planes>>>,
     /// Calls from the first to the second never come back.
     cut: Mutex<Vec<(ReplicaId, ReplicaId)>>,
     delay: Mutex<Duration>,
@@ -69,14 +69,10 @@ impl Peers for Wire {
         if self.wires.cut.lock().contains(&cut) {
             std::future::pending::<()>().await;
         }
-        loop {
-            let listening = self.wires.listening.lock().get(&to.id).cloned();
-            if let Some(planes) = listening.ok_or(PeerError::Refused)? {
-                let planes = planes.upgrade().ok_or(PeerError::Refused)?;
-                return Ok(planes.handle(&self.from, request).await);
-            }
-            sleep(Duration::from_millis(1)).await;
-        }
+        let listening = self.wires.listening.lock().get(&to.id).cloned();
+        let planes = listening.and_then(|planes| planes.upgrade());
+        let planes = planes.ok_or(PeerError::Refused)?;
+        Ok(planes.handle(&self.from, request).await)
     }
 }
 
@@ -89,6 +85,13 @@ fn options(name: &str) -> ReplicaOptions {
         member_ttl: Duration::from_secs(1),
         ..ReplicaOptions::new(id(name), format!("{name}:1").parse().expect("an address"))
     }
+}
+
+/// A member without planes.
+async fn joined(store: &Arc<dyn Store>, options: ReplicaOptions) -> Result<Arc<Ring>, JoinError> {
+    let ring = Ring::newcomer(Arc::clone(store), options, Arc::new(NoPeers)).await?;
+    ring.join().await?;
+    Ok(ring)
 }
 
 impl Town {
@@ -116,10 +119,8 @@ impl Town {
             from: name.clone(),
             wires: Arc::clone(&self.wires),
         };
-        // Whoever is in the ring can be reached: the listener comes first.
-        self.wires.listening.lock().insert(name.clone(), None);
-        let ring = Ring::join(store.clone(), options, Arc::new(wire)).await;
-        let ring = ring.expect("it joins");
+        let ring = Ring::newcomer(store.clone(), options, Arc::new(wire)).await;
+        let ring = ring.expect("the store is for it");
         let planes_options = PlanesOptions {
             indexes: Vec::new(),
             log: LogBounds::default(),
@@ -134,10 +135,9 @@ impl Town {
             .await
             .expect("it is stored");
         let listener = Arc::downgrade(&planes);
-        self.wires
-            .listening
-            .lock()
-            .insert(name.clone(), Some(listener));
+        // Whoever is in the ring can be reached: the listener comes first.
+        self.wires.listening.lock().insert(name.clone(), listener);
+        ring.join().await.expect("it joins");
         let replica = Arc::new(Replica {
             ring,
             planes,

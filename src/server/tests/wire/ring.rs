@@ -404,13 +404,18 @@ impl Ring {
             ]),
             authorizer: UnionAuthorizer::new(vec![Arc::new(Masters), Arc::new(PublicRules)]),
         };
-        let server = config.build(Arc::new(Handle(Arc::new(seen))), listeners);
+        let mut server = config.build(Arc::new(Handle(Arc::new(seen))), listeners);
+        let peers = server.serve_peers();
         self.replicas.push(Replica {
             address: server.addresses()[0],
             peer,
             transport,
             stop: server.stop_handle(),
-            served: Some(tokio::spawn(server.run())),
+            served: Some(tokio::spawn(async move {
+                let stopped = server.run().await;
+                peers.close().await;
+                stopped
+            })),
         });
     }
 
