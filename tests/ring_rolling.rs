@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use polyplane_tests::ring::figures::Spread;
-use polyplane_tests::ring::judged::{demanded, judge, loaded, number, wished};
+use polyplane_tests::ring::judged::{Demand, demanded, judge, loaded, number, wished};
 use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::time::{Instant, sleep};
 
@@ -34,5 +34,11 @@ async fn rolling_updates_fail_no_request_and_lose_no_event() -> Result<()> {
         "{rounds} rolling updates in {seconds} s; a pod's end: {}",
         Spread::of(ends)
     );
-    judge(&ring, load, demanded(), &[], Vec::new()).await
+    judge(&ring, load, demanded(), &[], Vec::new()).await?;
+    // Whoever comes is there when it is asked for something, and whoever goes has left before.
+    let removed = ring.said("removed from the ring")?;
+    println!("removed from the ring by others: {removed}");
+    let planned = demanded() == Demand::Honest || removed == 0;
+    ensure!(planned, "{removed} replicas were taken for dead");
+    Ok(())
 }

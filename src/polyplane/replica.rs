@@ -376,3 +376,6 @@ impl PlaneInfo for Info {
         Some(self.0.birth(&entry))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,6 +170,20 @@ impl Ring {
         self.folder.path()
     }
 
+    /// How many lines with these words the logs of all pods have that ever were.
+    ///
+    /// # Errors
+    /// When a log cannot be read.
+    pub fn said(&self, words: &str) -> Result<usize> {
+        let mut lines = 0;
+        for log in std::fs::read_dir(self.folder.path().join("logs"))? {
+            let text = std::fs::read(log?.path())?;
+            let text = String::from_utf8_lossy(&text);
+            lines += text.lines().filter(|line| line.contains(words)).count();
+        }
+        Ok(lines)
+    }
+
     /// What all pods said last, for an error's text.
     pub fn last_words(&self) -> String {
         let pods = self.controller.replicas.iter();
