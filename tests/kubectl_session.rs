@@ -330,7 +330,18 @@ async fn everything_is_described_and_explained() -> Result<()> {
     )?;
     contains(
         &root.ok(&["get", "--raw", "/metrics"])?,
-        &["apiserver_request_total"],
+        &[
+            "apiserver_request_total",
+            "polyplane_planes_owned",
+            "polyplane_fence_epoch_max",
+            "polyplane_fence_conflicts_total",
+            "polyplane_read_lease_margin_seconds",
+            "polyplane_commits_total{outcome=\"applied\"}",
+            "polyplane_commit_writes_bucket{le=\"1\"}",
+            "polyplane_commit_duration_seconds_count",
+            "polyplane_hand_off_duration_seconds_count",
+            "polyplane_plane_take_duration_seconds_count{waited=\"true\"}",
+        ],
     )?;
     // Who may do what.
     ensure!(

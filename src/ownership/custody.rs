@@ -13,8 +13,8 @@ use crate::translate::{
 };
 use parking_lot::Mutex;
 use polyplane_fencing::{
-    self as fencing, Action, Attempt, CommitPermit, Event, Fence, LeaseStatus, Observed, Outcome,
-    PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
+    self as fencing, Action, Attempt, CommitPermit, Epoch, Event, Fence, LeaseStatus, Observed,
+    Outcome, PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
 };
 use polyplane_plane::{BarrierError, Permit, first_change};
 use polyplane_storage::{Compare, ReadError, Revision, Store, Txn};
@@ -107,6 +107,15 @@ impl Custody {
     /// Whether a tenure is open.
     pub(crate) fn holds(&self) -> bool {
         self.answers_from.load(Ordering::Acquire) != NO_TENURE && !self.life.over().is_cancelled()
+    }
+
+    /// The fence's epoch under the open tenure.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        if !self.holds() {
+            return None;
+        }
+        let tenure = self.inner.lock().machine.tenure();
+        tenure.map(Tenure::epoch)
     }
 
     /// The revision of the fence's last put by this custody: of the acquire, right after it.

@@ -10,6 +10,7 @@ use crate::peers::{PeerMessage, PeerReply, Told};
 use crate::ring::Shared;
 use polyplane_ring::{Member, View, ViewNumber};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -86,6 +87,7 @@ fn take_in(shared: &Shared, view: View) {
     if view.number() <= shared.newest_view().number() {
         return;
     }
+    shared.views_heard.fetch_add(1, Ordering::Relaxed);
     let found = view.member(&shared.options.id);
     let found = found.map(|member| member.incarnation);
     if let Some(life) = shared.current() {

@@ -1,6 +1,9 @@
 //! Figures about planes and their moves, for a metric. Owns counters only.
 
 use parking_lot::Mutex;
+use prometheus::core::Collector as _;
+use prometheus::proto::MetricFamily;
+use prometheus::{Histogram, HistogramOpts, HistogramVec};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,16 +14,14 @@ pub struct PlanesStats {
     pub owned: usize,
     /// Planes in memory.
     pub awake: usize,
+    /// The highest epoch of a fence that is held: how often that plane was taken since it was born.
+    pub epoch_max: u64,
     /// Hand-offs that ended with a released fence.
     pub hand_offs_done: u64,
     /// Hand-offs that were called off.
     pub hand_offs_failed: u64,
-    /// The time all done hand-offs took together, from the pause to the release.
-    pub hand_offs_took: Duration,
     /// Fences taken and loaded.
     pub taken: u64,
-    /// The time all of them took together.
-    pub taken_took: Duration,
     /// Those among them that had to wait for a dead holder's read lease.
     pub taken_after_wait: u64,
     /// Acquires and commits that found the fence to be another's.
@@ -29,11 +30,45 @@ pub struct PlanesStats {
     pub released_asleep: u64,
 }
 
-/// The counters behind [`PlanesStats`].
-#[derive(Default)]
+/// Upper bounds of the buckets for moves of planes, in seconds. A hand-off takes some milliseconds,
+/// a take after a crash the read lease and its margin.
+const MOVE_BOUNDS: [f64; 14] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.5, 1.0, 2.0, 5.0, 10.0,
+];
+
+/// Values of the label, shown from the start.
+const WAITED: [&str; 2] = ["false", "true"];
+
+/// The counters behind [`PlanesStats`], and how long moves take.
 pub(crate) struct Measures {
     stats: Mutex<PlanesStats>,
     conflicts: AtomicU64,
+    hand_off_took: Histogram,
+    take_took: HistogramVec,
+}
+
+impl Default for Measures {
+    fn default() -> Self {
+        let options = |name, help| HistogramOpts::new(name, help).buckets(MOVE_BOUNDS.to_vec());
+        let hand_off = options(
+            "polyplane_hand_off_duration_seconds",
+            "Time from the pause to the released fence, of hand-offs that were done.",
+        );
+        let take = options(
+            "polyplane_plane_take_duration_seconds",
+            "Time from the first need of a control plane to the loaded one, by whether it waited for a dead holder's read lease.",
+        );
+        let take_took = HistogramVec::new(take, &["waited"]).expect("the names are sound");
+        for waited in WAITED {
+            take_took.with_label_values(&[waited]);
+        }
+        Self {
+            stats: Mutex::default(),
+            conflicts: AtomicU64::new(0),
+            hand_off_took: Histogram::with_opts(hand_off).expect("the name is sound"),
+            take_took,
+        }
+    }
 }
 
 impl Measures {
@@ -41,15 +76,18 @@ impl Measures {
     pub(crate) fn taken(&self, took: Duration, waited: bool) {
         let mut stats = self.stats.lock();
         stats.taken += 1;
-        stats.taken_took += took;
         stats.taken_after_wait += u64::from(waited);
+        drop(stats);
+        let took_of = self
+            .take_took
+            .with_label_values(&[WAITED[usize::from(waited)]]);
+        took_of.observe(took.as_secs_f64());
     }
 
     /// A hand-off ended with a released fence.
     pub(crate) fn handed_off(&self, took: Duration) {
-        let mut stats = self.stats.lock();
-        stats.hand_offs_done += 1;
-        stats.hand_offs_took += took;
+        self.stats.lock().hand_offs_done += 1;
+        self.hand_off_took.observe(took.as_secs_f64());
     }
 
     /// A hand-off was called off.
@@ -67,11 +105,19 @@ impl Measures {
         self.conflicts.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How long moves took.
+    pub(crate) fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.hand_off_took.collect();
+        families.extend(self.take_took.collect());
+        families
+    }
+
     /// The figures, with what is held right now.
-    pub(crate) fn stats(&self, owned: usize, awake: usize) -> PlanesStats {
+    pub(crate) fn stats(&self, owned: usize, awake: usize, epoch_max: u64) -> PlanesStats {
         let mut stats = *self.stats.lock();
         stats.owned = owned;
         stats.awake = awake;
+        stats.epoch_max = epoch_max;
         stats.fence_conflicts = self.conflicts.load(Ordering::Relaxed);
         stats
     }

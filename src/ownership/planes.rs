@@ -22,6 +22,7 @@ use polyplane_plane::{
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
+use prometheus::proto::MetricFamily;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock, Weak};
@@ -245,12 +246,22 @@ impl Planes {
         awake.map(|awake| awake.plane).collect()
     }
 
+    /// How long moves of planes and commits took, and what became of them.
+    pub fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.measures.collect();
+        families.extend(self.committer.collect());
+        families
+    }
+
     /// Figures about planes and their moves.
     pub fn stats(&self) -> PlanesStats {
         let slots = self.slots();
-        let owned = slots.iter().filter(|slot| slot.custody.holds()).count();
+        let epochs = slots.iter().filter_map(|slot| slot.custody.epoch());
+        let (owned, epoch_max) = epochs.fold((0, 0), |(owned, max), epoch| {
+            (owned + 1, max.max(epoch.get()))
+        });
         let awake = slots.iter().filter(|slot| slot.awake().is_some()).count();
-        self.measures.stats(owned, awake)
+        self.measures.stats(owned, awake, epoch_max)
     }
 
     /// The plane, taken and loaded if it is not in memory. Many who ask at once load it once.

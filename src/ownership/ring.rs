@@ -22,6 +22,7 @@ use polyplane_plane::LayerHash;
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
 use polyplane_storage::{Clock, LeaseError, Revision, Store, SystemClock};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -79,8 +80,10 @@ pub struct RingStats {
     pub read_lease_margin: Duration,
     /// Lives of this replica that have ended since the process began.
     pub lives_lost: u64,
-    /// Peers this replica has asked the store to remove.
+    /// Peers this replica has removed from the ring.
     pub evictions: u64,
+    /// Views taken from peers while the store said nothing.
+    pub views_heard: u64,
 }
 
 /// What a binary can read and write.
@@ -119,7 +122,8 @@ pub(crate) struct Shared {
     pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
     pub(crate) suspicion: Suspicion,
     pub(crate) stop: CancellationToken,
-    pub(crate) lives_lost: std::sync::atomic::AtomicU64,
+    pub(crate) lives_lost: AtomicU64,
+    pub(crate) views_heard: AtomicU64,
 }
 
 /// The membership of this replica. A newcomer sees nobody and owns nothing; from [`Ring::join`] on
@@ -161,7 +165,8 @@ impl Ring {
             levels: Mutex::default(),
             suspicion: Suspicion::default(),
             stop: CancellationToken::new(),
-            lives_lost: std::sync::atomic::AtomicU64::new(0),
+            lives_lost: AtomicU64::new(0),
+            views_heard: AtomicU64::new(0),
             options,
         });
         driver::admitted(&shared).await?;
@@ -332,11 +337,9 @@ impl Ring {
             serving: of(Standing::Serving),
             draining: of(Standing::Draining),
             read_lease_margin: Duration::from_nanos(margin),
-            lives_lost: self
-                .shared
-                .lives_lost
-                .load(std::sync::atomic::Ordering::Relaxed),
+            lives_lost: self.shared.lives_lost.load(Ordering::Relaxed),
             evictions: self.shared.suspicion.evictions(),
+            views_heard: self.shared.views_heard.load(Ordering::Relaxed),
         }
     }
 

@@ -48,11 +48,11 @@ pub(crate) struct Suspicion {
     machine: Mutex<Option<Eviction>>,
     /// The newest complaints of others, by key: whom about.
     heard: Mutex<BTreeMap<Bytes, Holder>>,
-    evictions: AtomicU64,
+    evictions: Arc<AtomicU64>,
 }
 
 impl Suspicion {
-    /// Peers this replica has asked the store to remove.
+    /// Peers this replica has removed.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
@@ -157,17 +157,13 @@ fn perform(shared: &Shared, action: Action) {
         Action::Evict { .. } | Action::Complain(_) => SAY_PATIENCE,
         Action::Withdraw(_) => WITHDRAW_PATIENCE,
     };
+    let mut evicted = None;
     let txn = match action {
         Action::Evict {
             target,
             transaction,
         } => {
-            tracing::warn!(
-                target = %target.replica,
-                incarnation = %target.incarnation,
-                "a peer is gone or stuck: it is removed from the ring"
-            );
-            shared.suspicion.evictions.fetch_add(1, Ordering::Relaxed);
+            evicted = Some(target);
             member_txn(&transaction, None)
         }
         Action::Complain(about) => Txn {
@@ -185,11 +181,23 @@ fn perform(shared: &Shared, action: Action) {
             }],
         },
     };
-    let store = Arc::clone(&shared.store);
+    let (store, evictions) = (
+        Arc::clone(&shared.store),
+        Arc::clone(&shared.suspicion.evictions),
+    );
     tokio::spawn(async move {
         // A store that elects a leader keeps what it is given. A suspicion does not keep.
         match timeout(patience, store.commit(txn)).await {
-            Ok(Ok(_)) => {}
+            Ok(Ok(_)) => {
+                if let Some(target) = evicted {
+                    evictions.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(
+                        target = %target.replica,
+                        incarnation = %target.incarnation,
+                        "a peer was gone or stuck and was removed from the ring"
+                    );
+                }
+            }
             Ok(Err(CommitError::Refused { .. })) => {
                 tracing::debug!("somebody was faster with an eviction or a complaint");
             }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -12,10 +13,12 @@ use parking_lot::Mutex;
 use polyplane_storage::{
     CommitError, Compare, KeyValue, Limits, Op, Rejection, Revision, Store, Txn,
 };
+use prometheus::proto::MetricFamily;
 
 use crate::fills::RenderCache;
 use crate::guard::{PartOutcome, Permit};
 use crate::intern::Interner;
+use crate::measures::Measures;
 use crate::plane::Plane;
 use crate::record::{
     Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
@@ -41,6 +44,7 @@ pub struct Committer {
     ready: Mutex<Ready>,
     rendered: Arc<RenderCache>,
     interner: Arc<Interner>,
+    measures: Measures,
 }
 
 #[derive(Default)]
@@ -76,6 +80,7 @@ impl Committer {
             ready: Mutex::default(),
             rendered: RenderCache::new(RENDERED_BYTES_MAX),
             interner: Arc::default(),
+            measures: Measures::default(),
         })
     }
 
@@ -83,6 +88,16 @@ impl Committer {
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Figures about all commits so far.
+    #[must_use]
+    pub fn collect(&self) -> Vec<MetricFamily> {
+        self.measures.collect()
+    }
+
+    pub(crate) fn measures(&self) -> &Measures {
+        &self.measures
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -174,7 +189,14 @@ impl Committer {
     async fn commit(self: &Arc<Self>, batch: Batch) {
         let Batch { txn, parts, askers } = batch;
         let keys: Vec<Bytes> = txn.compares.iter().map(|c| c.key().clone()).collect();
-        match self.store.commit(txn).await {
+        self.measures.sends(
+            parts.len(),
+            parts.iter().map(|part| part.writes.len()).sum(),
+        );
+        let sent = Instant::now();
+        let answer = self.store.commit(txn).await;
+        self.measures.answered(sent.elapsed(), &answer);
+        match answer {
             Ok(committed) => {
                 for part in parts {
                     let outcome = PartOutcome::Applied(committed.revision);

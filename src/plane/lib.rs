@@ -31,6 +31,7 @@ mod layer;
 mod layers;
 mod load;
 mod log;
+mod measures;
 mod params;
 mod plane;
 mod record;

@@ -71,7 +71,7 @@ pub struct Plane {
     context: Context,
     layers: Arc<Layers>,
     keys: KeySpace,
-    committer: Arc<Committer>,
+    pub(crate) committer: Arc<Committer>,
     guard: Arc<dyn CommitGuard>,
     published: ArcSwap<Root>,
     log: Log,

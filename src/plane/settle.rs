@@ -149,6 +149,7 @@ impl Plane {
         match outcome {
             Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
             Outcome::NotDone if fence == Fence::Held && goes_again(&mut part.writes) => {
+                self.committer.measures().goes_again();
                 self.again(part);
                 return;
             }

@@ -86,12 +86,18 @@ fn ring(world: &World, out: &mut Exposition) {
     counter(
         out,
         "polyplane_evictions_total",
-        "Peers this replica has asked the store to remove.",
+        "Peers this replica has removed from the ring.",
         stats.evictions,
+    );
+    counter(
+        out,
+        "polyplane_peer_views_total",
+        "Views taken from peers while the store said nothing to this replica alone.",
+        stats.views_heard,
     );
 }
 
-/// Planes that come and go. Durations are sums: divide by the counts.
+/// Planes that come and go, and the commits of those that are here.
 fn moves(world: &World, out: &mut Exposition) {
     let stats = world.planes.stats();
     gauge(
@@ -100,34 +106,17 @@ fn moves(world: &World, out: &mut Exposition) {
         "Control planes whose fence this replica holds.",
         stats.owned,
     );
+    gauge(
+        out,
+        "polyplane_fence_epoch_max",
+        "The highest epoch of a fence that is held: how often that control plane was taken.",
+        stats.epoch_max,
+    );
+    out.collected(&world.planes.collect());
     let name = "polyplane_hand_offs_total";
     out.family(name, Kind::Counter, "Planned hand-offs, by how they ended.");
     out.sample(name, &[("result", "done")], stats.hand_offs_done);
     out.sample(name, &[("result", "called_off")], stats.hand_offs_failed);
-    counter(
-        out,
-        "polyplane_hand_offs_seconds_total",
-        "Time from the pause to the released fence, of all hand-offs done.",
-        stats.hand_offs_took.as_secs_f64(),
-    );
-    counter(
-        out,
-        "polyplane_planes_taken_total",
-        "Fences taken and planes loaded.",
-        stats.taken,
-    );
-    counter(
-        out,
-        "polyplane_planes_taken_after_wait_total",
-        "Those that had to wait for a dead holder's read lease.",
-        stats.taken_after_wait,
-    );
-    counter(
-        out,
-        "polyplane_planes_taken_seconds_total",
-        "Time from the first need to the loaded plane, of all taken.",
-        stats.taken_took.as_secs_f64(),
-    );
     counter(
         out,
         "polyplane_fence_conflicts_total",

@@ -545,10 +545,14 @@ impl Exposition {
     /// Adds the process's own figures: CPU, memory, open files, start.
     pub(crate) fn process(&mut self) {
         use prometheus::core::Collector as _;
-        let families = prometheus::process_collector::ProcessCollector::for_self().collect();
-        match prometheus::TextEncoder::new().encode_to_string(&families) {
+        self.collected(&prometheus::process_collector::ProcessCollector::for_self().collect());
+    }
+
+    /// Adds what was counted with the library of Prometheus.
+    pub fn collected(&mut self, families: &[prometheus::proto::MetricFamily]) {
+        match prometheus::TextEncoder::new().encode_to_string(families) {
             Ok(text) => self.text.push_str(&text),
-            Err(error) => tracing::warn!(%error, "the process's figures cannot be shown"),
+            Err(error) => tracing::warn!(%error, "some figures cannot be shown"),
         }
     }
 

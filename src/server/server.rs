@@ -21,6 +21,8 @@ use crate::shared::Shared;
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// How long requests of peers may take to finish once they are served no more.
 const PEERS_GRACE: Duration = Duration::from_secs(2);
+/// How long peers may take to learn that this replica has left.
+const PEERS_NOTICE: Duration = Duration::from_millis(500);
 /// How often a stopping server looks whether requests are still in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
@@ -153,8 +155,17 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Takes no more connections, and waits a little for requests that are being answered.
+    /// Closes the connections to peers, takes no more from them, and waits a little for requests
+    /// that are being answered. Peers close theirs as soon as they know that this replica has left;
+    /// until then, or for a little while, it is there for them.
     pub async fn close(self) {
+        if let Some(side) = &self.shared.peers {
+            side.transport.retain(|_| false);
+            let until = Instant::now() + PEERS_NOTICE;
+            while side.connections.taken() > 0 && Instant::now() < until {
+                tokio::time::sleep(DRAIN_TICK).await;
+            }
+        }
         self.closing.cancel();
         self.tasks.close();
         let finished = tokio::time::timeout(PEERS_GRACE, self.tasks.wait());

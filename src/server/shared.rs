@@ -90,13 +90,23 @@ impl Shared {
 
     fn expose_peers(&self, side: &PeerSide, out: &mut Exposition) {
         self.metrics.forwarding.expose(out);
-        let (open, opened) = side.transport.connections();
+        let load = side.transport.load();
         let inbound = side.connections.taken();
         for (name, help, value) in [
             (
                 "polyplane_peer_connections",
                 "Open connections to peers.",
-                open,
+                load.open,
+            ),
+            (
+                "polyplane_peer_streams",
+                "Requests and messages to peers that are being sent or answered.",
+                load.streams,
+            ),
+            (
+                "polyplane_peer_waiting_bytes",
+                "Bytes that wait to be sent on connections to peers.",
+                load.waiting_bytes,
             ),
             (
                 "polyplane_peer_inbound_connections",
@@ -119,6 +129,6 @@ impl Shared {
         }
         let name = "polyplane_peer_connections_opened_total";
         out.family(name, Kind::Counter, "Connections opened to peers.");
-        out.sample(name, &[], opened);
+        out.sample(name, &[], load.opened);
     }
 }

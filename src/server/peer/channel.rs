@@ -103,6 +103,11 @@ impl Channel {
         self.streams.lock().len()
     }
 
+    /// Bytes that wait to be sent.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.out.lock().bytes.len()
+    }
+
     /// Sends the head of a request with the beginning of its body; none if the connection takes
     /// no more. Whoever asks has waited for [room](Self::poll_room).
     pub(super) fn open(

@@ -56,7 +56,20 @@ pub(crate) struct Pool {
     tls: Arc<PeerTls>,
     limits: PeerLimits,
     links: Mutex<HashMap<Peer, Arc<Link>>>,
-    pub opened: AtomicU64,
+    opened: AtomicU64,
+}
+
+/// How busy the connections to peers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PoolLoad {
+    /// Connections that take requests.
+    pub open: usize,
+    /// Connections that were ever opened.
+    pub opened: u64,
+    /// Requests that are being sent or answered.
+    pub streams: usize,
+    /// Bytes that wait to be sent.
+    pub waiting_bytes: usize,
 }
 
 /// What leads to one peer.
@@ -113,17 +126,20 @@ impl Pool {
         });
     }
 
-    /// Open connections to peers.
-    pub(super) fn open(&self) -> usize {
-        let links = self.links.lock();
-        let open = links.values().map(|link| {
-            let connections = link.connections.lock();
-            connections
-                .iter()
-                .filter(|channel| channel.is_open())
-                .count()
-        });
-        open.sum()
+    /// How busy all connections are together.
+    pub(super) fn load(&self) -> PoolLoad {
+        let mut load = PoolLoad {
+            opened: self.opened.load(Ordering::Relaxed),
+            ..PoolLoad::default()
+        };
+        for link in self.links.lock().values() {
+            for channel in &*link.connections.lock() {
+                load.open += usize::from(channel.is_open());
+                load.streams += channel.open_streams();
+                load.waiting_bytes += channel.waiting_bytes();
+            }
+        }
+        load
     }
 
     /// Sends a request and waits for the head of its answer. A connection that turns out to be

@@ -1,7 +1,6 @@
 //! The way to other replicas: messages here, forwarded requests through [`super::pool`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +9,7 @@ use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
 
 use super::PeerLimits;
 use super::headers::MEANT_FOR;
-use super::pool::{ConnectError, Pool, SendError};
+use super::pool::{ConnectError, Pool, PoolLoad, SendError};
 use super::wire;
 use crate::backend::Peer;
 use crate::pki::peer::PeerTls;
@@ -57,9 +56,9 @@ impl PeerTransport {
         &self.limits
     }
 
-    /// Connections that are open, and how many were opened so far.
-    pub(crate) fn connections(&self) -> (usize, u64) {
-        (self.pool.open(), self.pool.opened.load(Ordering::Relaxed))
+    /// How busy the connections to peers are.
+    pub(crate) fn load(&self) -> PoolLoad {
+        self.pool.load()
     }
 
     async fn ask(&self, peer: &Peer, request: &PeerRequest) -> Result<PeerReply, PeerError> {
