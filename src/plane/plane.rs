@@ -88,6 +88,9 @@ pub struct Plane {
     follow: Option<Arc<Follow>>,
     imported: bool,
     acquired: Revision,
+    /// The newest version that a bookmark has told, here or at an earlier owner. Everything up to it is
+    /// published.
+    told: AtomicU64,
     /// What the plane was when it was opened.
     opened: Opened,
     history: OnceCell<()>,
@@ -150,6 +153,8 @@ impl Plane {
             follow,
             imported,
             acquired: params.acquired,
+            // An earlier owner told nothing beyond the acquire, and all up to it is loaded.
+            told: AtomicU64::new(Version::after(Base(params.record.base), params.acquired).raw()),
             opened,
             history: OnceCell::new(),
             probed: Mutex::new(None),
@@ -180,10 +185,13 @@ impl Plane {
         self.base
     }
 
-    /// The published state: everything in it is durable.
+    /// The published state: everything in it is durable. Its version is not below what a bookmark
+    /// has told.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::published(self.published.load_full())
+        // The bookmark first: what it speaks of is in every root that is read later.
+        let told = Version::from_raw(self.told.load(Ordering::Acquire));
+        Snapshot::published(self.published.load_full()).not_below(told)
     }
 
     /// The newest accepted state, writes under way included: what a write is prepared against. An

@@ -304,6 +304,14 @@ impl Snapshot {
         }
     }
 
+    /// The same cut, which is known to show everything up to a version.
+    pub(crate) fn not_below(self, version: Version) -> Self {
+        Self {
+            version: self.version.max(version),
+            ..self
+        }
+    }
+
     pub(crate) fn accepted(root: Arc<Root>, cut: Cut) -> Self {
         Self {
             cut: Some(cut),

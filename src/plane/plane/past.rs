@@ -1,6 +1,7 @@
 //! What was: exact versions, resumed watches, and how far versions may be told.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyplane_storage::ReadError;
@@ -134,19 +135,22 @@ impl Plane {
         }
     }
 
-    /// What a bookmark may name: the published head, or the newest member read while no part is
-    /// under way or unsettled. What is sent later is beyond that read.
+    /// What a bookmark may name: the published head, what an earlier one has told, or the newest
+    /// member read while no part is under way or unsettled. What is sent later is beyond that read.
+    /// Lists that begin after it carry no older version.
     pub(crate) fn bookmark_version(&self) -> Version {
         let sequencer = self.sequencer.lock();
-        let appended = self.log.appended();
-        if let Some(follow) = &self.follow {
+        let version = match &self.follow {
             // Every commit shows in the watch, another owner's too: nothing up to here is missing.
-            return appended.max(Version::after(self.base, follow.through()));
-        }
-        if !sequencer.is_settled() || self.guard.answerable() == Answerable::Lost {
-            return appended;
-        }
-        appended.max(Version::after(self.base, self.guard.observed()))
+            Some(follow) => Version::after(self.base, follow.through()),
+            None if sequencer.is_settled() && self.guard.answerable() != Answerable::Lost => {
+                Version::after(self.base, self.guard.observed())
+            }
+            None => Version::ZERO,
+        };
+        let version = version.max(self.log.appended());
+        let told = self.told.fetch_max(version.raw(), Ordering::AcqRel);
+        version.max(Version::from_raw(told))
     }
 
     /// Reads the history unless that was done. A store that does not answer is asked again for a

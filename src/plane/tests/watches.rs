@@ -106,7 +106,7 @@ proptest! {
 
             let reopened = site.open_with("a", Test { base: 1000, ..Test::default() }).await;
             prop_assert_eq!(dump(&reopened.snapshot()), dump(&plane.snapshot()));
-            prop_assert_eq!(reopened.snapshot().version(), last);
+            prop_assert!(reopened.snapshot().version() >= last);
             for plane in [&plane, &reopened] {
                 for cut in &kept {
                     let at = plane.at(cut.version(), &configmaps()).await.expect("inside");
@@ -255,6 +255,11 @@ async fn an_idle_watcher_gets_a_bookmark_each_minute_never_past_a_part_under_way
     assert_eq!(start.elapsed(), Duration::from_secs(60));
     assert_eq!(version, Version::after(Base(0), Revision(500)));
     assert!(plane.seen() >= version);
+    assert_eq!(
+        plane.snapshot().version(),
+        version,
+        "a list that begins later is not older"
+    );
 
     site.store
         .plan()
@@ -265,8 +270,8 @@ async fn an_idle_watcher_gets_a_bookmark_each_minute_never_past_a_part_under_way
     *observed.lock() = 900;
     let mut other = watch_from(&plane, WatchFrom::After(head)).await;
     assert!(
-        other.bookmark().is_some_and(|version| version <= head),
-        "a part is under way: only the published head may be named"
+        other.bookmark() == Some(version),
+        "a part is under way: only what was told before may be named"
     );
     stuck.abort();
 }
