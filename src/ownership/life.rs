@@ -186,8 +186,9 @@ impl LifeCell {
     /// Steps the machine with an event that asks for nothing but the end, and copies its lease.
     fn tell(&self, event: member::Event) {
         let mut machine = self.machine.lock();
-        // A later life's machine stands there once this life is over.
-        if machine.holder() != Some(&self.holder) {
+        // A later life's machine stands there once this life is over; and that the key of one that
+        // has left is gone is no loss.
+        if machine.holder() != Some(&self.holder) || self.ended.load(Ordering::Acquire) {
             return;
         }
         let actions = machine.step(self.now(), event);
