@@ -48,7 +48,7 @@ struct Replica {
 /// Who answers whom.
 #[derive(Default)]
 struct Wires {
-    /// None while the listener stands and nobody answers yet.
+    /// Who can be reached.
     listening: Mutex<HashMap<ReplicaId, Weak<Planes>>>,
     /// Calls from the first to the second never come back.
     cut: Mutex<Vec<(ReplicaId, ReplicaId)>>,

@@ -151,6 +151,7 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
     let plane = site.open("a").await;
     assert_eq!(dump(&plane.snapshot()), state);
     assert!(plane.snapshot().version() >= head);
+    assert_eq!(plane.snapshot().version(), plane.seen());
     let mut watcher = plane.watch(scope(), from).await.expect("history survives");
     assert_eq!(take_all(&mut watcher, head).await, told);
     site.store.close().await;

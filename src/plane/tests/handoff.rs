@@ -76,6 +76,7 @@ proptest! {
             let until = events.last().map_or(Version::ZERO, |event| event.version());
             let told: Vec<_> = events.iter().map(|event| tell(event)).collect();
             prop_assert!(two.snapshot().version() >= last);
+            prop_assert_eq!(two.snapshot().version(), two.seen());
             prop_assert_eq!(dump(&two.snapshot()), dump(&plane.snapshot()));
             prop_assert_eq!(dump(&site.open("a").await.snapshot()), dump(&two.snapshot()));
             let label = |plane: &Plane| plane.snapshot().index_amount(LABELS, b"x");

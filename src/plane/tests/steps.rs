@@ -239,6 +239,7 @@ proptest! {
                 if matches!(one, Act::Crash | Act::HandOver) {
                     prop_assert_eq!(dump(&cut), before.0);
                     prop_assert!(cut.version() >= before.1);
+                    prop_assert_eq!(cut.version(), plane.seen());
                 }
                 kept.push((cut.version(), dump(&cut)));
             }
@@ -253,6 +254,7 @@ proptest! {
                 let other = Arc::clone(&others[round]);
                 prop_assert_eq!(dump(&other.snapshot()), dump(&last));
                 prop_assert!(other.snapshot().version() >= last.version());
+                prop_assert_eq!(other.snapshot().version(), other.seen());
                 prop_assert_eq!(label(&other), label(&plane));
                 let again = told_after(&other, born.version()).await.expect("from the store");
                 prop_assert_eq!(first_difference(&again, &events), None);

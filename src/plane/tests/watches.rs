@@ -107,6 +107,7 @@ proptest! {
             let reopened = site.open_with("a", Test { base: 1000, ..Test::default() }).await;
             prop_assert_eq!(dump(&reopened.snapshot()), dump(&plane.snapshot()));
             prop_assert!(reopened.snapshot().version() >= last);
+            prop_assert_eq!(reopened.snapshot().version(), reopened.seen());
             for plane in [&plane, &reopened] {
                 for cut in &kept {
                     let at = plane.at(cut.version(), &configmaps()).await.expect("inside");
