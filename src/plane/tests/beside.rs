@@ -5,7 +5,6 @@ use std::time::Duration;
 use polyplane_storage::{CommitFault, Op, Txn};
 use proptest::prelude::*;
 
-use super::watches::run;
 use super::*;
 
 fn leases() -> Prefix {
@@ -68,15 +67,10 @@ impl Both {
     async fn until(&mut self, version: Version) {
         for watcher in [&mut self.maps, &mut self.leases] {
             let mut last = Version::ZERO;
-            while watcher.bookmark().is_none_or(|told| told < version) {
-                let Next::Events(events) = watcher.next().await else {
-                    continue;
-                };
-                for event in events {
-                    assert!(event.version() > last, "{} after {last}", event.version());
-                    last = event.version();
-                    self.told.push((event.version(), tell(&event)));
-                }
+            for event in events_until(watcher, version).await {
+                assert!(event.version() > last, "{} after {last}", event.version());
+                last = event.version();
+                self.told.push((event.version(), tell(&event)));
             }
         }
         self.told.sort();
@@ -252,17 +246,6 @@ proptest! {
             Ok(())
         })?;
     }
-}
-
-fn run_paused(
-    future: impl Future<Output = Result<(), TestCaseError>>,
-) -> Result<(), TestCaseError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime needs nothing")
-        .block_on(future)
 }
 
 #[test]

@@ -51,21 +51,12 @@ async fn write_values(plane: Arc<Plane>, writer: usize, rounds: usize) -> Vec<(S
     told
 }
 
-fn run(future: impl Future<Output = Result<(), TestCaseError>>) -> Result<(), TestCaseError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime needs nothing")
-        .block_on(future)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn every_answer_is_the_truth_and_watchers_see_exactly_what_was_done(plan in faults()) {
-        run(async {
+        run_paused(async {
             let site = Site::new();
             let plane = site.open("a").await;
             let scope = WatchScope::Prefix(configmaps());
@@ -93,12 +84,9 @@ proptest! {
 
             let head = plane.snapshot().version();
             let mut seen = BTreeMap::new();
-            while watcher.bookmark() != Some(head) {
-                let Next::Events(events) = watcher.next().await else { continue };
-                for event in events {
-                    let object = event.current().expect("only puts");
-                    prop_assert_eq!(seen.insert(value(object), event.version()), None);
-                }
+            for event in events_until(&mut watcher, head).await {
+                let object = event.current().expect("only puts");
+                prop_assert_eq!(seen.insert(value(object), event.version()), None);
             }
             let done: BTreeMap<_, _> = told
                 .iter()
@@ -159,11 +147,6 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
 
 /// Everything up to the end of a list's version, as text.
 async fn take_all(watcher: &mut Watcher, head: Version) -> Vec<String> {
-    let mut told = Vec::new();
-    while watcher.bookmark().is_none_or(|version| version < head) {
-        if let Next::Events(events) = watcher.next().await {
-            told.extend(events.iter().map(|event| tell(event)));
-        }
-    }
-    told
+    let events = events_until(watcher, head).await;
+    events.iter().map(|event| tell(event)).collect()
 }

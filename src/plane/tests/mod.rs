@@ -17,6 +17,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_storage::{CommitFault, FaultyStore, MemoryOptions, MemoryStore, Revision, Store};
 use proptest::prelude::*;
+use tokio::runtime::Builder;
 use tokio::time::Instant;
 
 use crate::testing::object;
@@ -282,10 +283,11 @@ fn tell(event: &Event) -> String {
     )
 }
 
-/// Takes events until a version was told.
+/// Takes events until everything up to a version was told.
 async fn events_until(watcher: &mut Watcher, version: Version) -> Vec<Arc<Event>> {
     let mut all = Vec::new();
-    while watcher.told() < version {
+    // A bookmark may be beyond it, as after a move of the plane.
+    while watcher.bookmark() < Some(version) {
         match watcher.next().await {
             Next::Events(events) => all.extend(events),
             Next::Bookmark(_) => {}
@@ -293,4 +295,40 @@ async fn events_until(watcher: &mut Watcher, version: Version) -> Vec<Arc<Event>
         }
     }
     all
+}
+
+/// Runs a case of a property; one that waits for what never comes fails.
+fn run(future: impl Future<Output = Result<(), TestCaseError>>) -> Result<(), TestCaseError> {
+    run_on(
+        &mut Builder::new_current_thread(),
+        Duration::from_secs(60),
+        future,
+    )
+}
+
+/// The same with a clock that jumps to the next timer whenever nobody has anything to do.
+fn run_paused(
+    future: impl Future<Output = Result<(), TestCaseError>>,
+) -> Result<(), TestCaseError> {
+    let mut builder = Builder::new_current_thread();
+    run_on(
+        builder.start_paused(true),
+        Duration::from_secs(24 * 3600),
+        future,
+    )
+}
+
+fn run_on(
+    builder: &mut Builder,
+    limit: Duration,
+    future: impl Future<Output = Result<(), TestCaseError>>,
+) -> Result<(), TestCaseError> {
+    let runtime = builder
+        .enable_time()
+        .build()
+        .expect("a runtime needs nothing");
+    runtime.block_on(async {
+        let done = tokio::time::timeout(limit, future).await;
+        done.unwrap_or_else(|_| Err(TestCaseError::fail(format!("not done after {limit:?}"))))
+    })
 }

@@ -3,7 +3,6 @@
 
 mod racing;
 
-use super::watches::run;
 use super::*;
 use crate::testing::object_of;
 
@@ -81,11 +80,7 @@ async fn told_after(plane: &Arc<Plane>, from: Version) -> Option<Vec<Arc<Event>>
     for resource in resources() {
         let scope = WatchScope::Prefix(resource);
         let mut watcher = plane.watch(scope, WatchFrom::After(from)).await.ok()?;
-        while watcher.bookmark().is_none_or(|told| told < head) {
-            if let Next::Events(events) = watcher.next().await {
-                all.extend(events);
-            }
-        }
+        all.extend(events_until(&mut watcher, head).await);
     }
     all.sort_by_key(|event| event.version());
     Some(all)

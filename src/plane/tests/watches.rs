@@ -65,16 +65,6 @@ pub(super) async fn apply(
     }
 }
 
-pub(super) fn run(
-    future: impl Future<Output = Result<(), TestCaseError>>,
-) -> Result<(), TestCaseError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .expect("a runtime needs nothing")
-        .block_on(future)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -90,18 +80,7 @@ proptest! {
             let mut kept = vec![born.clone()];
             apply(&plane, &lists, |cut| kept.push(cut)).await;
             let last = kept.last().expect("the first is there").version();
-            let events = if kept.len() > 1 {
-                let newest = kept.last().expect("there").version();
-                let mut all = Vec::new();
-                while watcher.bookmark() != Some(newest) {
-                    if let Next::Events(events) = watcher.next().await {
-                        all.extend(events);
-                    }
-                }
-                all
-            } else {
-                Vec::new()
-            };
+            let events = events_until(&mut watcher, last).await;
             prop_assert!(events.windows(2).all(|pair| pair[0].version() < pair[1].version()));
 
             let reopened = site.open_with("a", Test { base: 1000, ..Test::default() }).await;

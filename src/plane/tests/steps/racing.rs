@@ -112,12 +112,7 @@ proptest! {
     /// see a history that leads to the state, and the store tells the same.
     #[test]
     fn steps_race_with_writers_and_faults(layers in layers(), plan in prop::collection::vec(fault(), 60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime needs nothing");
-        runtime.block_on(async {
+        run_paused(async {
             let layers: Vec<_> = layers.iter().map(|values| layer_of(values)).collect();
             let birth = &layers[0];
             let site = Site::new();
