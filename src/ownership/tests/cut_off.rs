@@ -52,6 +52,8 @@ async fn whoever_is_cut_off_from_the_store_forwards_by_its_peers_view() {
     let owner = elsewhere().expect("it was known just now");
     assert_ne!(owner.id, id("a"));
     let owner = if owner.id == id("b") { &b } else { &c };
+    // It may have been the other one who told.
+    until("the owner's view shows it", || members(owner) == ["b", "c"]).await;
     let plane = owner.planes.wake(&birth).await.expect("it takes the plane");
     let written = plane.submit(Write {
         operations: vec![put("y", "2")],
