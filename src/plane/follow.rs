@@ -131,6 +131,11 @@ impl Follow {
         state.durable.take()
     }
 
+    /// Waits for whoever is publishing and has looked whether it may before the plane was held.
+    pub(crate) fn finish_turn(&self) {
+        drop(self.state.lock());
+    }
+
     fn bounds(&self) -> (Bytes, Bytes) {
         (self.marker.clone(), prefix_end(&self.stored))
     }

@@ -63,6 +63,9 @@ impl Plane {
                 return Err(PauseError::Deadline);
             }
         }
+        if let Some(follow) = self.follow() {
+            follow.finish_turn();
+        }
         Ok(self.head())
     }
 

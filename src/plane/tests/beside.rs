@@ -1,5 +1,6 @@
 //! Writes past the sequencer: one order for everybody, whatever comes first.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polyplane_storage::{CommitFault, Op, Txn};
@@ -300,4 +301,34 @@ async fn who_watches_the_members_sees_no_marker() {
     let found = site.inner.range(range).await.expect("it answers").items;
     assert_eq!(found.len(), 1);
     foreign::decode(&found[0].value).expect("an object");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_head_of_a_pause_stays_while_others_write() {
+    let site = Arc::new(Site::new());
+    let plane = site.open_with("a", following()).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let others = {
+        let (site, stop) = (Arc::clone(&site), Arc::clone(&stop));
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                foreign(&site, "m", Some("1")).await;
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    for _ in 0..5000 {
+        let soon = Instant::now() + Duration::from_secs(60);
+        let head = plane.pause(soon).await.expect("nothing is under way");
+        let settled = Instant::now() + Duration::from_micros(50);
+        while Instant::now() < settled {
+            assert_eq!(plane.head(), head);
+        }
+        plane.resume();
+        while plane.head() == head {
+            tokio::task::yield_now().await;
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    others.await.expect("no panic");
 }
