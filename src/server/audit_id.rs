@@ -9,10 +9,14 @@ pub(crate) fn new() -> HeaderValue {
         .hyphenated()
         .encode_lower(&mut text);
     let mut id = HeaderValue::from_str(text).expect("an id is ASCII");
-    // Not a secret, but never the same: a connection's table of headers is not to be filled with
-    // ids, which costs more than the rest of an answer's head.
-    id.set_sensitive(true);
+    mark(&mut id);
     id
+}
+
+/// Keeps an id out of a connection's table of headers. It is no secret, but never the same: a table
+/// that fills with ids costs more than the rest of an answer's head.
+pub(crate) fn mark(id: &mut HeaderValue) {
+    id.set_sensitive(true);
 }
 
 #[cfg(test)]

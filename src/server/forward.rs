@@ -18,6 +18,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use polyplane_apimachinery::status::ApiError;
 use tokio::time::Instant;
 
+use crate::audit_id;
 use crate::backend::{Peer, Place, PlaneRecord};
 use crate::body::ResponseBody;
 use crate::limits::Seat;
@@ -361,6 +362,9 @@ impl Pipeline<'_> {
     ) -> Reply {
         let (mut parts, stream) = response.into_parts();
         strip(&mut parts.headers);
+        if let Some(id) = parts.headers.get_mut(AUDIT_ID) {
+            audit_id::mark(id);
+        }
         let body = match watch {
             Some(watch) if parts.status == StatusCode::OK => {
                 self.relayed(stream, link, watch.lines)

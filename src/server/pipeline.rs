@@ -73,7 +73,11 @@ pub(crate) async fn serve(
     let (mut parts, body) = request.into_parts();
     strip(&mut parts.headers);
     let audit_id = match parts.headers.get(AUDIT_ID) {
-        Some(given) if !given.is_empty() => given.clone(),
+        Some(given) if !given.is_empty() => {
+            let mut given = given.clone();
+            audit_id::mark(&mut given);
+            given
+        }
         _ => audit_id::new(),
     };
     let query = parse_query(parts.uri.query());
