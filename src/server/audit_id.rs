@@ -1,22 +1,28 @@
 //! Ids by which a request is found again in logs.
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 
-/// A new id.
-pub(crate) fn new() -> HeaderValue {
+use crate::respond::AUDIT_ID;
+
+/// The id that a request brings along, or else a new one.
+///
+/// It is no secret, but never the same, and so kept out of a connection's table of headers: one
+/// that fills with ids costs more than the rest of an answer's head.
+pub(crate) fn of(headers: &HeaderMap) -> HeaderValue {
+    let mut id = match headers.get(AUDIT_ID) {
+        Some(given) if !given.is_empty() => given.clone(),
+        _ => new(),
+    };
+    id.set_sensitive(true);
+    id
+}
+
+fn new() -> HeaderValue {
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
     let text = polyplane_registry::environment::random_uuid()
         .hyphenated()
         .encode_lower(&mut text);
-    let mut id = HeaderValue::from_str(text).expect("an id is ASCII");
-    mark(&mut id);
-    id
-}
-
-/// Keeps an id out of a connection's table of headers. It is no secret, but never the same: a table
-/// that fills with ids costs more than the rest of an answer's head.
-pub(crate) fn mark(id: &mut HeaderValue) {
-    id.set_sensitive(true);
+    HeaderValue::from_str(text).expect("an id is ASCII")
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use polyplane_apimachinery::status::ApiError;
 use tokio::time::Instant;
 
-use crate::audit_id;
 use crate::backend::{Peer, Place, PlaneRecord};
 use crate::body::ResponseBody;
 use crate::limits::Seat;
@@ -363,7 +362,8 @@ impl Pipeline<'_> {
         let (mut parts, stream) = response.into_parts();
         strip(&mut parts.headers);
         if let Some(id) = parts.headers.get_mut(AUDIT_ID) {
-            audit_id::mark(id);
+            // The same id, which is kept out of the connection's table of headers.
+            id.clone_from(self.audit_id);
         }
         let body = match watch {
             Some(watch) if parts.status == StatusCode::OK => {

@@ -35,7 +35,7 @@ use crate::peer::headers::{MovedTo, strip};
 use crate::prove::Proven;
 use crate::request_info::{RequestInfo, ResourceInfo};
 use crate::resolve::resolve;
-use crate::respond::{AUDIT_ID, Client, Delivery, Refusal, Reply, Unqueued, refuse};
+use crate::respond::{Client, Delivery, Refusal, Reply, Unqueued, refuse};
 use crate::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::shared::Shared;
 
@@ -72,14 +72,7 @@ pub(crate) async fn serve(
     let started = Instant::now();
     let (mut parts, body) = request.into_parts();
     strip(&mut parts.headers);
-    let audit_id = match parts.headers.get(AUDIT_ID) {
-        Some(given) if !given.is_empty() => {
-            let mut given = given.clone();
-            audit_id::mark(&mut given);
-            given
-        }
-        _ => audit_id::new(),
-    };
+    let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
     let asked = Asked {
