@@ -55,10 +55,26 @@ pub async fn save_layer(store: &Arc<dyn Store>, layer: &Layer) -> Result<(), She
         let value = bytes.slice(at * CHUNK_BYTES..end);
         put(store, chunk_key(layer.hash(), at), value).await?;
     }
+    put(store, head, head_value(chunks)).await
+}
+
+fn head_value(chunks: usize) -> Bytes {
     let mut value = BytesMut::new();
     value.put_u8(FORMAT);
     value.put_u32(u32::try_from(chunks).expect("a layer in memory has few chunks"));
-    put(store, head, value.freeze()).await
+    value.freeze()
+}
+
+/// How many chunks a head record says that there are.
+fn chunks_of(mut head: Bytes) -> Result<usize, RecordError> {
+    if head.len() != 5 {
+        return Err(RecordError::Damaged);
+    }
+    let format = head.get_u8();
+    if format != FORMAT {
+        return Err(RecordError::Newer(format));
+    }
+    Ok(head.get_u32() as usize)
 }
 
 /// Reads a layer from the store.
@@ -71,16 +87,8 @@ pub async fn load_layer(
 ) -> Result<Arc<Layer>, ShelfError> {
     let missing = || ShelfError::Missing(hash.clone());
     let head = store.get(&head_key(hash)).await?.1.ok_or_else(missing)?;
-    let mut head = head.value;
-    if head.len() != 5 {
-        return Err(RecordError::Damaged.into());
-    }
-    let format = head.get_u8();
-    if format != FORMAT {
-        return Err(RecordError::Newer(format).into());
-    }
     let mut bytes = BytesMut::new();
-    for at in 0..head.get_u32() as usize {
+    for at in 0..chunks_of(head.value)? {
         let chunk = store.get(&chunk_key(hash, at)).await?.1;
         bytes.extend_from_slice(&chunk.ok_or(RecordError::Damaged)?.value);
     }
@@ -151,6 +159,53 @@ fn part(bytes: &mut Bytes) -> Result<Bytes, RecordError> {
         return Err(RecordError::Damaged);
     }
     Ok(bytes.split_to(len))
+}
+
+/// A layer's records for the test that freezes them.
+#[cfg(test)]
+pub(crate) mod frozen_layer {
+    use anyhow::{Result, ensure};
+    use polyplane_tests::frozen::Written;
+
+    use super::*;
+    use crate::testing::object;
+
+    fn layer() -> Arc<Layer> {
+        let of = |name: &str, value: &str| LayerObject {
+            key: Key::new("", "configmaps", Some("ns"), name),
+            object: object(name, "layer", value),
+        };
+        let filled = "${UID} ${UID:/configmaps/ns/b} ${BIRTH_TIME} ${CA}";
+        Layer::build(vec![of("a", filled), of("b", "plain")]).expect("nothing to refuse")
+    }
+
+    pub(crate) fn written() -> [Written; 4] {
+        let layer = layer();
+        let head = head_value(1);
+        [
+            Written::new("key of the head", head_key(layer.hash())),
+            Written::new("key of a chunk", chunk_key(layer.hash(), 12)),
+            Written::new("head", head),
+            Written::new("chunk", encode(&layer)),
+        ]
+    }
+
+    pub(crate) fn read(name: &str, bytes: &[u8]) -> Result<String> {
+        let value = Bytes::copy_from_slice(bytes);
+        Ok(match name {
+            "head" => format!("{} chunks", chunks_of(value)?),
+            "chunk" => {
+                let objects = parse(value)?;
+                let layer = Layer::build(objects.clone())?;
+                format!("{} of {objects:?}", layer.hash().0)
+            }
+            _ => {
+                let text = std::str::from_utf8(bytes)?;
+                ensure!(text.starts_with("l/"), "no key of a layer");
+                text.to_owned()
+            }
+        })
+    }
 }
 
 #[cfg(test)]

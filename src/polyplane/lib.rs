@@ -19,12 +19,19 @@ mod store;
 mod up;
 mod world;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 pub use polyplane_batteries::bootstrap::Release;
+
+/// All commands and flags, for the test that nobody changes one by accident.
+#[doc(hidden)]
+#[must_use]
+pub fn command() -> clap::Command {
+    cli::Cli::command()
+}
 
 /// Does what was typed, as the binary of a release.
 #[must_use]

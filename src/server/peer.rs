@@ -28,6 +28,8 @@
 mod answering;
 pub(crate) mod channel;
 mod frame;
+#[cfg(test)]
+mod frozen;
 pub(crate) mod headers;
 pub(crate) mod listener;
 pub(crate) mod pool;

@@ -20,6 +20,8 @@
 
 mod engine;
 mod folder;
+#[cfg(test)]
+mod frozen;
 mod group;
 mod layout;
 mod present;

@@ -5,6 +5,7 @@ mod alone;
 mod chaos;
 mod crashes;
 mod cut_off;
+mod frozen;
 mod hand_offs;
 mod membership;
 mod seeds;

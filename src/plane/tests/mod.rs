@@ -2,6 +2,7 @@
 
 mod beside;
 mod chaos;
+mod frozen;
 mod handoff;
 mod loads;
 mod outcomes;

@@ -224,7 +224,7 @@ impl Heard {
 }
 
 /// Names that travel as their place here, counted from one. In the order of the alphabet.
-fn usual_names() -> &'static [HeaderName] {
+pub(super) fn usual_names() -> &'static [HeaderName] {
     static NAMES: [HeaderName; 27] = [
         ACCEPT,
         ACCEPT_ENCODING,

@@ -1,0 +1,220 @@
+//! The bytes of every record that replicas keep in the store beside planes, and of every message
+//! they send each other.
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use polyplane_fencing as fencing;
+use polyplane_fencing::{Epoch, Fence, FenceState, Standing};
+use polyplane_plane::{LayerHash, Version};
+use polyplane_ring::{Pin, ReplicaId, Weight};
+use polyplane_tests::frozen::{Written, records};
+
+use super::*;
+use crate::birth::{Birth, DirectoryKey};
+use crate::member_record::{MemberRecord, decode_member, member_key};
+use crate::peers::{Figures, Life, PeerMessage, PeerReply, Told};
+use crate::record::{
+    FLOOR_KEY, Floor, TERMS_KEY, complaint_key, complaint_of, decode_fence, decode_floor,
+    decode_life, decode_terms, encode_fence, encode_floor, encode_life, encode_terms, fence_key,
+};
+
+fn replica(name: &str) -> ReplicaId {
+    name.parse().expect("a replica id")
+}
+
+fn life() -> Life {
+    Life {
+        replica: "polyplane-0".to_owned(),
+        incarnation: 41,
+    }
+}
+
+fn fence(state: FenceState) -> Bytes {
+    encode_fence(&Fence {
+        holder: (&life()).try_into().expect("a holder"),
+        epoch: Epoch::new(3),
+        state,
+    })
+}
+
+fn member(zone: Option<&str>, standing: Standing) -> Bytes {
+    let record = MemberRecord {
+        id: replica("polyplane-0"),
+        address: "10.0.0.1:7443".parse().expect("an address"),
+        zone: zone.map(|zone| zone.parse().expect("a zone")),
+        weight: Weight::new(30).expect("a weight"),
+        level: 1,
+        layer: LayerHash("ab12".to_owned()),
+        ttl: Duration::from_secs(3),
+        uid: "7d2ff1a3-3a30-4a0e-8a2c-1b0e3a0a0001".to_owned(),
+        began: "2026-01-01T00:00:00Z".to_owned(),
+    };
+    record.encode(standing)
+}
+
+fn kept() -> Vec<Written> {
+    let released = |successor: Option<&str>| FenceState::Released {
+        head: fencing::Revision::new(7),
+        successor: successor.map(replica),
+    };
+    let floor = |raising, layer: Option<&str>| Floor {
+        level: 1,
+        layer: layer.map(|hash| LayerHash(hash.to_owned())),
+        raising,
+    };
+    vec![
+        Written::new("key of a fence", fence_key("p1a2b")),
+        Written::new("fence, held", fence(FenceState::Held)),
+        Written::new("fence, released", fence(released(None))),
+        Written::new(
+            "fence, released to one",
+            fence(released(Some("polyplane-1"))),
+        ),
+        Written::new("fence, deleted", fence(FenceState::Deleted)),
+        Written::new("key of a member", member_key(&replica("polyplane-0"))),
+        Written::new("member", member(None, Standing::Serving)),
+        Written::new(
+            "member, in a zone, draining",
+            member(Some("z1"), Standing::Draining),
+        ),
+        Written::new("key of the terms", TERMS_KEY),
+        Written::new("terms", encode_terms(LeaseTerms::default())),
+        Written::new("key of the floor", FLOOR_KEY),
+        Written::new("floor, raised", encode_floor(&floor(None, Some("ab12")))),
+        Written::new("floor, being raised", encode_floor(&floor(Some(2), None))),
+        Written::new(
+            "key of a complaint",
+            complaint_key(&replica("polyplane-0"), &replica("polyplane-1")),
+        ),
+        Written::new("complaint", encode_life(&life())),
+    ]
+}
+
+fn read_kept(name: &str, bytes: &[u8]) -> Result<String> {
+    let kind = name.split(',').next().unwrap_or(name);
+    Ok(match kind {
+        "fence" => format!("{:?}", decode_fence(b"fence/p", bytes)?),
+        "member" => {
+            let incarnation = polyplane_ring::Incarnation::new(9);
+            let seen = decode_member(&Bytes::copy_from_slice(bytes), incarnation);
+            format!("{:?}", seen.context("no member")?)
+        }
+        "terms" => format!("{:?}", decode_terms(bytes)?),
+        "floor" => format!("{:?}", decode_floor(bytes)?),
+        "complaint" => format!("{:?}", decode_life(bytes).context("no life")?),
+        "key of a complaint" => format!("{:?}", complaint_of(bytes).context("no complaint")?),
+        _ => String::from_utf8(bytes.to_vec())?,
+    })
+}
+
+#[test]
+fn frozen_records_of_the_ring() {
+    records("ring-records", &kept(), read_kept).expect("as they were");
+}
+
+fn messages() -> Vec<PeerMessage> {
+    let birth = |directory: bool, pin: Pin| Birth {
+        id: "p1a2b".to_owned(),
+        base: 3,
+        layer: LayerHash("ab12".to_owned()),
+        born: Version::from_raw(770),
+        born_at: "2026-01-01T00:00:00Z".to_owned(),
+        params: [("CA".to_owned(), "x".to_owned())].into(),
+        directory: directory.then(|| DirectoryKey {
+            key: Bytes::from_static(b"p/root/o/x/y"),
+            created: Revision(3),
+        }),
+        pin,
+    };
+    let (plane, view) = ("p1a2b".to_owned(), 9);
+    vec![
+        PeerMessage::Ping { view },
+        PeerMessage::HandOver {
+            birth: birth(true, Pin::Anywhere),
+            taker: life(),
+            view,
+        },
+        PeerMessage::State { plane, head: 7 },
+        PeerMessage::Take {
+            birth: birth(true, Pin::Replica(replica("polyplane-1"))),
+            view,
+        },
+        PeerMessage::Take {
+            birth: birth(false, Pin::Zone("z1".parse().expect("a zone"))),
+            view,
+        },
+        PeerMessage::Delete {
+            birth: birth(true, Pin::Anywhere),
+        },
+        PeerMessage::Load,
+        PeerMessage::Figures,
+        PeerMessage::View,
+    ]
+}
+
+fn replies() -> Vec<PeerReply> {
+    let told = |zone: Option<&str>, draining| Told {
+        life: life(),
+        address: "10.0.0.1:7443".to_owned(),
+        zone: zone.map(str::to_owned),
+        weight: 30,
+        draining,
+    };
+    vec![
+        PeerReply::Pong { view: 9 },
+        PeerReply::Done,
+        PeerReply::Kept { view: 9 },
+        PeerReply::NotHeld,
+        PeerReply::Busy,
+        PeerReply::Failed {
+            reason: "the store does not answer".to_owned(),
+        },
+        PeerReply::Load {
+            owned: 3,
+            awake: 2,
+            hand_offs: 1,
+        },
+        PeerReply::Figures {
+            planes: vec![Figures {
+                plane: "p1a2b".to_owned(),
+                objects: 90,
+                bytes: 1234,
+            }],
+        },
+        PeerReply::View {
+            number: 9,
+            members: vec![told(None, false), told(Some("z1"), true)],
+        },
+    ]
+}
+
+/// A name for each, which is that of its variant and a number where one comes twice.
+fn named<M: serde::Serialize>(all: &[M]) -> Vec<Written> {
+    let mut written: Vec<Written> = Vec::new();
+    for one in all {
+        let bytes = serde_json::to_vec(one).expect("plain data");
+        let value: serde_json::Value = serde_json::from_slice(&bytes).expect("its own");
+        let kind = value["kind"].as_str().expect("all have a kind").to_owned();
+        let same = |known: &&Written| known.name.split(',').next() == Some(kind.as_str());
+        let name = match written.iter().filter(same).count() {
+            0 => kind,
+            more => format!("{kind}, {}", more + 1),
+        };
+        written.push(Written::new(&name, bytes));
+    }
+    written
+}
+
+#[test]
+fn frozen_messages_between_replicas() {
+    let read = |_: &str, bytes: &[u8]| {
+        let message: PeerMessage = serde_json::from_slice(bytes)?;
+        Ok(format!("{message:?}"))
+    };
+    records("peer-messages", &named(&messages()), read).expect("as they were");
+    let read = |_: &str, bytes: &[u8]| {
+        let reply: PeerReply = serde_json::from_slice(bytes)?;
+        Ok(format!("{reply:?}"))
+    };
+    records("peer-replies", &named(&replies()), read).expect("as they were");
+}

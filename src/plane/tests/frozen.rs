@@ -1,0 +1,131 @@
+//! The bytes of every record that a plane has in the store or hands to its successor.
+
+use bytes::BytesMut;
+use polyplane_tests::frozen::{Written, records};
+
+use super::*;
+use crate::chain::record::{CommitRecord, StepRecord, StepsRecord};
+use crate::record::{
+    KeySpace, Place, decode, encode_foreign, encode_head, encode_marker, encode_object,
+    encode_steps, encode_tombstone,
+};
+use crate::shelf::frozen_layer;
+
+fn steps() -> StepsRecord {
+    StepsRecord {
+        steps: vec![StepRecord {
+            to: LayerHash("ab12".to_owned()),
+            time: "2026-01-01T00:00:00Z".into(),
+            recreated: vec![Key::new("apps", "deployments", Some("ns"), "x")],
+            commits: vec![
+                CommitRecord {
+                    first: 0,
+                    count: 255,
+                    version: Version::from_raw(7 << 8),
+                },
+                CommitRecord {
+                    first: 255,
+                    count: 3,
+                    version: Version::ZERO,
+                },
+            ],
+        }],
+        silent: vec![0, 2],
+    }
+}
+
+/// What the store holds under a plane's keys.
+fn values() -> Vec<Written> {
+    let plain = object("plain", "label", "value");
+    let mut rich = object("rich", "label", "value");
+    rich.expires = Some(1_767_225_600);
+    rich.flags = Flags::TERMINATING;
+    rich.storage_version = "v1beta1".into();
+    let mut unlabelled = object("unlabelled", "l", "v");
+    unlabelled.labels = None;
+    unlabelled.flags = Flags::DELETING;
+    let first = Place {
+        index: 0,
+        previous: Version::ZERO,
+        created: Version::ZERO,
+    };
+    let later = Place {
+        index: 7,
+        previous: Version::from_raw(5 << 8),
+        created: Version::from_raw(3 << 8 | 1),
+    };
+    let deleted = [Version::from_raw(8 << 8), Version::from_raw(9 << 8 | 254)];
+    vec![
+        Written::new("object, first write", encode_object(first, &plain)),
+        Written::new("object, changed, expires", encode_object(later, &rich)),
+        Written::new("object, no labels", encode_object(later, &unlabelled)),
+        Written::new("tombstone", encode_tombstone(3, Version::from_raw(5 << 8))),
+        Written::new("head", encode_head(4, &deleted)),
+        Written::new("head, no delete", encode_head(0, &[])),
+        Written::new("foreign object", encode_foreign(&plain)),
+        Written::new("marker", encode_marker()),
+        Written::new("steps", encode_steps(2, &steps())),
+        Written::new("steps, none", encode_steps(0, &StepsRecord::default())),
+    ]
+}
+
+#[test]
+fn frozen_values_of_a_plane() {
+    let read = |_: &str, bytes: &[u8]| Ok(format!("{:?}", decode(&Bytes::copy_from_slice(bytes))?));
+    records("plane-values", &values(), read).expect("as they were");
+}
+
+#[test]
+fn frozen_keys_of_a_plane() {
+    let keys = KeySpace::new("p1a2b");
+    let written = [
+        Written::new("head", keys.head()),
+        Written::new("steps", keys.steps()),
+        Written::new(
+            "object of a namespace",
+            keys.object(&Key::new("apps", "deployments", Some("ns"), "web")),
+        ),
+        Written::new(
+            "object of the cluster",
+            keys.object(&Key::new("", "nodes", None, "n1")),
+        ),
+    ];
+    let read = |_: &str, bytes: &[u8]| Ok(format!("{:?}", keys.kept(bytes)?));
+    records("plane-keys", &written, read).expect("as they were");
+}
+
+#[test]
+fn frozen_layers() {
+    let written = frozen_layer::written();
+    records("layers", &written, frozen_layer::read).expect("as they were");
+}
+
+#[test]
+fn frozen_steps_read_back_whole() {
+    let mut out = BytesMut::new();
+    steps().write(&mut out);
+    assert_eq!(StepsRecord::read(&mut out.freeze()), Some(steps()));
+}
+
+/// What a plane's owner sends to its successor. Another form would have every plane of a rolling
+/// upgrade loaded from the store.
+#[tokio::test(start_paused = true)]
+async fn frozen_hand_off() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    for operations in [
+        vec![put("m", "1"), put("n", "1")],
+        vec![put("m", "2"), delete("template-a")],
+    ] {
+        plane.submit(write(operations)).await.expect("fine");
+    }
+    let soon = Instant::now() + Duration::from_secs(5);
+    plane.pause(soon).await.expect("nothing hangs");
+    let bytes = plane.export().expect("it is small").bytes;
+    let read = |_: &str, bytes: &[u8]| {
+        let magic = String::from_utf8_lossy(&bytes[..4]).into_owned();
+        Ok(format!("{magic}, format {:?}", &bytes[4..6]))
+    };
+    let written = [Written::new("export", bytes)];
+    records("plane-export", &written, read).expect("as it was");
+}
