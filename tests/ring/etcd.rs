@@ -4,7 +4,7 @@
 //! test must know: health, the leader, alarms. Must not know what Polyplane keeps in it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -65,6 +65,28 @@ pub async fn program(name: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(path.trim()))
 }
 
+/// Makes a member's folder from a snapshot, as an operator would after the loss of a store. The
+/// revisions stay: no client has seen what the lost store had beyond them.
+async fn restore_member(snapshot: &Path, data: &Path, name: &str, all: &str) -> Result<()> {
+    let (_, peer) = all.split_once('=').context("no member")?;
+    let restore = Launch::of(program("etcdutl").await?)
+        .with(["snapshot", "restore", &snapshot.to_string_lossy()])
+        .with(["--data-dir", &data.to_string_lossy(), "--name", name])
+        .with([
+            "--initial-cluster",
+            all,
+            "--initial-advertise-peer-urls",
+            peer,
+        ]);
+    let output = restore.command(None).output().await?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "no restore of {snapshot:?}: {said}"
+    );
+    Ok(())
+}
+
 impl Cluster {
     /// Starts `members` members, on loopback or on a node each, and waits until they have a
     /// leader. `options` go to every member.
@@ -72,6 +94,23 @@ impl Cluster {
     /// # Errors
     /// When etcd cannot be had or does not come up.
     pub async fn start(members: usize, nodes: &[Node], options: &[&str]) -> Result<Self> {
+        Self::start_from(members, nodes, options, None).await
+    }
+
+    /// Starts one member on loopback with what a snapshot holds, at the revision it was taken at.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be restored, or as [`Cluster::start`].
+    pub async fn restore(snapshot: &Path, options: &[&str]) -> Result<Self> {
+        Self::start_from(1, &[], options, Some(snapshot)).await
+    }
+
+    async fn start_from(
+        members: usize,
+        nodes: &[Node],
+        options: &[&str],
+        snapshot: Option<&Path>,
+    ) -> Result<Self> {
         let etcd = program("etcd").await?;
         let folder = folder()?;
         // A member that starts again has to find its ports free.
@@ -97,6 +136,7 @@ impl Cluster {
             folder,
             _addresses: block,
         };
+        let all = all.join(",");
         for (place, (client, peer)) in addresses.into_iter().enumerate() {
             let name = format!("m{place}");
             let data = cluster.folder.path().join(&name);
@@ -106,9 +146,12 @@ impl Cluster {
                 .with(["--advertise-client-urls", &format!("http://{client}")])
                 .with(["--listen-peer-urls", &format!("http://{peer}")])
                 .with(["--initial-advertise-peer-urls", &format!("http://{peer}")])
-                .with(["--initial-cluster", &all.join(",")])
+                .with(["--initial-cluster", &all])
                 .with(["--initial-cluster-state", "new", "--log-level", "warn"])
                 .with(options.iter().copied());
+            if let Some(snapshot) = snapshot {
+                restore_member(snapshot, &data, &name, &all).await?;
+            }
             cluster.members.push(Member {
                 name,
                 client,
@@ -131,6 +174,20 @@ impl Cluster {
     pub fn endpoints(&self) -> Vec<String> {
         let clients = self.members.iter().map(|member| member.client.to_string());
         clients.collect()
+    }
+
+    /// Writes a snapshot of the first member's store to a file.
+    ///
+    /// # Errors
+    /// When etcdctl cannot be had, or fails.
+    pub async fn snapshot(&self, to: &Path) -> Result<()> {
+        let save = Launch::of(program("etcdctl").await?)
+            .with(["--endpoints", &self.endpoints()[0], "snapshot", "save"])
+            .with([to.to_string_lossy()]);
+        let output = save.command(None).output().await?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "no snapshot: {said}");
+        Ok(())
     }
 
     /// The process ids of the members that run.

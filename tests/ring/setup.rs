@@ -47,6 +47,10 @@ pub struct Wish {
     pub etcd: Vec<String>,
     /// More words for `serve`, without the chart.
     pub options: Vec<String>,
+    /// What pods run at first; none for the program under test.
+    pub program: Option<PathBuf>,
+    /// A snapshot of etcd that its one member begins with.
+    pub snapshot: Option<PathBuf>,
 }
 
 impl Default for Wish {
@@ -59,6 +63,8 @@ impl Default for Wish {
             told_by: ToldBy::Flags,
             etcd: Vec::new(),
             options: Vec::new(),
+            program: None,
+            snapshot: None,
         }
     }
 }
@@ -96,7 +102,10 @@ impl Ring {
         let nodes = network.as_ref().map_or(&[][..], Network::nodes);
         let (store_nodes, pod_nodes) = nodes.split_at(wish.members.min(nodes.len()));
         let words: Vec<&str> = wish.etcd.iter().map(String::as_str).collect();
-        let cluster = Cluster::start(wish.members, store_nodes, &words).await?;
+        let cluster = match &wish.snapshot {
+            None => Cluster::start(wish.members, store_nodes, &words).await?,
+            Some(snapshot) => Cluster::restore(snapshot, &words).await?,
+        };
         let (own, places) = match &network {
             Some(network) => (network.own(), Places::Nodes(pod_nodes.to_vec())),
             None => {
@@ -106,7 +115,11 @@ impl Ring {
         };
         let address = SocketAddr::from((own, CLIENT_PORT));
         let certs = folder.path().join("certs");
-        let program = Program::new(polyplane()?);
+        let program = match &wish.program {
+            Some(program) => program.clone(),
+            None => polyplane()?,
+        };
+        let program = Program::new(program);
         let common = Common {
             program: program.clone(),
             store: cluster.url(),
