@@ -167,6 +167,23 @@ pub fn next_release() -> Result<PathBuf> {
     found.context("no later release: build it with `cargo build -p polyplane-tests --examples`")
 }
 
+/// The program of the tagged release, which `tests/tagged-binary` builds once from its commit.
+///
+/// # Errors
+/// When the commit is not in this clone or does not build; the error says what to do.
+pub fn tagged_release() -> Result<PathBuf> {
+    let script = folder().join("tagged-binary");
+    let output = Command::new(script)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .context("cannot run tests/tagged-binary")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
 async fn ready(kubeconfig: &Path) -> bool {
     let Ok(endpoint) = Endpoint::from_kubeconfig(kubeconfig, None) else {
         return false;

@@ -1,7 +1,8 @@
 //! A rolling upgrade to a release with another layer, back before the floor rises, and up again,
 //! under load; then the floor rises, planes come to the new layer, and the old release stays out.
 //!
-//! The new release is `next_release.rs`. `RING_SECONDS` says how long each release is kept under
+//! The new release is `next_release.rs`. Beside it, the release named in
+//! `fixtures/tagged-release` and this one follow each other (see `tagged-binary`). `RING_SECONDS` says how long each release is kept under
 //! load (2); with it given, one request that was not answered fails the run.
 
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use polyplane_tests::kubeconfig::Endpoint;
-use polyplane_tests::programs::{create_plane, next_release, polyplane};
+use polyplane_tests::programs::{create_plane, next_release, polyplane, tagged_release};
 use polyplane_tests::ring::client::pool::Pool;
 use polyplane_tests::ring::collection::{Collection, Told, ask};
 use polyplane_tests::ring::figures::Spread;
@@ -73,6 +74,33 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     );
     scene.judge().await?;
     stays_out(&ring, &old).await?;
+    judge(&ring, load, demanded(), &[], Vec::new()).await
+}
+
+/// A ring of the tagged release takes this one, goes back to it, and takes this one again. Nothing
+/// new may have been written or said meanwhile that the tagged release cannot read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tagged_release_and_this_one_follow_each_other() -> Result<()> {
+    let _only = ONE_RING.lock().await;
+    let kept = Duration::from_secs(number("RING_SECONDS", 2)?);
+    let (old, new) = (tagged_release()?, polyplane()?);
+    let wish = Wish {
+        program: Some(old.clone()),
+        ..Wish::default()
+    };
+    let mut ring = Ring::start(&wished(wish)?).await?.context("no ring")?;
+    let load = loaded(&ring).await?;
+    let root = ring.controller.admin()?;
+    for (program, what) in [
+        (&new, "to this release"),
+        (&old, "back to the tagged one"),
+        (&new, "to this release again"),
+    ] {
+        roll(&mut ring, program, what).await?;
+        // A plane that one release makes is the other's to serve.
+        create_plane(&root, &format!("made-{}", what.replace(' ', "-"))).await?;
+        sleep(kept).await;
+    }
     judge(&ring, load, demanded(), &[], Vec::new()).await
 }
 
