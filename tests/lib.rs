@@ -24,6 +24,7 @@ pub mod process;
 pub mod programs;
 pub mod python;
 pub mod ring;
+pub mod rows;
 pub mod run;
 pub mod scenario;
 pub mod session;

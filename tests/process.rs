@@ -31,8 +31,8 @@ pub struct Up {
 }
 
 /// The command line of `polyplane up` in a folder, on a free port unless `options` name one.
-fn command(folder: &Path, options: &[&str]) -> Result<Command> {
-    let mut command = Command::new(polyplane()?);
+fn command(program: &Path, folder: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.arg("up").arg("--dir").arg(folder);
     if !options.contains(&"--listen") {
         command.args(["--listen", "127.0.0.1:0"]);
@@ -41,7 +41,7 @@ fn command(folder: &Path, options: &[&str]) -> Result<Command> {
         .args(options)
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    Ok(command)
+    command
 }
 
 impl Up {
@@ -50,8 +50,16 @@ impl Up {
     /// # Errors
     /// When it ends instead, with what it said.
     pub async fn start(folder: &Path, options: &[&str]) -> Result<Self> {
+        Self::start_program(&polyplane()?, folder, options).await
+    }
+
+    /// The same with a program that is not the one under test.
+    ///
+    /// # Errors
+    /// As [`Up::start`].
+    pub async fn start_program(program: &Path, folder: &Path, options: &[&str]) -> Result<Self> {
         let log = tempfile::NamedTempFile::new()?;
-        let mut command = command(folder, options)?;
+        let mut command = command(program, folder, options);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(log.reopen()?)
@@ -169,7 +177,7 @@ impl Up {
 /// # Errors
 /// When it goes on running.
 pub async fn refused(folder: &Path, options: &[&str]) -> Result<Output> {
-    let mut command = command(folder, options)?;
+    let mut command = command(&polyplane()?, folder, options);
     let output = timeout(START_LIMIT, command.output()).await;
     Ok(output.context("the server runs where it should have refused")??)
 }
