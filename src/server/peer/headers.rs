@@ -62,22 +62,17 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// A client's headers, without those that end at this connection. A header that `Connection`
-/// names ends here too.
+/// A client's headers, without those that end at this connection.
+///
+/// What else `Connection` names passes: the hop is inside the server, and a request must mean at
+/// the owner what it means to the replica that received it. Otherwise a client behind a proxy could
+/// have the owner miss the headers by which that proxy says who the client is.
 pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
     let mut passing = HeaderMap::with_capacity(headers.len() + 8);
     for (name, value) in headers {
         let ends = OF_ONE_CONNECTION.contains(name)
             || name == CONTENT_LENGTH
-            || name.as_str().starts_with(PREFIX)
-            || named.contains(name);
+            || name.as_str().starts_with(PREFIX);
         if !ends {
             passing.append(name.clone(), value.clone());
         }
@@ -219,7 +214,12 @@ mod tests {
     #[test]
     fn headers_of_one_connection_stay_behind() {
         let headers = map(&[
-            ("connection", "close, X-Own"),
+            (
+                "connection",
+                "close, authorization, Impersonate-User, X-Own",
+            ),
+            ("keep-alive", "timeout=5"),
+            ("upgrade", "websocket"),
             ("x-own", "1"),
             ("host", "a"),
             ("te", "trailers"),
@@ -228,7 +228,11 @@ mod tests {
             ("impersonate-user", "jane"),
             ("x-polyplane-remote", "1.2.3.4:5"),
         ]);
-        let kept = map(&[("authorization", "Bearer t"), ("impersonate-user", "jane")]);
+        let kept = map(&[
+            ("x-own", "1"),
+            ("authorization", "Bearer t"),
+            ("impersonate-user", "jane"),
+        ]);
         assert_eq!(passing(&headers), kept);
     }
 
