@@ -2,17 +2,16 @@
 //!
 //! Slices of stored objects are gathered into chunks of up to 64 KiB, because one frame per small
 //! slice costs more than the copy; large slices pass untouched. A watch gives what has come since
-//! the last write as one chunk. A finite answer that nobody fetches is let go by a watchdog, since
-//! HTTP/2 does not even ask a body for data while the client's window is closed. What another
-//! replica answers is passed on frame by frame.
+//! the last write as one chunk. A finite answer that nobody fetches is let go (`guard`), whoever
+//! made it. What another replica answers is passed on frame by frame.
 
 use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
+use crate::guard::{Finite, Guarded, Patience};
 use crate::peer::headers::strip;
 use crate::peer::stream::{Broken, PeerStream};
 use crate::relay::{Relay, Source as RelaySource};
@@ -22,9 +21,7 @@ use flate2::write::GzEncoder;
 use futures_util::Stream;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use parking_lot::Mutex;
 use polyplane_registry::StreamEnd;
-use tokio::task::AbortHandle;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// Bytes gathered into one chunk.
@@ -64,13 +61,6 @@ enum Inner {
     Watch(Box<Watch>),
     Relay(Box<Relay>),
     Forwarded(Box<PeerStream>),
-}
-
-/// How long a finite answer may take and may lie still.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    pub total_max: Duration,
-    pub stall_max: Duration,
 }
 
 /// Whether a body is compressed.
@@ -143,9 +133,18 @@ impl ResponseBody {
         Self(Inner::Relay(Box::new(relay)))
     }
 
-    /// What another replica answers.
-    pub(crate) fn forwarded(stream: PeerStream) -> Self {
-        Self(Inner::Forwarded(Box::new(stream)))
+    /// What another replica answers. Must be called inside the runtime.
+    pub(crate) fn forwarded(
+        stream: PeerStream,
+        patience: Patience,
+        abandoned: &Arc<AtomicCounter>,
+    ) -> Self {
+        // What has arrived holds up nobody; the rest waits at its owner for this client.
+        Self(if stream.is_whole() {
+            Inner::Forwarded(Box::new(stream))
+        } else {
+            Inner::Guarded(Guarded::new(stream, patience, Arc::clone(abandoned)))
+        })
     }
 
     /// Whether it is a watch of whoever is connected here.
@@ -308,61 +307,30 @@ impl Chunked {
     }
 }
 
-/// A finite body that is let go when the client does not fetch it.
-struct Guarded {
-    slot: Arc<Slot>,
-    watchdog: AbortHandle,
-    size: SizeHint,
-}
-
-struct Slot {
-    body: Mutex<Option<Chunked>>,
-    asked: AtomicU64,
-}
-
-impl Guarded {
-    fn new(body: Chunked, patience: Patience, abandoned: Arc<AtomicCounter>) -> Self {
-        let size = body.size_hint();
-        let slot = Arc::new(Slot {
-            body: Mutex::new(Some(body)),
-            asked: AtomicU64::new(0),
-        });
-        let watchdog = tokio::spawn(watch_over(Arc::clone(&slot), patience, abandoned));
-        Self {
-            slot,
-            watchdog: watchdog.abort_handle(),
-            size,
-        }
+impl Finite for Chunked {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+        let chunk = self.poll_chunk(context);
+        chunk.map(|chunk| chunk.map(|result| result.map(Frame::data)))
     }
 
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyEnd>>> {
-        self.slot.asked.fetch_add(1, Ordering::Relaxed);
-        match &mut *self.slot.body.lock() {
-            Some(body) => body.poll_chunk(context),
-            None => Poll::Ready(Some(Err(BodyEnd::Abandoned))),
-        }
+    fn size(&self) -> SizeHint {
+        self.size_hint()
     }
 }
 
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        self.watchdog.abort();
+impl Finite for PeerStream {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+        poll_forwarded(self, context)
     }
-}
 
-/// Drops the body, and with it everything it pins, when time is up or nothing moved for too long.
-async fn watch_over(slot: Arc<Slot>, patience: Patience, abandoned: Arc<AtomicCounter>) {
-    let end = tokio::time::Instant::now() + patience.total_max;
-    loop {
-        let before = slot.asked.load(Ordering::Relaxed);
-        let next = tokio::time::Instant::now() + patience.stall_max;
-        tokio::time::sleep_until(next.min(end)).await;
-        let still = slot.asked.load(Ordering::Relaxed) == before;
-        if still || tokio::time::Instant::now() >= end {
-            slot.body.lock().take();
-            abandoned.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
+    fn size(&self) -> SizeHint {
+        self.size_hint()
     }
 }
 
@@ -496,7 +464,7 @@ impl Body for ResponseBody {
             Inner::Empty => Poll::Ready(None),
             Inner::Whole(bytes) => Poll::Ready(bytes.take().map(Ok)),
             Inner::Chunked(body) => body.poll_chunk(context),
-            Inner::Guarded(body) => body.poll(context),
+            Inner::Guarded(body) => return body.poll(context),
             Inner::Watch(body) => match std::task::ready!(body.poll(context)) {
                 None => {
                     let trailers = body.take_trailers();
@@ -527,7 +495,7 @@ impl Body for ResponseBody {
             Inner::Empty | Inner::Whole(None) => SizeHint::with_exact(0),
             Inner::Whole(Some(bytes)) => SizeHint::with_exact(bytes.len() as u64),
             Inner::Chunked(body) => body.size_hint(),
-            Inner::Guarded(body) => body.size,
+            Inner::Guarded(body) => body.size(),
             Inner::Watch(_) | Inner::Relay(_) => SizeHint::default(),
             Inner::Forwarded(stream) => stream.size_hint(),
         }
@@ -537,6 +505,9 @@ impl Body for ResponseBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
     use futures_util::stream;
     use http_body_util::BodyExt as _;
     use std::io::Read as _;

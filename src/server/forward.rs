@@ -369,7 +369,11 @@ impl Pipeline<'_> {
             Some(watch) if parts.status == StatusCode::OK => {
                 self.relayed(stream, link, watch.lines)
             }
-            _ => ResponseBody::forwarded(stream),
+            _ => {
+                let (patience, abandoned) =
+                    (self.shared.patience(), &self.shared.abandoned_answers);
+                ResponseBody::forwarded(stream, patience, abandoned)
+            }
         };
         let mut reply = Response::from_parts(parts, body);
         reply.extensions_mut().insert(Forwarded);

@@ -20,6 +20,7 @@ mod documents;
 mod drain;
 mod forward;
 mod gather;
+mod guard;
 mod health;
 mod impersonate;
 mod inbound;

@@ -21,7 +21,7 @@ use polyplane_registry::{ResourceRequest, Verb};
 use crate::audit_id;
 use crate::authorize::{Authorized, authorize};
 use crate::backend::{LocateError, PlaneApi, PlaneRecord};
-use crate::body::{Patience, ResponseBody, WatchGauge};
+use crate::body::{ResponseBody, WatchGauge};
 use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
@@ -440,10 +440,7 @@ impl Pipeline<'_> {
         let delivery = Delivery {
             client: self.client,
             verb,
-            patience: Patience {
-                total_max: self.shared.limits.answer_time_max,
-                stall_max: self.shared.limits.answer_stall_max,
-            },
+            patience: self.shared.patience(),
             abandoned: &self.shared.abandoned_answers,
         };
         delivery

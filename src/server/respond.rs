@@ -13,7 +13,8 @@ use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_registry::{Answer, AnswerBody, Liveness, Outcome, Verb};
 
-use crate::body::{AtomicCounter, Coding, Patience, ResponseBody, SliceStream};
+use crate::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
+use crate::guard::Patience;
 use crate::negotiate::{self, FORMS, Form};
 use crate::warnings;
 

@@ -9,6 +9,7 @@ use crate::backend::Backend;
 use crate::body::AtomicCounter;
 use crate::documents::Documents;
 use crate::drain::Drain;
+use crate::guard::Patience;
 use crate::health::Checks;
 use crate::limits::Limits;
 use crate::local::DrainOnce;
@@ -63,6 +64,14 @@ impl Shared {
             peers,
             drain_once,
         })
+    }
+
+    /// What clients may take their time with.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience {
+            total_max: self.limits.answer_time_max,
+            stall_max: self.limits.answer_stall_max,
+        }
     }
 
     pub(crate) fn count(counter: &AtomicU64) {

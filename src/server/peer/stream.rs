@@ -318,6 +318,14 @@ impl PeerStream {
     }
 }
 
+impl PeerStream {
+    /// Whether all of it has arrived, however much of it was read.
+    pub(crate) fn is_whole(&self) -> bool {
+        let state = self.stream.state.lock();
+        matches!(state.end, Some(End::Whole(_)))
+    }
+}
+
 impl Body for PeerStream {
     type Data = Bytes;
     type Error = Broken;
