@@ -224,12 +224,18 @@ impl Pipeline<'_> {
         let Some(side) = shared.peers.as_ref() else {
             return Err(ApiError::internal("there is no way to other replicas").into());
         };
+        // Read before a seat is taken: a client that sends slowly must not hold one.
+        let body = if self.may_be_repeated() {
+            Bytes::new()
+        } else {
+            self.body().await?
+        };
         let _seat = self.take_forward_seat()?;
         let watch = self.is_watch().then(|| {
             let query = self.parts.uri.query();
             watch_query::forwarded(query, self.query)
         });
-        let request = self.peer_request(peer, deadline, watch.as_ref()).await?;
+        let request = self.peer_request(peer, body, deadline, watch.as_ref())?;
         let link = side.transport.pool().link(peer);
         let sent = self.send(&side.transport, &link, &request, deadline).await;
         let response = match sent {
@@ -294,17 +300,13 @@ impl Pipeline<'_> {
     }
 
     /// The request as a peer gets it.
-    async fn peer_request(
-        &mut self,
+    fn peer_request(
+        &self,
         peer: &Peer,
+        body: Bytes,
         deadline: Instant,
         watch: Option<&WatchQuery>,
     ) -> Result<Request<PeerBody>, Refusal> {
-        let body = if self.may_be_repeated() {
-            Bytes::new()
-        } else {
-            self.body().await?
-        };
         let unusable = || ApiError::internal("the request cannot be sent to the owner");
         let mut request = Request::new(PeerBody::new([body]));
         *request.method_mut() = self.parts.method.clone();

@@ -7,13 +7,14 @@ use futures_util::FutureExt as _;
 use futures_util::future::Shared as SharedFuture;
 use http::{Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{ALL_UNAUTHENTICATED, Attributes, SYSTEM_MASTERS, Subject, UserInfo};
+use polyplane_auth::{Attributes, SYSTEM_MASTERS, Subject, UserInfo};
 
 use crate::authorize::forbidden;
 use crate::backend::{BoxFuture, Place, PlaneRecord};
 use crate::health::Endpoint;
 use crate::paths;
-use crate::pipeline::{Located, Pipeline};
+use crate::pipeline::Pipeline;
+use crate::prove::Proven;
 use crate::respond::{Refusal, Reply, raw_json, text};
 use crate::route::PlaneReference;
 
@@ -55,27 +56,27 @@ impl DrainOnce {
 impl Pipeline<'_> {
     /// Whether the path is answered here although the root plane is elsewhere.
     pub(crate) fn is_about_this_replica(&self, record: &dyn PlaneRecord) -> bool {
-        let is_local = matches!(
+        self.is_local_path() && self.is_direct() && record.place() != Place::Here
+    }
+
+    /// Whether the path, in the root plane, is about the replica and not about the plane.
+    pub(crate) fn is_local_path(&self) -> bool {
+        matches!(
             self.path,
             "/metrics" | "/version" | "/version/" | DRAIN_PATH
         ) || Endpoint::of(self.path).is_some()
-            || self.path.starts_with(REPORTS);
-        is_local && self.is_direct() && record.place() != Place::Here
+            || self.path.starts_with(REPORTS)
     }
 
     /// Answers without the root plane: its roles are elsewhere, so masters may everything here, and
-    /// everybody what is public.
+    /// everybody who is proven what is public.
     pub(crate) async fn about_this_replica(
         &self,
-        located: &Located,
+        proven: &Proven,
         plane: PlaneReference<'_>,
     ) -> Result<Reply, Refusal> {
-        let proven = self.prove(located).await?;
         let user = proven.user();
         let request = self.path_request(plane);
-        if user.in_group(ALL_UNAUTHENTICATED) {
-            return paths::public(&request, user);
-        }
         if self.path == DRAIN_PATH {
             return self.drain(user).await;
         }

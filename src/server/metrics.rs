@@ -21,6 +21,9 @@ use crate::limits::Seats;
 use crate::version::VERSION;
 
 const SHARDS: usize = 16;
+/// Refused strangers whose bodies are read to their end at a time. Others are answered at once,
+/// which some clients take for a broken stream.
+const DISCARDS_MAX: usize = 256;
 /// Distinct label sets per shard; what comes later is counted as one other.
 const SERIES_MAX: usize = 4096;
 
@@ -177,6 +180,8 @@ pub(crate) struct Metrics {
     pub failed_handshakes: AtomicU64,
     /// Open connections.
     pub connections: Arc<Seats>,
+    /// Refused strangers whose bodies are read to their end.
+    pub discards: Arc<Seats>,
     /// Requests refused because too many were in flight.
     pub rejected: AtomicU64,
     /// Requests that panicked.
@@ -217,6 +222,7 @@ impl Metrics {
             reads: Seats::new(reads_max),
             writes: Seats::new(writes_max),
             connections: Seats::new(connections_max),
+            discards: Seats::new(DISCARDS_MAX),
             failed_handshakes: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             panics: AtomicU64::new(0),

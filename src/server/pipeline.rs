@@ -2,8 +2,9 @@
 //!
 //! [`Pipeline::process`] reads top to bottom. Each stage returns a value that only it can make, so
 //! no stage can be left out: without [`Located`] nothing can be proven, without [`Proven`] nothing
-//! wakes, and the registry only takes what is authorized. A request goes through them at the
-//! replica that owns its plane; where that is another one, `forward` sends it there.
+//! is forwarded or wakes, and the registry only takes what is authorized. The replica that receives
+//! a request proves it; where another one owns its plane, `forward` sends it there, and it goes
+//! through all stages again.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,13 +15,12 @@ use futures_util::FutureExt as _;
 use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
-use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::ALL_UNAUTHENTICATED;
+use polyplane_apimachinery::status::ApiError;
 use polyplane_registry::{ResourceRequest, Verb};
 
 use crate::audit_id;
 use crate::authorize::{Authorized, authorize};
-use crate::backend::{LocateError, PlaneApi, PlaneRecord};
+use crate::backend::PlaneApi;
 use crate::body::{ResponseBody, WatchGauge};
 use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
@@ -32,7 +32,7 @@ use crate::metrics::Labels;
 use crate::observe::{OpenWatch, labels_of};
 use crate::paths;
 use crate::peer::headers::{MovedTo, strip};
-use crate::prove::Proven;
+use crate::prove::{Located, Proven, unreachable_plane};
 use crate::request_info::{RequestInfo, ResourceInfo};
 use crate::resolve::resolve;
 use crate::respond::{Client, Delivery, Refusal, Reply, Unqueued, refuse};
@@ -104,7 +104,12 @@ pub(crate) async fn serve(
     if let RequestBody::Coming(rest) = &mut body
         && !parts.headers.contains_key(EXPECT)
     {
-        discard_rest(rest).await;
+        let is_stranger = reply.status() == StatusCode::UNAUTHORIZED;
+        let seat = is_stranger.then(|| shared.metrics.discards.take());
+        // Many strangers are not waited for.
+        if !matches!(seat, Some(None)) {
+            discard_rest(rest).await;
+        }
     }
     if reply.extensions_mut().remove::<Forwarded>().is_some() {
         return reply;
@@ -163,7 +168,11 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
     } = *asked;
     let route = match Route::parse(parts.uri.path()) {
         Ok(route) => route,
-        Err(RouteError::NoPlane) => return refuse(client, &Refusal::no_such_path()),
+        Err(RouteError::NoPlane) => {
+            let (route, info) = (Route::nowhere(), RequestInfo::Path(""));
+            let pipeline = Pipeline::new(shared, asked, &route, &info, body);
+            return refuse(client, &pipeline.no_such_plane().await);
+        }
         Err(RouteError::Encoding) => {
             let text = "400 Bad Request\n";
             return refuse(client, &Refusal::Text(StatusCode::BAD_REQUEST, text.into()));
@@ -259,12 +268,17 @@ impl Pipeline<'_> {
                 return Ok(reply);
             }
         };
-        let search = Search::new(deadline).hinted(hint);
-        if let RequestInfo::Path(_) = self.info {
-            // Draining takes what it takes.
-            return self.owned(plane, search, deadline).await;
+        if self.is_nobody() {
+            return self.answer_nobody(plane).await;
         }
-        within(deadline, self.owned(plane, search, deadline)).await
+        let search = Search::new(deadline).hinted(hint);
+        let is_drain = plane == PlaneReference::Root && self.path == DRAIN_PATH;
+        let owned = self.owned(plane, search, deadline);
+        if is_drain {
+            // Takes what it takes.
+            return owned.await;
+        }
+        within(deadline, owned).await
     }
 
     /// Has whoever owns the plane answer.
@@ -275,10 +289,10 @@ impl Pipeline<'_> {
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         loop {
-            let located = self.locate(plane).await?;
-            let record = &*located.record;
+            let (located, proven) = self.locate(plane).await?;
+            let record = &**located.record();
             if plane == PlaneReference::Root && self.is_about_this_replica(record) {
-                return self.about_this_replica(&located, plane).await;
+                return self.about_this_replica(&proven, plane).await;
             }
             match self.place(record, &mut search).await? {
                 Step::Moved => return Ok(moved_reply(self.shared, record)),
@@ -290,7 +304,7 @@ impl Pipeline<'_> {
                         return Ok(reply);
                     }
                 }
-                Step::Here => match self.here(&located, plane, deadline).await {
+                Step::Here => match self.here(&located, &proven, plane, deadline).await {
                     Err(refusal) if !refusal.is_moved() => return Err(refusal),
                     // Nothing was done, so whoever owns the plane now may be asked.
                     Err(_) if self.is_direct() => search.pause().await?,
@@ -305,15 +319,12 @@ impl Pipeline<'_> {
     async fn here(
         &mut self,
         located: &Located,
+        proven: &Proven,
         plane: PlaneReference<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
-        let proven = self.prove(located).await?;
         let _seat = self.take_seat()?;
-        if proven.user().in_group(ALL_UNAUTHENTICATED) {
-            return paths::public(&self.path_request(plane), proven.user());
-        }
-        let awake = self.wake(located, &proven).await?;
+        let awake = self.wake(located, proven).await?;
         let user = effective_user(proven.user(), &self.parts.headers, awake.authorizer()).await?;
         let authorized = authorize(
             awake.authorizer(),
@@ -382,21 +393,6 @@ impl Pipeline<'_> {
         Ok(start + time)
     }
 
-    /// Finds the plane. Strangers do not learn which planes there are.
-    async fn locate(&self, plane: PlaneReference<'_>) -> Result<Located, Refusal> {
-        let error = match self.shared.backend.locate(plane).await {
-            Ok(record) => return Ok(Located { record }),
-            Err(error) => error,
-        };
-        if self.bearer().is_none() && self.caller.connection.chain().is_none() {
-            return Err(ApiError::unauthorized("Unauthorized").into());
-        }
-        let (PlaneReference::Named(name) | PlaneReference::Id(name)) = plane else {
-            return Err(unreachable_plane(error, "root"));
-        };
-        Err(unreachable_plane(error, name))
-    }
-
     /// A seat among the requests in flight; long-running ones and health need none.
     fn take_seat(&self) -> Result<Option<Seat>, Refusal> {
         let seats = match self.info {
@@ -415,7 +411,7 @@ impl Pipeline<'_> {
     }
 
     async fn wake(&self, located: &Located, _: &Proven) -> Result<Arc<dyn PlaneApi>, Refusal> {
-        let record = &located.record;
+        let record = located.record();
         record
             .wake()
             .await
@@ -444,7 +440,7 @@ impl Pipeline<'_> {
             abandoned: &self.shared.abandoned_answers,
         };
         delivery
-            .reply(answer, |stream| self.watch(&located.record, stream))
+            .reply(answer, |stream| self.watch(located.record(), stream))
             .await
     }
 
@@ -525,30 +521,6 @@ impl Pipeline<'_> {
             plane,
         }
     }
-}
-
-/// Proof that the plane exists. Made only by `locate`.
-pub(crate) struct Located {
-    record: Arc<dyn PlaneRecord>,
-}
-
-impl Located {
-    pub(crate) fn record(&self) -> &Arc<dyn PlaneRecord> {
-        &self.record
-    }
-}
-
-fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
-    let what = Qualified::new("polyplane.dev", "controlplanes");
-    match error {
-        LocateError::NotFound | LocateError::Deleting => ApiError::not_found(what, name),
-        LocateError::Moved(_) => ApiError::moved(),
-        LocateError::Forbidden => ApiError::forbidden(what, name, error),
-        LocateError::Unavailable => {
-            ApiError::service_unavailable(error.to_string()).with_retry_after(1)
-        }
-    }
-    .into()
 }
 
 /// Runs `work`, which ends with the head of the answer, until a deadline.

@@ -20,6 +20,16 @@ pub enum PlaneReference<'a> {
     Id(&'a str),
 }
 
+impl<'a> PlaneReference<'a> {
+    /// What the plane was called in the request.
+    pub(crate) fn name(&self) -> &'a str {
+        match self {
+            Self::Root => "root",
+            Self::Named(name) | Self::Id(name) => name,
+        }
+    }
+}
+
 /// A routed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
@@ -44,6 +54,14 @@ const PREFIX: &str = "/clusters/";
 const BY_ID: &str = "/control-plane";
 
 impl<'a> Route<'a> {
+    /// Where a path goes whose plane cannot be.
+    pub(crate) const fn nowhere() -> Self {
+        Self {
+            plane: PlaneReference::Root,
+            path: Cow::Borrowed(""),
+        }
+    }
+
     /// Routes the raw path of a request.
     ///
     /// # Errors

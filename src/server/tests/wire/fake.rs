@@ -39,6 +39,7 @@ pub fn kinds() -> Arc<KindTable> {
 
 pub struct Fake {
     planes: Vec<Arc<Plane>>,
+    waits: Arc<AtomicUsize>,
 }
 
 pub struct Plane {
@@ -63,6 +64,14 @@ impl Backend for Fake {
         let name = match plane {
             PlaneReference::Root => "root",
             PlaneReference::Named("down") => return Verdict::now(Err(LocateError::Unavailable)),
+            PlaneReference::Named("leaving") => return Verdict::now(Err(LocateError::Deleting)),
+            PlaneReference::Named("unheard") | PlaneReference::Id("unheard") => {
+                return Verdict::later(async {
+                    self.waits.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    Err(LocateError::NotFound)
+                });
+            }
             PlaneReference::Named(name) | PlaneReference::Id(name) => name,
         };
         let found = self.planes.iter().find(|plane| plane.name == name);
@@ -242,6 +251,8 @@ pub struct Running {
     pub stop: StopHandle,
     pub served: JoinHandle<Stopped>,
     pub woken: Arc<AtomicUsize>,
+    /// How often somebody waited for the directory.
+    pub waits: Arc<AtomicUsize>,
     pub gate: Arc<Notify>,
     _folder: tempfile::TempDir,
 }
@@ -281,7 +292,9 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
             gate: Arc::clone(&gate),
         })
     };
+    let waits = Arc::new(AtomicUsize::new(0));
     let fake = Fake {
+        waits: Arc::clone(&waits),
         planes: vec![
             plane("root", &pki),
             plane("team-a", &pki),
@@ -302,6 +315,7 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
         stop,
         served: tokio::spawn(server.run()),
         woken,
+        waits,
         gate,
         _folder: folder,
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod discovery;
+mod door;
 mod fake;
 mod forwarding;
 mod identity;

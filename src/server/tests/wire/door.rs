@@ -1,0 +1,292 @@
+//! What a stranger can cost: nothing that somebody proven needs, and no knowledge of any plane.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use polyplane_auth::SYSTEM_MASTERS;
+use polyplane_server::{PeerLimits, Pki};
+
+use crate::client::{Body, Client, PROTOCOLS, Protocol, Reply};
+use crate::fake::start;
+use crate::ring::Ring;
+
+const PODS: &str = "/clusters/team-a/api/v1/namespaces/ns/pods";
+const POD: &str = "/clusters/team-a/api/v1/namespaces/ns/pods/a";
+const POD_JSON: &str = "{\"metadata\":{\"name\":\"a\"}}";
+/// Longer than any answer takes here, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A body that begins and never ends.
+fn unfinished() -> Body {
+    use futures_util::StreamExt as _;
+    let first = stream::once(std::future::ready(Ok(hyper::body::Frame::data(
+        Bytes::from_static(b"{"),
+    ))));
+    StreamBody::new(first.chain(stream::pending())).boxed_unsync()
+}
+
+#[tokio::test]
+async fn a_stranger_is_refused_before_a_seat_is_taken_or_a_body_read() {
+    let limits = PeerLimits {
+        forwards_in_flight_max: 1,
+        ..PeerLimits::default()
+    };
+    let ring = Ring::start_limited(2, &limits, |_| {}).await;
+    let elsewhere = Pki::load_or_create(&ring.folder.path().join("elsewhere")).expect("made");
+    let foreign = elsewhere.issue_client("eve", &[SYSTEM_MASTERS]);
+    let foreign = foreign.expect("issued");
+    for replica in [0, 1] {
+        let address = ring.replicas[replica].address;
+        for (token, identity) in [
+            (None, None),
+            (Some("nonsense"), None),
+            (None, Some(&foreign)),
+        ] {
+            for protocol in PROTOCOLS {
+                let mut stranger = Client::to(address, &ring.pki, protocol, token, identity).await;
+                let sending = stranger.open_with(Method::POST, PODS, &[], unfinished());
+                let answer = tokio::time::timeout(PATIENCE, sending).await;
+                let answer = answer.expect("a stranger waits for nothing");
+                assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+            }
+        }
+        let mut admin = ring.client(replica).await;
+        let created = admin.send(Method::POST, PODS, &[], POD_JSON).await;
+        assert_eq!(created.status, StatusCode::CREATED);
+    }
+    assert_eq!(ring.world.asked.load(Ordering::SeqCst), 2);
+}
+
+/// Everything a client sees of a refusal, but what differs between any two requests.
+fn seen(reply: &Reply) -> (StatusCode, Vec<String>, String) {
+    let names = reply.headers.keys().map(ToString::to_string);
+    (reply.status, names.collect(), reply.text().to_owned())
+}
+
+#[tokio::test]
+async fn a_stranger_cannot_tell_which_planes_there_are() {
+    let server = start().await;
+    let names = [
+        "team-a",
+        "team-b",
+        "stuck",
+        "root",
+        "missing",
+        "down",
+        "leaving",
+        "unheard",
+        "team-a/control-plane",
+        "missing/control-plane",
+        "unheard/control-plane",
+        "root/control-plane",
+        "team-%61",
+        "TEAM-A",
+        "-",
+        "",
+    ];
+    let foreign = server.other_ca.issue_client("bea", &[]).expect("issued");
+    for protocol in PROTOCOLS {
+        for (token, identity) in [
+            (None, None),
+            (Some(""), None),
+            (Some("nonsense"), None),
+            (None, Some(&foreign)),
+        ] {
+            let mut stranger = Client::with(&server, protocol, token, identity).await;
+            for path in [
+                "",
+                "/api",
+                "/api/v1/pods",
+                "/version",
+                "/readyz",
+                "/nowhere",
+            ] {
+                let refusal = seen(&stranger.get("/api").await);
+                assert_eq!(refusal.0, StatusCode::UNAUTHORIZED);
+                for name in names {
+                    let at_root = name == "root" && token.is_none_or(str::is_empty);
+                    if (at_root && identity.is_none() && path.len() > 6)
+                        || (identity.is_some() && name.starts_with("team-b"))
+                    {
+                        // Public at the root; and the certificate counts in team-b.
+                        continue;
+                    }
+                    let reply = stranger.get(&format!("/clusters/{name}{path}")).await;
+                    assert_eq!(seen(&reply), refusal, "{name}{path}");
+                }
+            }
+        }
+    }
+    assert_eq!(server.waits.load(Ordering::SeqCst), 0, "a stranger waits");
+    assert_eq!(server.woken.load(Ordering::SeqCst), 0);
+    // Whoever may see the root is told.
+    let mut admin = Client::admin(&server, Protocol::Http2).await;
+    for (name, status) in [
+        ("missing", StatusCode::NOT_FOUND),
+        ("leaving", StatusCode::NOT_FOUND),
+        ("unheard", StatusCode::NOT_FOUND),
+        ("missing/control-plane", StatusCode::NOT_FOUND),
+        ("team-%61", StatusCode::NOT_FOUND),
+        ("TEAM-A", StatusCode::NOT_FOUND),
+        ("down", StatusCode::SERVICE_UNAVAILABLE),
+        ("team-a", StatusCode::OK),
+    ] {
+        let reply = admin.get(&format!("/clusters/{name}/api")).await;
+        assert_eq!(reply.status, status, "{name}");
+    }
+    assert_eq!(server.waits.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_plane_shows_its_version_to_those_it_knows() {
+    let server = start().await;
+    for protocol in PROTOCOLS {
+        let mut nobody = Client::with(&server, protocol, None, None).await;
+        let mut admin = Client::admin(&server, protocol).await;
+        for path in ["/version", "/healthz", "/livez", "/readyz"] {
+            let inside = format!("/clusters/team-a{path}");
+            for here in [path, &format!("/clusters/root{path}")] {
+                assert_eq!(nobody.get(here).await.status, StatusCode::OK, "{here}");
+            }
+            let refused = nobody.get(&inside).await.status;
+            assert_eq!(refused, StatusCode::UNAUTHORIZED, "{inside}");
+            assert_eq!(admin.get(&inside).await.status, StatusCode::OK, "{inside}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_path_ends_at_its_deadline() {
+    let server = start().await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    for path in ["/api", "/version", "/openapi/v3", "/readyz", ""] {
+        let asked = format!("/clusters/stuck{path}?timeout=50ms");
+        let asking = client.get(&asked);
+        let late = tokio::time::timeout(PATIENCE, asking).await;
+        let late = late.expect("every path has a deadline");
+        assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT, "{path}");
+    }
+    let unfinished = client.open_with(
+        Method::POST,
+        "/api/v1/namespaces/ns/pods?timeout=50ms",
+        &[],
+        unfinished(),
+    );
+    let late = tokio::time::timeout(PATIENCE, unfinished).await;
+    let late = late.expect("a body has a deadline");
+    assert_eq!(late.status(), StatusCode::GATEWAY_TIMEOUT);
+}
+
+/// A proxy in front adds these headers; the client behind it must not have them removed.
+#[tokio::test]
+async fn a_header_that_decides_survives_a_hop_whatever_connection_names() {
+    let ring = Ring::start(2).await;
+    let token = Some(ring.pki.admin_token());
+    for named in [
+        "impersonate-user",
+        "Impersonate-User, impersonate-group",
+        "close, authorization, impersonate-uid",
+        "impersonate-extra-scopes",
+        "x-polyplane-forwarded-by, accept, content-type, content-length",
+    ] {
+        let headers = [
+            ("connection", named),
+            ("impersonate-user", "joe"),
+            ("impersonate-group", SYSTEM_MASTERS),
+            ("impersonate-group", "ops"),
+            ("impersonate-extra-scopes", "view"),
+            ("content-type", "application/json"),
+        ];
+        let mut answers = Vec::new();
+        for replica in [0, 1] {
+            let address = ring.replicas[replica].address;
+            let mut client = Client::to(address, &ring.pki, Protocol::Http1, token, None).await;
+            let reply = client.send(Method::POST, PODS, &headers, POD_JSON).await;
+            assert_eq!(reply.status, StatusCode::CREATED, "{named} at {replica}");
+            answers.push(reply.json());
+        }
+        assert_eq!(answers[0], answers[1], "{named}");
+        assert_eq!(answers[0]["user"], "joe");
+        assert_eq!(answers[0]["body"], POD_JSON);
+    }
+}
+
+/// What a header means is the same at the owner and one hop away.
+#[tokio::test]
+async fn repeated_headers_mean_the_same_one_hop_away() {
+    let ring = Ring::start(2).await;
+    let good = format!("Bearer {}", ring.pki.admin_token());
+    for headers in [
+        [
+            ("authorization", good.as_str()),
+            ("authorization", "Bearer nonsense"),
+        ],
+        [
+            ("authorization", "Bearer nonsense"),
+            ("authorization", good.as_str()),
+        ],
+        [
+            ("authorization", "Basic YTpi"),
+            ("authorization", good.as_str()),
+        ],
+        [("authorization", good.as_str()), ("impersonate-user", "")],
+        [
+            ("authorization", good.as_str()),
+            ("impersonate-nothing", "x"),
+        ],
+    ] {
+        let mut statuses = Vec::new();
+        for replica in [0, 1] {
+            let address = ring.replicas[replica].address;
+            let mut client = Client::to(address, &ring.pki, Protocol::Http1, None, None).await;
+            statuses.push(client.send(Method::GET, POD, &headers, "").await.status);
+        }
+        assert_eq!(statuses[0], statuses[1], "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn headers_that_name_nobody_impersonate_nobody() {
+    let server = start().await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    for header in [("impersonate-user", ""), ("impersonate-nothing", "x")] {
+        let reply = client
+            .send(Method::GET, "/api/v1/pods", &[header], "")
+            .await;
+        assert_eq!(reply.json()["user"], "admin", "{header:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_forwarded_answer_nobody_fetches_is_given_up() {
+    let ring = Ring::start_with(2, |config| {
+        config.limits.answer_stall_max = Duration::from_millis(50);
+    })
+    .await;
+    let mut client = ring.client(1).await;
+    let list = format!("{PODS}?limit=1000");
+    let slow = client.open(Method::GET, &list, &[], "").await;
+    let mut other = ring.client(1).await;
+    let given_up = async {
+        loop {
+            let metrics = other.get("/metrics").await;
+            if metrics
+                .text()
+                .contains("polyplane_abandoned_answers_total 1\n")
+            {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, given_up).await;
+    in_time.expect("a slow reader is cut off");
+    assert!(slow.into_body().collect().await.is_err());
+    // One that reads gets all of it.
+    let whole = other.get(&list).await;
+    assert_eq!(whole.body.len(), 1000 * 65_536);
+}
