@@ -29,6 +29,7 @@ use crate::peer::transport::PeerTransport;
 use crate::peer::transport::chain_of;
 use crate::peer::wire::PeerBody;
 use crate::pipeline::{Origin, Pipeline};
+use crate::prove::Located;
 use crate::request_info::RequestInfo;
 use crate::respond::{AUDIT_ID, Refusal, Reply, bare};
 use crate::shared::Shared;
@@ -216,6 +217,7 @@ impl Pipeline<'_> {
     pub(crate) async fn forward(
         &mut self,
         peer: &Peer,
+        located: &Located,
         deadline: Instant,
         search: &mut Search,
     ) -> Result<Option<Reply>, Refusal> {
@@ -228,7 +230,7 @@ impl Pipeline<'_> {
         let body = if self.may_be_repeated() {
             Bytes::new()
         } else {
-            self.body().await?
+            self.body(located).await?
         };
         let _seat = self.take_forward_seat()?;
         let watch = self.is_watch().then(|| {

@@ -14,6 +14,7 @@ mod audit_id;
 mod authorize;
 pub mod backend;
 mod body;
+mod budget;
 mod connection;
 mod discovery;
 mod documents;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::budget::{Exhausted, Reservation};
 use crate::inbound::{Inbound, InboundError};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
@@ -15,6 +16,10 @@ use tokio::time::timeout;
 pub struct Limits {
     /// Longest request body.
     pub body_bytes_max: usize,
+    /// Bytes of request bodies that requests of one plane may hold in memory at a time.
+    pub plane_body_bytes_max: usize,
+    /// The same of all planes together.
+    pub bodies_bytes_max: usize,
     /// Longest time a request may take that is not long-running.
     pub request_time_max: Duration,
     /// Reading requests in flight at a time, watches not counted.
@@ -39,6 +44,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes_max: 3 * 1024 * 1024,
+            plane_body_bytes_max: 64 * 1024 * 1024,
+            bodies_bytes_max: 256 * 1024 * 1024,
             request_time_max: Duration::from_secs(60),
             reads_in_flight_max: 4000,
             writes_in_flight_max: 2000,
@@ -58,13 +65,21 @@ pub(crate) enum BodyError {
     /// It is longer than allowed.
     #[error("the body is longer than allowed")]
     TooLong,
+    /// Other bodies take all the room there is.
+    #[error("there is no room for the body")]
+    NoRoom(Exhausted),
     /// The connection failed while it was read.
     #[error("the body could not be read")]
     Broken(#[source] InboundError),
 }
 
-/// Reads a whole body. One frame, the common case, is not copied.
-pub(crate) async fn read_body(body: &mut Inbound, bytes_max: usize) -> Result<Bytes, BodyError> {
+/// Reads a whole body, and reserves room for it as it comes. One frame, the common case, is not
+/// copied.
+pub(crate) async fn read_body(
+    body: &mut Inbound,
+    bytes_max: usize,
+    reservation: &mut Reservation,
+) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(BodyError::TooLong);
     }
@@ -78,6 +93,7 @@ pub(crate) async fn read_body(body: &mut Inbound, bytes_max: usize) -> Result<By
         if first.len() + gathered.len() + data.len() > bytes_max {
             return Err(BodyError::TooLong);
         }
+        reservation.grow(data.len()).map_err(BodyError::NoRoom)?;
         if gathered.is_empty() && first.is_empty() {
             first = data;
             continue;

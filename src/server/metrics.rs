@@ -16,8 +16,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 
+use crate::budget::BodyBudget;
 use crate::forward::Forwarding;
-use crate::limits::Seats;
+use crate::limits::{Limits, Seats};
 use crate::version::VERSION;
 
 const SHARDS: usize = 16;
@@ -180,6 +181,8 @@ pub(crate) struct Metrics {
     pub failed_handshakes: AtomicU64,
     /// Open connections.
     pub connections: Arc<Seats>,
+    /// Bytes of request bodies.
+    pub bodies: Arc<BodyBudget>,
     /// Refused strangers whose bodies are read to their end.
     pub discards: Arc<Seats>,
     /// Requests refused because too many were in flight.
@@ -209,19 +212,15 @@ fn own_shard() -> usize {
 }
 
 impl Metrics {
-    pub(crate) fn new(
-        reads_max: usize,
-        writes_max: usize,
-        connections_max: usize,
-        forwards_max: usize,
-    ) -> Self {
+    pub(crate) fn new(limits: &Limits, forwards_max: usize) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             hasher: RandomState::new(),
             watch_events: Mutex::default(),
-            reads: Seats::new(reads_max),
-            writes: Seats::new(writes_max),
-            connections: Seats::new(connections_max),
+            reads: Seats::new(limits.reads_in_flight_max),
+            writes: Seats::new(limits.writes_in_flight_max),
+            connections: Seats::new(limits.connections_max),
+            bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max),
             discards: Seats::new(DISCARDS_MAX),
             failed_handshakes: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
@@ -307,6 +306,7 @@ impl Metrics {
         expose_running(&merged, out);
         self.expose_watch_events(out);
         self.expose_server(out);
+        self.bodies.expose(out);
     }
 
     fn expose_watch_events(&self, out: &mut Exposition) {
@@ -584,7 +584,7 @@ mod tests {
 
     #[test]
     fn shards_are_merged_and_buckets_are_cumulative() {
-        let metrics = Metrics::new(10, 10, 10, 10);
+        let metrics = Metrics::new(&Limits::default(), 10);
         std::thread::scope(|scope| {
             for millis in [1, 30, 90_000] {
                 let metrics = &metrics;
@@ -614,7 +614,7 @@ mod tests {
 
     #[test]
     fn the_number_of_series_is_bounded() {
-        let metrics = Metrics::new(10, 10, 10, 10);
+        let metrics = Metrics::new(&Limits::default(), 10);
         for number in 0..SERIES_MAX + 100 {
             let resource = format!("r{number}");
             let labels = Labels {

@@ -189,6 +189,8 @@ fn may_be_served(name: &str) -> bool {
 fn zero_limits(limits: &Limits) -> impl Iterator<Item = &'static str> {
     [
         ("body_bytes_max", limits.body_bytes_max == 0),
+        ("plane_body_bytes_max", limits.plane_body_bytes_max == 0),
+        ("bodies_bytes_max", limits.bodies_bytes_max == 0),
         ("request_time_max", limits.request_time_max.is_zero()),
         ("reads_in_flight_max", limits.reads_in_flight_max == 0),
         ("writes_in_flight_max", limits.writes_in_flight_max == 0),

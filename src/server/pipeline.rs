@@ -22,6 +22,7 @@ use crate::audit_id;
 use crate::authorize::{Authorized, authorize};
 use crate::backend::PlaneApi;
 use crate::body::{ResponseBody, WatchGauge};
+use crate::budget::{Exhausted, Reservation};
 use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
@@ -60,7 +61,11 @@ pub(crate) enum Origin {
 /// A request's body, kept until nobody can need it again.
 enum RequestBody {
     Coming(Inbound),
-    Read(Bytes),
+    /// With the room it takes, which is given back when the request is answered.
+    Read {
+        bytes: Bytes,
+        _room: Option<Reservation>,
+    },
 }
 
 /// Answers a request. Never fails: whatever happens becomes a reply.
@@ -142,7 +147,10 @@ pub(crate) async fn reopen(
     let route = Route::parse(parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
     let info = RequestInfo::parse(&parts.method, &route.path, &query)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let mut body = RequestBody::Read(Bytes::new());
+    let mut body = RequestBody::Read {
+        bytes: Bytes::new(),
+        _room: None,
+    };
     let mut pipeline = Pipeline::new(&shared, &asked, &route, &info, &mut body);
     pipeline.process(route.plane, hint).await
 }
@@ -299,7 +307,7 @@ impl Pipeline<'_> {
                 Step::Again => {}
                 Step::Forward(peer) => {
                     // In a box, for those that are answered here are smaller by far.
-                    let forwarded = Box::pin(self.forward(&peer, deadline, &mut search));
+                    let forwarded = Box::pin(self.forward(&peer, &located, deadline, &mut search));
                     if let Some(reply) = forwarded.await? {
                         return Ok(reply);
                     }
@@ -429,7 +437,7 @@ impl Pipeline<'_> {
     ) -> Result<Reply, Refusal> {
         let body = match verb {
             Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
-            _ => self.body().await?,
+            _ => self.body(located).await?,
         };
         let request = self.resource_request(info, verb, authorized, body, deadline);
         let answer = plane.handle(request).await?;
@@ -445,16 +453,31 @@ impl Pipeline<'_> {
     }
 
     /// The whole body; read once, however often it is sent on.
-    pub(crate) async fn body(&mut self) -> Result<Bytes, Refusal> {
+    pub(crate) async fn body(&mut self, located: &Located) -> Result<Bytes, Refusal> {
         let coming = match self.body {
-            RequestBody::Read(bytes) => return Ok(bytes.clone()),
+            RequestBody::Read { bytes, .. } => return Ok(bytes.clone()),
             RequestBody::Coming(coming) => coming,
         };
         let bytes_max = self.shared.limits.body_bytes_max;
-        match read_body(coming, bytes_max).await {
+        let mut reservation = self.shared.metrics.bodies.reserve(located.record());
+        match read_body(coming, bytes_max, &mut reservation).await {
             Ok(bytes) => {
-                *self.body = RequestBody::Read(bytes.clone());
+                *self.body = RequestBody::Read {
+                    bytes: bytes.clone(),
+                    _room: Some(reservation),
+                };
                 Ok(bytes)
+            }
+            Err(BodyError::NoRoom(whose)) => {
+                let whose = match whose {
+                    Exhausted::Process => "this server",
+                    Exhausted::Plane => "this control plane",
+                };
+                let message = format!(
+                    "Request bodies in flight take all the memory that {whose} has for them, \
+                     please try again later."
+                );
+                Err(ApiError::too_many_requests(message, 1).into())
             }
             Err(BodyError::TooLong) => {
                 Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())

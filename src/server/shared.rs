@@ -43,14 +43,10 @@ impl Shared {
         drain_once: Option<DrainOnce>,
     ) -> Arc<Self> {
         let drain = Drain::new();
-        let metrics = Metrics::new(
-            limits.reads_in_flight_max,
-            limits.writes_in_flight_max,
-            limits.connections_max,
-            peers
-                .as_ref()
-                .map_or(0, |side| side.transport.limits().forwards_in_flight_max),
-        );
+        let forwards_max = peers
+            .as_ref()
+            .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
+        let metrics = Metrics::new(&limits, forwards_max);
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,

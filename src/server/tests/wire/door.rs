@@ -1,5 +1,6 @@
 //! What a stranger can cost: nothing that somebody proven needs, and no knowledge of any plane.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use polyplane_auth::SYSTEM_MASTERS;
 use polyplane_server::{PeerLimits, Pki};
+use tokio::task::JoinHandle;
 
 use crate::client::{Body, Client, PROTOCOLS, Protocol, Reply};
-use crate::fake::start;
+use crate::fake::{Running, start, start_with};
 use crate::ring::Ring;
 
 const PODS: &str = "/clusters/team-a/api/v1/namespaces/ns/pods";
@@ -289,4 +291,124 @@ async fn a_forwarded_answer_nobody_fetches_is_given_up() {
     // One that reads gets all of it.
     let whole = other.get(&list).await;
     assert_eq!(whole.body.len(), 1000 * 65_536);
+}
+
+/// The value of a metric without labels, or with these.
+async fn metric(client: &mut Client, name: &str) -> u64 {
+    let metrics = client.get("/metrics").await;
+    assert_eq!(metrics.status, StatusCode::OK);
+    let line = metrics.text().lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
+        value.parse().ok()
+    });
+    line.unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// Waits until a metric has a value.
+async fn until(client: &mut Client, name: &str, value: u64) {
+    let reached = async {
+        while metric(client, name).await != value {
+            tokio::task::yield_now().await;
+        }
+    };
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    reached.unwrap_or_else(|_| panic!("{name} does not become {value}"));
+}
+
+/// A request whose body has begun and does not end.
+fn sending(server: &Running, path: &'static str, bytes: usize) -> JoinHandle<StatusCode> {
+    use futures_util::StreamExt as _;
+    let (address, pki) = (server.address, Arc::clone(&server.pki));
+    tokio::spawn(async move {
+        let token = Some(pki.admin_token());
+        let mut client = Client::to(address, &pki, Protocol::Http2, token, None).await;
+        let begun = hyper::body::Frame::data(Bytes::from(vec![b' '; bytes]));
+        let body = stream::once(std::future::ready(Ok(begun))).chain(stream::pending());
+        let body = StreamBody::new(body).boxed_unsync();
+        client
+            .open_with(Method::POST, path, &[], body)
+            .await
+            .status()
+    })
+}
+
+#[tokio::test]
+async fn bodies_in_flight_have_room_for_so_many_bytes() {
+    const HELD: &str = "polyplane_body_bytes";
+    const PODS_B: &str = "/clusters/stuck/api/v1/namespaces/ns/pods";
+    let server = start_with(|config| {
+        config.limits.plane_body_bytes_max = 10_000;
+        config.limits.bodies_bytes_max = 16_000;
+    })
+    .await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    let root_pods = "/api/v1/namespaces/ns/pods";
+    let first = sending(&server, PODS, 8000);
+    until(&mut client, HELD, 8000).await;
+    // The plane has room for 2 000 bytes, and another plane for as many as there are.
+    let refused = client.send(Method::POST, PODS, &[], vec![b' '; 3000]).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(refused.json()["reason"], "TooManyRequests");
+    let message = refused.json()["message"].to_string();
+    assert!(message.contains("this control plane"), "{message}");
+    let fits = client.send(Method::POST, PODS, &[], vec![b' '; 2000]).await;
+    assert_eq!(fits.status, StatusCode::CREATED);
+    let second = sending(&server, root_pods, 7000);
+    until(&mut client, HELD, 15_000).await;
+    let refused = client
+        .send(Method::POST, root_pods, &[], vec![b' '; 2000])
+        .await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    let message = refused.json()["message"].to_string();
+    assert!(message.contains("this server"), "{message}");
+    for (budget, count) in [("plane", 1), ("process", 1)] {
+        let name = format!("polyplane_refused_bodies_total{{budget=\"{budget}\"}}");
+        assert_eq!(metric(&mut client, &name).await, count, "{budget}");
+    }
+    // What needs no body needs no room.
+    assert_eq!(client.get(POD).await.status, StatusCode::OK);
+    // Whoever goes away gives back what it held; so does a request that ends at its deadline, and
+    // one whose plane does not wake.
+    first.abort();
+    until(&mut client, HELD, 7000).await;
+    second.abort();
+    until(&mut client, HELD, 0).await;
+    let late = format!("{PODS_B}?timeout=50ms");
+    let late = client
+        .send(Method::POST, &late, &[], vec![b' '; 2000])
+        .await;
+    assert_eq!(late.status, StatusCode::GATEWAY_TIMEOUT);
+    let late = "/clusters/team-a/api/v1/namespaces/ns/pods?timeout=300ms";
+    let late = sending(&server, late, 5000);
+    until(&mut client, HELD, 5000).await;
+    assert_eq!(late.await.expect("answered"), StatusCode::GATEWAY_TIMEOUT);
+    until(&mut client, HELD, 0).await;
+}
+
+#[tokio::test]
+async fn a_forwarded_body_takes_room_and_a_slow_one_no_seat() {
+    use futures_util::StreamExt as _;
+    const HELD: &str = "polyplane_body_bytes";
+    let limits = PeerLimits {
+        forwards_in_flight_max: 1,
+        ..PeerLimits::default()
+    };
+    let ring = Ring::start_limited(2, &limits, |_| {}).await;
+    let mut client = ring.client(1).await;
+    let mut slow = ring.client(1).await;
+    let sending = tokio::spawn(async move {
+        let begun = hyper::body::Frame::data(Bytes::from(vec![b' '; 6000]));
+        let body = stream::once(std::future::ready(Ok(begun))).chain(stream::pending());
+        let body = StreamBody::new(body).boxed_unsync();
+        slow.open_with(Method::POST, PODS, &[], body).await.status()
+    });
+    until(&mut client, HELD, 6000).await;
+    for _ in 0..2 {
+        let created = client.send(Method::POST, PODS, &[], POD_JSON).await;
+        assert_eq!(created.status, StatusCode::CREATED);
+    }
+    sending.abort();
+    until(&mut client, HELD, 0).await;
+    until(&mut ring.client(0).await, HELD, 0).await;
 }
