@@ -15,9 +15,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::door::{Entry, Step, Term};
 use crate::gather::gather;
 use crate::inbound::Inbound;
-use crate::limits::{Seat, Seats};
+use crate::limits::Seats;
 use crate::peer::headers::{Received, encode_chain};
 use crate::pipeline::{self, Caller, Origin};
 use crate::respond::Reply;
@@ -40,6 +41,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is known of the client before it asks for anything.
 pub(crate) struct Connection {
+    /// Its place among those of clients; absent where a peer speaks for the client.
+    entry: Option<Arc<Entry>>,
     chain: Option<ClientChain>,
     /// The chain as peers are told of it; made when the first request is forwarded.
     chain_value: OnceLock<HeaderValue>,
@@ -58,11 +61,25 @@ struct Verdict {
 impl Connection {
     pub(crate) fn new(chain: Option<ClientChain>, remote: Option<HeaderValue>) -> Self {
         Self {
+            entry: None,
             chain,
             chain_value: OnceLock::new(),
             remote,
             verdicts: Mutex::new(Vec::new()),
         }
+    }
+
+    /// The same with its place.
+    fn at(self, entry: &Arc<Entry>) -> Self {
+        Self {
+            entry: Some(Arc::clone(entry)),
+            ..self
+        }
+    }
+
+    /// Its place, if the client itself is connected.
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.entry.as_deref()
     }
 
     /// The certificates the client showed; possession is proven.
@@ -114,9 +131,9 @@ pub(crate) async fn serve(
     shared: Arc<Shared>,
     acceptor: TlsAcceptor,
     socket: TcpStream,
-    seat: Seat,
+    entry: Entry,
 ) {
-    let _seat = seat;
+    let entry = Arc::new(entry);
     let remote = socket.peer_addr().ok();
     let remote = remote.and_then(|address| HeaderValue::try_from(address.to_string()).ok());
     if let Err(error) = socket.set_nodelay(true) {
@@ -144,15 +161,15 @@ pub(crate) async fn serve(
     let session = stream.get_ref().1;
     let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
     let chain = session.peer_certificates().and_then(ClientChain::possessed);
-    let connection = Arc::new(Connection::new(chain, remote));
+    let connection = Arc::new(Connection::new(chain, remote).at(&entry));
     let caller = Arc::new(Caller {
         connection,
         origin: Origin::Client,
     });
     let served = if is_h2 {
-        serve_h2(&shared, caller, stream).await
+        serve_h2(&shared, &entry, caller, stream).await
     } else {
-        serve_h1(&shared, caller, stream)
+        serve_h1(&shared, &entry, caller, stream)
             .await
             .map_err(Broken::Protocol)
     };
@@ -186,6 +203,7 @@ enum Broken {
 
 async fn serve_h2(
     shared: &Arc<Shared>,
+    entry: &Entry,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
@@ -193,13 +211,14 @@ async fn serve_h2(
     let under_way = Seats::new(usize::MAX);
     let service = {
         let (shared, under_way) = (Arc::clone(shared), Arc::clone(&under_way));
+        let requests = entry.requests();
         service_fn(move |request: http::Request<Incoming>| {
-            let seat = under_way.take();
+            let (seat, request_under_way) = (under_way.take(), requests.begin());
             let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
             async move {
                 let reply = work.await;
                 drop(seat);
-                Ok::<_, Infallible>(reply)
+                Ok::<_, Infallible>(request_under_way.with(reply))
             }
         })
     };
@@ -214,16 +233,15 @@ async fn serve_h2(
         .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
-    let mut closing = false;
+    let mut term = Term::new(entry, &shared.limits, &shared.drain);
     loop {
         tokio::select! {
-            // Cutting off comes before closing, and both before serving on.
+            // Ending comes before serving on.
             biased;
-            () = shared.drain.aborting().cancelled() => return Ok(()),
-            () = shared.drain.closing().cancelled(), if !closing => {
-                closing = true;
-                serving.as_mut().graceful_shutdown();
-            }
+            step = term.next() => match step {
+                Step::Close => serving.as_mut().graceful_shutdown(),
+                Step::Cut => return Ok(()),
+            },
             done = outlet.turn(serving.as_mut(), &under_way) => {
                 return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
             }
@@ -233,6 +251,7 @@ async fn serve_h2(
 
 async fn serve_h1(
     shared: &Arc<Shared>,
+    entry: &Entry,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
@@ -240,7 +259,9 @@ async fn serve_h1(
     let session: Arc<Mutex<Option<websocket::Session>>> = Arc::default();
     let service = {
         let (shared, session) = (Arc::clone(shared), Arc::clone(&session));
+        let requests = entry.requests();
         service_fn(move |mut request: http::Request<Incoming>| {
+            let under_way = requests.begin();
             let handshake = websocket::Handshake::take(&mut request);
             let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
             let session = Arc::clone(&session);
@@ -249,7 +270,7 @@ async fn serve_h1(
                 if let Some(handshake) = handshake {
                     (reply, *session.lock()) = handshake.answer(reply);
                 }
-                Ok::<_, Infallible>(reply)
+                Ok::<_, Infallible>(under_way.with(reply))
             }
         })
     };
@@ -259,16 +280,15 @@ async fn serve_h1(
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
-    let mut closing = false;
+    let mut term = Term::new(entry, &shared.limits, &shared.drain);
     loop {
         tokio::select! {
             // As above.
             biased;
-            () = shared.drain.aborting().cancelled() => return Ok(()),
-            () = shared.drain.closing().cancelled(), if !closing => {
-                closing = true;
-                serving.as_mut().graceful_shutdown();
-            }
+            step = term.next() => match step {
+                Step::Close => serving.as_mut().graceful_shutdown(),
+                Step::Cut => return Ok(()),
+            },
             done = serving.as_mut() => break done?,
         }
     }
@@ -276,7 +296,7 @@ async fn serve_h1(
         return Ok(());
     };
     tokio::select! {
-        // As above. The watch itself ends when watches do.
+        // As above: a server that is cut off waits for nobody. The watch itself ends when watches do.
         biased;
         () = shared.drain.aborting().cancelled() => {}
         () = session.serve() => {}

@@ -18,6 +18,7 @@ mod budget;
 mod connection;
 mod discovery;
 mod documents;
+mod door;
 mod drain;
 mod forward;
 mod gather;

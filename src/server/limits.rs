@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use crate::budget::{Exhausted, Reservation};
 use crate::inbound::{Inbound, InboundError};
+use crate::options::OptionProblem;
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-/// The bounds a server holds requests to.
+/// The bounds a server holds requests and connections to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest request body.
@@ -26,8 +27,16 @@ pub struct Limits {
     pub reads_in_flight_max: usize,
     /// Changing requests in flight at a time.
     pub writes_in_flight_max: usize,
-    /// Connections at a time.
+    /// Connections at a time that have proven somebody.
     pub connections_max: usize,
+    /// Connections at a time that have proven nobody, health checks among them. Above it the oldest
+    /// is cut off for the newest.
+    pub unproven_connections_max: usize,
+    /// Longest time a connection may take to prove somebody.
+    pub unproven_time_max: Duration,
+    /// A connection ends when it has had no request under way for this long; it is looked at so
+    /// often only, so at most twice this.
+    pub idle_time_max: Duration,
     /// Streams that one HTTP/2 connection may have open.
     pub streams_per_connection_max: u32,
     /// Longest time a handshake may take.
@@ -50,12 +59,92 @@ impl Default for Limits {
             reads_in_flight_max: 4000,
             writes_in_flight_max: 2000,
             connections_max: 50_000,
+            unproven_connections_max: 5000,
+            unproven_time_max: Duration::from_secs(30),
+            idle_time_max: Duration::from_secs(90),
             streams_per_connection_max: 2000,
             handshake_time_max: Duration::from_secs(10),
             head_time_max: Duration::from_secs(90),
             answer_time_max: Duration::from_secs(60),
             answer_stall_max: Duration::from_secs(10),
         }
+    }
+}
+
+/// Above it a time is no bound any more.
+const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Limits {
+    /// Everything that is wrong with them.
+    pub(crate) fn problems(&self) -> Vec<OptionProblem> {
+        let numbers = [
+            ("body_bytes_max", self.body_bytes_max),
+            ("plane_body_bytes_max", self.plane_body_bytes_max),
+            ("bodies_bytes_max", self.bodies_bytes_max),
+            ("reads_in_flight_max", self.reads_in_flight_max),
+            ("writes_in_flight_max", self.writes_in_flight_max),
+            ("connections_max", self.connections_max),
+            ("unproven_connections_max", self.unproven_connections_max),
+            (
+                "streams_per_connection_max",
+                self.streams_per_connection_max as usize,
+            ),
+        ];
+        let times = [
+            ("request_time_max", self.request_time_max),
+            ("handshake_time_max", self.handshake_time_max),
+            ("unproven_time_max", self.unproven_time_max),
+            ("head_time_max", self.head_time_max),
+            ("idle_time_max", self.idle_time_max),
+            ("answer_time_max", self.answer_time_max),
+            ("answer_stall_max", self.answer_stall_max),
+        ];
+        // A bound above the next larger one would never count.
+        let bytes = [
+            (
+                "body_bytes_max",
+                self.body_bytes_max,
+                "plane_body_bytes_max",
+                self.plane_body_bytes_max,
+            ),
+            (
+                "plane_body_bytes_max",
+                self.plane_body_bytes_max,
+                "bodies_bytes_max",
+                self.bodies_bytes_max,
+            ),
+        ];
+        let spans = [
+            (
+                "handshake_time_max",
+                self.handshake_time_max,
+                "unproven_time_max",
+                self.unproven_time_max,
+            ),
+            (
+                "answer_stall_max",
+                self.answer_stall_max,
+                "answer_time_max",
+                self.answer_time_max,
+            ),
+        ];
+        let bytes = bytes.iter().filter(|(_, less, _, more)| less > more);
+        let spans = spans.iter().filter(|(_, less, _, more)| less > more);
+        let above = (bytes.map(|(less, _, more, _)| (less, more)))
+            .chain(spans.map(|(less, _, more, _)| (less, more)));
+        let zero = |name, is_zero: bool| is_zero.then_some(OptionProblem::Zero(name));
+        let zeros = numbers
+            .iter()
+            .filter_map(|(name, value)| zero(*name, *value == 0));
+        let no_times = times
+            .iter()
+            .filter_map(|(name, time)| zero(*name, time.is_zero()));
+        let too_long = times.iter().filter(|(_, time)| *time > TIME_MAX);
+        zeros
+            .chain(no_times)
+            .chain(too_long.map(|(name, _)| OptionProblem::TooLong(name)))
+            .chain(above.map(|(less, more)| OptionProblem::Above(less, more)))
+            .collect()
     }
 }
 
@@ -167,6 +256,14 @@ impl Seats {
         Some(Seat {
             seats: Arc::clone(self),
         })
+    }
+
+    /// A seat, free or not.
+    pub(crate) fn take_anyway(self: &Arc<Self>) -> Seat {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Seat {
+            seats: Arc::clone(self),
+        }
     }
 
     pub(crate) fn taken(&self) -> usize {

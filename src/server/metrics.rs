@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 
 use crate::budget::BodyBudget;
+use crate::door::Door;
 use crate::forward::Forwarding;
 use crate::limits::{Limits, Seats};
 use crate::version::VERSION;
@@ -180,7 +181,7 @@ pub(crate) struct Metrics {
     /// Handshakes that failed or took too long.
     pub failed_handshakes: AtomicU64,
     /// Open connections.
-    pub connections: Arc<Seats>,
+    pub door: Arc<Door>,
     /// Bytes of request bodies.
     pub bodies: Arc<BodyBudget>,
     /// Refused strangers whose bodies are read to their end.
@@ -219,7 +220,7 @@ impl Metrics {
             watch_events: Mutex::default(),
             reads: Seats::new(limits.reads_in_flight_max),
             writes: Seats::new(limits.writes_in_flight_max),
-            connections: Seats::new(limits.connections_max),
+            door: Door::new(limits.connections_max, limits.unproven_connections_max),
             bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max),
             discards: Seats::new(DISCARDS_MAX),
             failed_handshakes: AtomicU64::new(0),
@@ -306,6 +307,7 @@ impl Metrics {
         expose_running(&merged, out);
         self.expose_watch_events(out);
         self.expose_server(out);
+        self.door.expose(out);
         self.bodies.expose(out);
     }
 
@@ -346,12 +348,6 @@ impl Metrics {
                 Kind::Counter,
                 "Handshakes that failed or took too long.",
                 load(&self.failed_handshakes),
-            ),
-            (
-                "polyplane_connections",
-                Kind::Gauge,
-                "Open connections.",
-                self.connections.taken() as u64,
             ),
             (
                 "polyplane_rejected_requests_total",

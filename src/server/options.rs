@@ -91,8 +91,19 @@ pub enum OptionProblem {
     #[error("cannot advertise {0:?}: give a host and a port, such as api.example.com:6443")]
     Advertise(String),
     /// A bound of zero would refuse everything.
-    #[error("the limit {0} must not be zero")]
+    #[error("the limit {} must not be zero", flag(.0))]
     Zero(&'static str),
+    /// A time that no clock may reach, or that is no bound any more.
+    #[error("the limit {} must not be longer than a day", flag(.0))]
+    TooLong(&'static str),
+    /// A bound that another one makes meaningless.
+    #[error("the limit {} must not be above {}", flag(.0), flag(.1))]
+    Above(&'static str, &'static str),
+}
+
+/// A limit as somebody types it.
+fn flag(limit: &str) -> String {
+    format!("--{}", limit.replace('_', "-"))
 }
 
 /// Everything that is wrong with the options.
@@ -149,7 +160,7 @@ impl Options {
         host_names.dedup();
         let bad = host_names.iter().filter(|name| !may_be_served(name));
         problems.extend(bad.map(|name| OptionProblem::HostName(name.clone())));
-        problems.extend(zero_limits(&self.limits).map(OptionProblem::Zero));
+        problems.extend(self.limits.problems());
         if !problems.is_empty() {
             return Err(OptionProblems(problems));
         }
@@ -184,28 +195,6 @@ fn host_of(text: &str) -> Option<&str> {
 
 fn may_be_served(name: &str) -> bool {
     rustls::pki_types::ServerName::try_from(name).is_ok()
-}
-
-fn zero_limits(limits: &Limits) -> impl Iterator<Item = &'static str> {
-    [
-        ("body_bytes_max", limits.body_bytes_max == 0),
-        ("plane_body_bytes_max", limits.plane_body_bytes_max == 0),
-        ("bodies_bytes_max", limits.bodies_bytes_max == 0),
-        ("request_time_max", limits.request_time_max.is_zero()),
-        ("reads_in_flight_max", limits.reads_in_flight_max == 0),
-        ("writes_in_flight_max", limits.writes_in_flight_max == 0),
-        ("connections_max", limits.connections_max == 0),
-        (
-            "streams_per_connection_max",
-            limits.streams_per_connection_max == 0,
-        ),
-        ("handshake_time_max", limits.handshake_time_max.is_zero()),
-        ("head_time_max", limits.head_time_max.is_zero()),
-        ("answer_time_max", limits.answer_time_max.is_zero()),
-        ("answer_stall_max", limits.answer_stall_max.is_zero()),
-    ]
-    .into_iter()
-    .filter_map(|(name, is_zero)| is_zero.then_some(name))
 }
 
 /// Checked options.
@@ -336,6 +325,8 @@ mod tests {
             advertise: Some("api.example.com".to_owned()),
             limits: Limits {
                 body_bytes_max: 0,
+                answer_stall_max: Duration::from_secs(61),
+                request_time_max: Duration::MAX,
                 ..Limits::default()
             },
             ..Options::default()
@@ -349,9 +340,13 @@ mod tests {
                 OptionProblem::Advertise("api.example.com".to_owned()),
                 OptionProblem::HostName("bad name".to_owned()),
                 OptionProblem::Zero("body_bytes_max"),
+                OptionProblem::TooLong("request_time_max"),
+                OptionProblem::Above("answer_stall_max", "answer_time_max"),
             ]
         );
-        assert_eq!(problems.to_string().matches("; ").count(), 4);
+        assert_eq!(problems.to_string().matches("; ").count(), 6);
+        let last = "the limit --answer-stall-max must not be above --answer-time-max";
+        assert!(problems.to_string().ends_with(last), "{problems}");
     }
 
     #[test]

@@ -298,6 +298,7 @@ impl Pipeline<'_> {
     ) -> Result<Reply, Refusal> {
         loop {
             let (located, proven) = self.locate(plane).await?;
+            self.admit(plane)?;
             let record = &**located.record();
             if plane == PlaneReference::Root && self.is_about_this_replica(record) {
                 return self.about_this_replica(&proven, plane).await;

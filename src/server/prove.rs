@@ -19,6 +19,7 @@ use crate::paths;
 use crate::pipeline::Pipeline;
 use crate::respond::{Refusal, Reply};
 use crate::route::PlaneReference;
+use crate::shared::Shared;
 
 /// Proof of who the caller is. Made only by `prove`.
 pub(crate) struct Proven {
@@ -106,6 +107,23 @@ impl Pipeline<'_> {
         let record = root.map_err(|_| unauthorized(&Denied::Nothing))?;
         self.prove(&Located { record }).await?;
         Ok(())
+    }
+
+    /// Gives the connection a place among those that have proven somebody.
+    pub(crate) fn admit(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
+        let Some(entry) = self.caller.connection.entry() else {
+            return Ok(());
+        };
+        if entry.admit() {
+            return Ok(());
+        }
+        if plane == PlaneReference::Root && self.is_local_path() {
+            entry.admit_anyway();
+            return Ok(());
+        }
+        Shared::count(&self.shared.metrics.rejected);
+        let message = "Too many connections, please try again later.";
+        Err(ApiError::too_many_requests(message, 1).into())
     }
 
     /// Proves the caller by the plane's record alone: first its certificate, then its token.

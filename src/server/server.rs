@@ -242,17 +242,15 @@ async fn accept(
         };
         match accepted {
             Ok((socket, _)) => {
-                // Above the bound a connection is closed at once: the client learns it now, not
-                // when a queue has run full.
-                let Some(seat) = shared.metrics.connections.take() else {
-                    continue;
-                };
-                connections.spawn(connection::serve(
+                let entry = shared.metrics.door.enter();
+                let number = entry.number();
+                let task = connections.spawn(connection::serve(
                     Arc::clone(&shared),
                     acceptor.clone(),
                     socket,
-                    seat,
+                    entry,
                 ));
+                shared.metrics.door.attach(number, task.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");

@@ -132,6 +132,17 @@ impl Client {
         }
     }
 
+    /// Waits until the connection takes no more requests.
+    pub async fn closed(&mut self) {
+        let is_closed = || match &self.sender {
+            Sender::Http1(sender) => sender.is_closed(),
+            Sender::Http2(sender) => sender.is_closed(),
+        };
+        while !is_closed() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub async fn get(&mut self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], "").await
     }

@@ -412,3 +412,88 @@ async fn a_forwarded_body_takes_room_and_a_slow_one_no_seat() {
     until(&mut client, HELD, 0).await;
     until(&mut ring.client(0).await, HELD, 0).await;
 }
+
+/// Whether a server ends a connection, in time, that asks for nothing.
+async fn is_closed(client: &mut Client) {
+    let closed = tokio::time::timeout(PATIENCE, client.closed()).await;
+    closed.expect("the server closes the connection");
+}
+
+#[tokio::test]
+async fn connections_that_nobody_uses_end() {
+    let server = start_with(|config| {
+        config.limits.idle_time_max = Duration::from_millis(100);
+        config.limits.unproven_time_max = Duration::from_millis(100);
+        config.limits.handshake_time_max = Duration::from_millis(100);
+    })
+    .await;
+    for protocol in PROTOCOLS {
+        let mut silent = Client::with(&server, protocol, None, None).await;
+        let mut nobody = Client::with(&server, protocol, None, None).await;
+        assert_eq!(nobody.get("/readyz").await.status, StatusCode::OK);
+        let mut wrong = Client::with(&server, protocol, Some("nonsense"), None).await;
+        assert_eq!(wrong.get(POD).await.status, StatusCode::UNAUTHORIZED);
+        let mut idle = Client::admin(&server, protocol).await;
+        assert_eq!(idle.get(POD).await.status, StatusCode::OK);
+        let mut watching = Client::admin(&server, protocol).await;
+        let watch = format!("{PODS}?watch=1");
+        let answer = watching.open(Method::GET, &watch, &[], "").await;
+        for client in [&mut silent, &mut nobody, &mut wrong, &mut idle] {
+            is_closed(client).await;
+        }
+        // A watch is silent and not idle.
+        let ended = tokio::time::timeout(Duration::from_millis(500), watching.closed()).await;
+        assert!(ended.is_err(), "{protocol:?}");
+        drop(answer);
+    }
+}
+
+#[tokio::test]
+async fn health_checks_get_in_however_many_are_connected() {
+    for protocol in PROTOCOLS {
+        let server = start_with(|config| {
+            config.limits.connections_max = 2;
+            config.limits.unproven_connections_max = 3;
+        })
+        .await;
+        let mut proven = Vec::new();
+        for _ in 0..2 {
+            let mut client = Client::admin(&server, protocol).await;
+            assert_eq!(client.get(POD).await.status, StatusCode::OK);
+            proven.push(client);
+        }
+        // One too many is told so, and may still ask about the replica.
+        let mut more = Client::admin(&server, protocol).await;
+        let refused = more.get(POD).await;
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.header("retry-after"), "1");
+        // Strangers come and stay, and each new one sends the oldest away.
+        let mut strangers = Vec::new();
+        for _ in 0..9 {
+            let mut stranger = Client::with(&server, protocol, None, None).await;
+            assert_eq!(stranger.get("/readyz").await.status, StatusCode::OK);
+            strangers.push(stranger);
+        }
+        for stranger in &mut strangers[..6] {
+            is_closed(stranger).await;
+        }
+        let probe = Client::with(&server, protocol, None, None).await;
+        let probed = tokio::time::timeout(PATIENCE, async move {
+            let mut probe = probe;
+            probe.get("/livez").await.status
+        });
+        assert_eq!(probed.await.expect("in time"), StatusCode::OK);
+        for client in &mut proven {
+            assert_eq!(client.get(POD).await.status, StatusCode::OK);
+        }
+        let mut operator = Client::admin(&server, protocol).await;
+        let evicted = metric(&mut operator, "polyplane_evicted_connections_total").await;
+        assert!(evicted >= 6, "{evicted}");
+        // The two, this one above their bound, and at most three strangers.
+        let open = metric(&mut operator, "polyplane_connections").await;
+        assert!((3..=6).contains(&open), "{open}");
+        drop((proven, operator, strangers));
+        let mut after = Client::admin(&server, protocol).await;
+        until(&mut after, "polyplane_connections", 1).await;
+    }
+}
