@@ -1,5 +1,6 @@
 //! What can be typed.
 
+use crate::limits::LimitOptions;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -16,7 +17,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Runs a server on an embedded store, in the foreground, until Ctrl-C.
-    Up(UpOptions),
+    Up(Box<UpOptions>),
     /// Runs one replica of a ring on etcd, in the foreground, until SIGTERM.
     Serve(Box<ServeOptions>),
     /// Makes a replica give its control planes to the others, and waits until it has.
@@ -62,6 +63,9 @@ pub struct UpOptions {
     /// the ports that follow it.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub replicas: u16,
+    /// Bounds on what clients may take.
+    #[command(flatten)]
+    pub limits: LimitOptions,
 }
 
 /// Options of `serve`. Each can be given in the environment instead, as `POLYPLANE_` and its name.
@@ -165,6 +169,20 @@ pub struct ServeOptions {
         env = "POLYPLANE_LOG"
     )]
     pub log: String,
+    /// Bounds on what clients may take.
+    #[command(flatten)]
+    pub limits: LimitOptions,
+    /// Requests that wait for another replica's answer at a time, watches not counted. Above it a
+    /// request is refused with 429.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 8000,
+        env = "POLYPLANE_FORWARDS_IN_FLIGHT_MAX",
+        help_heading = "Limits",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..)
+    )]
+    pub forwards_in_flight_max: usize,
 }
 
 /// Where the shared store is and how to reach it.

@@ -8,6 +8,7 @@ mod backend;
 mod cli;
 mod contexts;
 mod drain;
+mod limits;
 mod link;
 mod measure;
 mod plugin;
@@ -45,7 +46,7 @@ pub fn run(release: Arc<Release>) -> ExitCode {
         plugin::run(cli::PluginCommand::parse())
     } else {
         match cli::Cli::parse().command {
-            cli::Command::Up(options) => up::run(options, release),
+            cli::Command::Up(options) => up::run(*options, release),
             cli::Command::Serve(options) => serve::run(*options, release),
             cli::Command::Drain(options) => drain::run(options),
             cli::Command::Certs(options) => serve::certs(&options),

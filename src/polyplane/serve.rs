@@ -7,6 +7,7 @@
 //! delays nothing beyond the deadline.
 
 use crate::cli::{CertsOptions, ServeOptions};
+use crate::limits;
 use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
@@ -86,9 +87,11 @@ async fn prepare(
             ready_delay: Duration::ZERO,
             grace: LAST_REQUESTS,
         },
+        limits: options.limits.limits(),
         ..Options::default()
     };
     let completed = typed.complete()?;
+    limits::raise_open_files(&completed.limits, 1);
     let listeners = completed.listen().await?;
     let peer_listener = TcpListener::bind(&options.peer_listen)
         .await
@@ -107,7 +110,11 @@ async fn prepare(
     };
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
     let tls = PeerTls::load_or_create(&options.certs, &options.replica_id)?;
-    let transport = PeerTransport::new(tls, PeerLimits::default());
+    let peer_limits = PeerLimits {
+        forwards_in_flight_max: options.forwards_in_flight_max,
+        ..PeerLimits::default()
+    };
+    let transport = PeerTransport::new(tls, peer_limits);
     let store = store::shared(&options.store).await?;
     let setup = Setup {
         store: Arc::clone(&store),

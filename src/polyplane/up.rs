@@ -2,6 +2,7 @@
 
 use crate::cli::{StoreKind, UpOptions};
 use crate::contexts::Contexts;
+use crate::limits;
 use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
@@ -39,6 +40,7 @@ pub fn run(options: UpOptions, release: Arc<Release>) -> anyhow::Result<()> {
 
 async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> anyhow::Result<()> {
     let completed = complete(&options)?;
+    limits::raise_open_files(&completed.limits, options.replicas.into());
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
     let store = store::embedded(options.store, &folder).await?;
@@ -109,6 +111,7 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
             ready_delay: Duration::ZERO,
             grace: GRACE,
         },
+        limits: options.limits.limits(),
         ..Options::default()
     };
     Ok(typed.complete()?)

@@ -1,0 +1,268 @@
+//! The flags that bound what clients may take, and what the system lets a process take.
+
+use clap::Args;
+use polyplane_server::Limits;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::time::Duration;
+
+/// Open files that a process needs beside its clients' connections: its store, its peers, its logs.
+const OTHER_FILES: u64 = 1024;
+/// A day. A longer time bounds nothing.
+const SECONDS_MAX: u64 = 24 * 60 * 60;
+
+/// Bounds on what clients may take. The defaults suit a replica with a few GiB of memory.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitOptions {
+    /// Longest request body. A longer one is refused with 413.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = default().body_bytes_max,
+        env = "POLYPLANE_BODY_BYTES_MAX"
+    )]
+    pub body_bytes_max: usize,
+    /// Memory for the bodies of requests to one control plane that are being read or worked on.
+    /// Above it a request is refused with 429 and Retry-After.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = default().plane_body_bytes_max,
+        env = "POLYPLANE_PLANE_BODY_BYTES_MAX"
+    )]
+    pub plane_body_bytes_max: usize,
+    /// The same for all control planes together.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = default().bodies_bytes_max,
+        env = "POLYPLANE_BODIES_BYTES_MAX"
+    )]
+    pub bodies_bytes_max: usize,
+    /// Longest time a request may take, unless it asks for less with ?timeout=. A watch must begin
+    /// in this time, and goes on for as long as its client asks for.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().request_time_max.as_secs(),
+        env = "POLYPLANE_REQUEST_TIME_MAX",
+        value_parser = seconds()
+    )]
+    pub request_time_max: u64,
+    /// Reading requests that are worked on at a time, watches not counted. Above it a request is
+    /// refused with 429.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = default().reads_in_flight_max,
+        env = "POLYPLANE_READS_IN_FLIGHT_MAX"
+    )]
+    pub reads_in_flight_max: usize,
+    /// Changing requests that are worked on at a time. Above it a request is refused with 429.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = default().writes_in_flight_max,
+        env = "POLYPLANE_WRITES_IN_FLIGHT_MAX"
+    )]
+    pub writes_in_flight_max: usize,
+    /// Connections of clients that have shown a valid credential. Above it a request on a further
+    /// connection is refused with 429; requests about the replica itself, such as /metrics and
+    /// /drain, are answered all the same.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = default().connections_max,
+        env = "POLYPLANE_CONNECTIONS_MAX"
+    )]
+    pub connections_max: usize,
+    /// Connections that have not shown a valid credential, health checks among them, beside
+    /// --connections-max. Above it the oldest one is closed when a new one comes.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = default().unproven_connections_max,
+        env = "POLYPLANE_UNPROVEN_CONNECTIONS_MAX"
+    )]
+    pub unproven_connections_max: usize,
+    /// Seconds after which a connection is closed that has not shown a valid credential.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().unproven_time_max.as_secs(),
+        env = "POLYPLANE_UNPROVEN_TIME_MAX",
+        value_parser = seconds()
+    )]
+    pub unproven_time_max: u64,
+    /// Seconds without any request or watch after which a connection is closed. The server looks
+    /// that often, so it may take twice as long.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().idle_time_max.as_secs(),
+        env = "POLYPLANE_IDLE_TIME_MAX",
+        value_parser = seconds()
+    )]
+    pub idle_time_max: u64,
+    /// Requests and watches that one HTTP/2 connection may have open.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = default().streams_per_connection_max,
+        env = "POLYPLANE_STREAMS_PER_CONNECTION_MAX"
+    )]
+    pub streams_per_connection_max: u32,
+    /// Longest time a TLS handshake may take.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().handshake_time_max.as_secs(),
+        env = "POLYPLANE_HANDSHAKE_TIME_MAX",
+        value_parser = seconds()
+    )]
+    pub handshake_time_max: u64,
+    /// Longest time between two requests on an HTTP/1.1 connection, until the head of the second
+    /// has arrived.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().head_time_max.as_secs(),
+        env = "POLYPLANE_HEAD_TIME_MAX",
+        value_parser = seconds()
+    )]
+    pub head_time_max: u64,
+    /// Longest time a client may take to read an answer. Watches have none.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().answer_time_max.as_secs(),
+        env = "POLYPLANE_ANSWER_TIME_MAX",
+        value_parser = seconds()
+    )]
+    pub answer_time_max: u64,
+    /// Longest time in which a client may read nothing of an answer. Watches have none.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = default().answer_stall_max.as_secs(),
+        env = "POLYPLANE_ANSWER_STALL_MAX",
+        value_parser = seconds()
+    )]
+    pub answer_stall_max: u64,
+}
+
+fn default() -> Limits {
+    Limits::default()
+}
+
+fn seconds() -> clap::builder::RangedU64ValueParser {
+    clap::builder::RangedU64ValueParser::new().range(1..=SECONDS_MAX)
+}
+
+impl LimitOptions {
+    /// The limits as the server takes them.
+    pub fn limits(&self) -> Limits {
+        // Every field is named, so that a new limit without a flag does not compile.
+        Limits {
+            body_bytes_max: self.body_bytes_max,
+            plane_body_bytes_max: self.plane_body_bytes_max,
+            bodies_bytes_max: self.bodies_bytes_max,
+            request_time_max: Duration::from_secs(self.request_time_max),
+            reads_in_flight_max: self.reads_in_flight_max,
+            writes_in_flight_max: self.writes_in_flight_max,
+            connections_max: self.connections_max,
+            unproven_connections_max: self.unproven_connections_max,
+            unproven_time_max: Duration::from_secs(self.unproven_time_max),
+            idle_time_max: Duration::from_secs(self.idle_time_max),
+            streams_per_connection_max: self.streams_per_connection_max,
+            handshake_time_max: Duration::from_secs(self.handshake_time_max),
+            head_time_max: Duration::from_secs(self.head_time_max),
+            answer_time_max: Duration::from_secs(self.answer_time_max),
+            answer_stall_max: Duration::from_secs(self.answer_stall_max),
+        }
+    }
+}
+
+/// Raises the limit of open files as far as the system allows, and warns if it is too low for the
+/// connections that may be open. Most systems start a process with 1024, for the sake of programs
+/// that cannot count further.
+pub fn raise_open_files(limits: &Limits, replicas: u64) {
+    let found = getrlimit(Resource::Nofile);
+    // No limit at all is the highest one.
+    let allowed = found.maximum.unwrap_or(u64::MAX);
+    let mut files = found.current.unwrap_or(u64::MAX);
+    if files < allowed {
+        let raised = Rlimit {
+            current: found.maximum,
+            maximum: found.maximum,
+        };
+        match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => {
+                tracing::info!(from = files, to = allowed, "raised the limit of open files");
+                files = allowed;
+            }
+            Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
+        }
+    }
+    let needed = needed_files(limits, replicas);
+    if files < needed {
+        tracing::warn!(
+            files,
+            needed,
+            "the limit of open files is too low for --connections-max and \
+             --unproven-connections-max; raise it (ulimit -n, LimitNOFILE) or lower them"
+        );
+    }
+}
+
+fn needed_files(limits: &Limits, replicas: u64) -> u64 {
+    let connections = limits
+        .connections_max
+        .saturating_add(limits.unproven_connections_max);
+    let connections = u64::try_from(connections).unwrap_or(u64::MAX);
+    connections
+        .saturating_mul(replicas)
+        .saturating_add(OTHER_FILES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Typed {
+        #[command(flatten)]
+        limits: LimitOptions,
+    }
+
+    fn typed(words: &[&str]) -> Result<Limits, String> {
+        let words = std::iter::once("test").chain(words.iter().copied());
+        let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
+        Ok(typed.limits.limits())
+    }
+
+    #[test]
+    fn what_nobody_typed_is_the_servers_default() {
+        assert_eq!(typed(&[]), Ok(Limits::default()));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_flag_it_stands_in() {
+        for words in [
+            ["--idle-time-max", "0"],
+            ["--request-time-max", "86401"],
+            ["--answer-time-max", "18446744073709551615"],
+            ["--connections-max", "many"],
+            ["--body-bytes-max", "3MiB"],
+            ["--streams-per-connection-max", "4294967296"],
+        ] {
+            let error = typed(&words).expect_err("nonsense");
+            assert!(error.contains(words[0]), "{words:?}: {error}");
+        }
+        let limits = typed(&["--idle-time-max", "7", "--connections-max", "12"]);
+        let limits = limits.expect("sound");
+        assert_eq!(limits.idle_time_max, Duration::from_secs(7));
+        assert_eq!(needed_files(&limits, 1), 12 + 5000 + OTHER_FILES);
+    }
+}
