@@ -115,12 +115,7 @@ impl Up {
     /// # Errors
     /// When it has ended.
     pub fn memory_bytes(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line
-            .and_then(|line| line.split_whitespace().next())
-            .context("no VmRSS")?;
-        Ok(kib.parse::<u64>()? * 1024)
+        memory_bytes(self.pid()?)
     }
 
     /// What it said on standard error.
@@ -170,6 +165,19 @@ impl Up {
         self.terminate()?;
         self.ended().await
     }
+}
+
+/// Memory that a process holds now, in bytes.
+///
+/// # Errors
+/// When it has ended.
+pub fn memory_bytes(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("no VmRSS")?;
+    Ok(kib.parse::<u64>()? * 1024)
 }
 
 /// Runs `polyplane up` where it is expected to refuse.

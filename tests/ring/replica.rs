@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::connection::Connection;
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
+use crate::process::memory_bytes;
 use crate::programs::ask;
 
 use super::network::Node;
@@ -228,6 +229,15 @@ impl Replica {
             Some(process) => Ok(process.ended()?.is_none()),
             None => Ok(false),
         }
+    }
+
+    /// Memory it holds now, in bytes.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn memory_bytes(&self) -> Result<u64> {
+        let id = self.process.as_ref().and_then(Process::id);
+        memory_bytes(id.context("the replica does not run")?)
     }
 
     /// SIGSTOP, SIGCONT or SIGTERM.
