@@ -1,6 +1,7 @@
 //! The kubeconfig that `up` keeps beside its data: a context for the root and one for each plane.
 
 use crate::world::World;
+use polyplane_apimachinery::{json, yaml};
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{Identity, Pki};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Planes that get a context; the rest is reached with `kubectl plane kubeconfig`.
+/// Planes that get a context; `kubectl plane use` adds one for any other.
 const CONTEXTS_MAX: usize = 200;
 /// Between two writings, so that many new planes cost one.
 const REST: Duration = Duration::from_millis(100);
@@ -36,15 +37,9 @@ impl Contexts {
         let names = self.world.names(CONTEXTS_MAX);
         let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let before = std::fs::read_to_string(&self.path).unwrap_or_default();
-        let current = before
-            .lines()
-            .find_map(|line| line.strip_prefix("current-context: "))
-            .unwrap_or("root");
-        let current = if names.contains(&current) {
-            current
-        } else {
-            "root"
-        };
+        let chosen = current_context(&before);
+        let known = chosen.as_deref().filter(|name| names.contains(name));
+        let current = known.unwrap_or("root");
         let config = Kubeconfig {
             server: &self.server,
             root_pem: self.pki.root_pem(),
@@ -74,6 +69,32 @@ impl Contexts {
                 tracing::warn!("the kubeconfig is out of date: {error:#}");
             }
             tokio::time::sleep(REST).await;
+        }
+    }
+}
+
+/// The context that a kubeconfig names as current. kubectl may have written it, so it is read as
+/// YAML.
+fn current_context(text: &str) -> Option<String> {
+    let parsed = yaml::parse(text.as_bytes(), &json::Limits::default()).ok()?;
+    let name = parsed.value.str_at(&["current-context"]);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_current_context_is_found_in_any_yaml() {
+        for (text, name) in [
+            ("current-context: team-a\n", Some("team-a")),
+            ("current-context: \"123\"\n", Some("123")),
+            ("{current-context: 'null', kind: Config}", Some("null")),
+            ("a: |\n  current-context: no\n", None),
+            ("", None),
+        ] {
+            assert_eq!(current_context(text).as_deref(), name, "{text}");
         }
     }
 }

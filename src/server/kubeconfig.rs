@@ -4,8 +4,14 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use polyplane_apimachinery::{Value, json, yaml};
 
 use crate::pki::{Identity, Pki, PkiError, write_private};
+
+/// The context of the root plane.
+const ROOT: &str = "root";
+/// The only user.
+const USER: &str = "admin";
 
 /// How the user of a kubeconfig proves who it is.
 #[derive(Clone, Copy, Debug)]
@@ -32,51 +38,45 @@ pub struct Kubeconfig<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// The file's text. Names of planes are DNS labels, so nothing in it needs quotes.
+    /// The file's text. Names of planes may look like numbers or booleans (`123`, `null`, `1e3`),
+    /// so a YAML writer quotes what needs it.
     pub fn render(&self) -> String {
         let certificate = STANDARD.encode(self.root_pem);
-        let mut out = String::with_capacity(4096 + self.planes.len() * (certificate.len() + 256));
-        out.push_str("apiVersion: v1\nkind: Config\npreferences: {}\nclusters:\n");
-        self.cluster(&mut out, "root", self.server, &certificate);
-        for plane in self.planes {
-            let server = plane_url(self.server, plane);
-            self.cluster(&mut out, plane, &server, &certificate);
-        }
-        out.push_str("contexts:\n");
-        for name in std::iter::once(&"root").chain(self.planes) {
-            out.push_str("- context:\n    cluster: ");
-            out.push_str(name);
-            out.push_str("\n    user: admin\n  name: ");
-            out.push_str(name);
-            out.push('\n');
-        }
-        out.push_str("current-context: ");
-        out.push_str(self.current);
-        out.push_str("\nusers:\n- name: admin\n  user:\n");
-        match self.user {
-            UserCredential::Certificate(identity) => {
-                out.push_str("    client-certificate-data: ");
-                out.push_str(&STANDARD.encode(&identity.certificate_pem));
-                out.push_str("\n    client-key-data: ");
-                out.push_str(&STANDARD.encode(&identity.key_pem));
-            }
-            UserCredential::Token(token) => {
-                out.push_str("    token: ");
-                out.push_str(token);
-            }
-        }
-        out.push('\n');
-        out
-    }
-
-    fn cluster(&self, out: &mut String, name: &str, server: &str, certificate: &str) {
-        out.push_str("- cluster:\n    certificate-authority-data: ");
-        out.push_str(certificate);
-        out.push_str("\n    server: ");
-        out.push_str(server);
-        out.push_str("\n  name: ");
-        out.push_str(name);
-        out.push('\n');
+        let names = || std::iter::once(ROOT).chain(self.planes.iter().copied());
+        let clusters: Vec<Value> = names()
+            .map(|name| {
+                let server = match name {
+                    ROOT => self.server.to_owned(),
+                    plane => plane_url(self.server, plane),
+                };
+                json!({
+                    "name": name,
+                    "cluster": {"certificate-authority-data": (certificate.as_str()), "server": server}
+                })
+            })
+            .collect();
+        let contexts: Vec<Value> = names()
+            .map(|name| json!({"name": name, "context": {"cluster": name, "user": USER}}))
+            .collect();
+        let user = match self.user {
+            UserCredential::Certificate(identity) => json!({
+                "client-certificate-data": (STANDARD.encode(&identity.certificate_pem)),
+                "client-key-data": (STANDARD.encode(&identity.key_pem))
+            }),
+            UserCredential::Token(token) => json!({"token": token}),
+        };
+        let file = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "preferences": {},
+            "clusters": clusters,
+            "contexts": contexts,
+            "users": [{"name": USER, "user": user}],
+            "current-context": (self.current)
+        });
+        let mut out = Vec::with_capacity(4096 + self.planes.len() * (certificate.len() + 256));
+        yaml::write(&file, &mut out);
+        String::from_utf8(out).expect("YAML is text")
     }
 
     /// Writes the file so that only its owner can read it.
@@ -138,5 +138,62 @@ mod tests {
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    /// Names of planes, tokens and hosts that YAML takes for something else than text if they stand
+    /// without quotes.
+    #[test]
+    fn names_that_look_like_numbers_or_booleans_stay_text() {
+        let names = [
+            "123",
+            "0123",
+            "0x1f",
+            "0o7",
+            "0b1",
+            "1e3",
+            "null",
+            "true",
+            "false",
+            "yes",
+            "no",
+            "on",
+            "off",
+            "y",
+            "n",
+            "2026-11-22",
+            "1-1",
+            "nan",
+            "inf",
+        ];
+        for token in ["123", "null", "- a: #b", "*c", "0x1"] {
+            let config = Kubeconfig {
+                server: "https://127.0.0.1:6443",
+                root_pem: "PEM",
+                user: UserCredential::Token(token),
+                planes: &names,
+                current: "null",
+            };
+            let text = config.render();
+            let read = yaml::parse(text.as_bytes(), &json::Limits::default());
+            let read = read.expect("a kubeconfig").value;
+            for list in ["clusters", "contexts"] {
+                let items = read.items_at(&[list]);
+                let found: Vec<&str> = items.iter().map(|item| item.str_at(&["name"])).collect();
+                assert_eq!(found[1..], names, "{list} in {text}");
+            }
+            for (item, name) in read.items_at(&["contexts"])[1..].iter().zip(names) {
+                assert_eq!(item.str_at(&["context", "cluster"]), name);
+            }
+            assert_eq!(read.str_at(&["current-context"]), "null");
+            assert_eq!(
+                read.items_at(&["users"])[0].str_at(&["user", "token"]),
+                token
+            );
+            // Readers of YAML 1.1, as kubectl's, know more such words than those of 1.2.
+            for name in &names[..16] {
+                let quoted = text.contains(&format!("name: \"{name}\"\n"));
+                assert!(quoted, "{name} stands without quotes in {text}");
+            }
+        }
     }
 }
