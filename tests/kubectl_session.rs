@@ -478,6 +478,22 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         &root.fails(&["plane", "kubeconfig", "nobody"])?,
         &["\"nobody\" not found"],
     )?;
+    // A plane has no users of its own, so nobody is given a master's credentials by accident.
+    contains(
+        &root.fails(&["plane", "kubeconfig", "team-b"])?,
+        &[
+            "kubeconfig team-b: refused",
+            "--with-my-credentials",
+            "kubectl plane use team-b",
+        ],
+    )?;
+    ensure!(
+        root.run(&["plane", "kubeconfig", "team-b"])?
+            .stdout
+            .is_empty(),
+        "credentials on standard output"
+    );
+    names_that_are_no_text_elsewhere(&root)?;
     // Protection holds until it is switched off.
     contains(
         &root.fails(&["plane", "delete", "team-b", "--yes"])?,
@@ -548,7 +564,10 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         bail!("no contexts: {config}");
     }
     let path = folder.path().join("again.kubeconfig");
-    fs::write(&path, root.ok(&["plane", "kubeconfig", "team-a"])?)?;
+    fs::write(
+        &path,
+        root.ok(&["plane", "kubeconfig", "team-a", "--with-my-credentials"])?,
+    )?;
     let left = root
         .with_kubeconfig(&path)
         .ok(&["get", "cm", "-A", "-o", "yaml"])?;
@@ -556,5 +575,44 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         !left.contains("treasure") && !left.contains("name: m0"),
         "{left}"
     );
+    Ok(())
+}
+
+/// Names of planes that YAML takes for numbers, booleans and dates: kubectl reads the kubeconfig that
+/// the server keeps, and one that the plugin prints, and reaches each of them.
+fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
+    let names = [
+        "123",
+        "0123",
+        "null",
+        "true",
+        "off",
+        "y",
+        "1e3",
+        "0x1f",
+        "0o7",
+        "2026-11-22",
+    ];
+    for name in names {
+        root.ok(&["plane", "create", name])?;
+    }
+    let config = json_of(&root.ok(&["config", "view", "-o", "json"])?)?;
+    let contexts = config["contexts"].as_array().context("no contexts")?;
+    for name in names {
+        ensure!(
+            contexts.iter().any(|context| context["name"] == name),
+            "{name} in {config}"
+        );
+        contains(
+            &root.ok(&["--context", name, "get", "namespaces"])?,
+            &["kube-system"],
+        )?;
+        contains(&root.ok(&["plane", "use", name])?, &[name])?;
+        contains(&root.ok(&["config", "current-context"])?, &[name])?;
+    }
+    root.ok(&["plane", "use", "root"])?;
+    for name in names {
+        root.ok(&["plane", "delete", name, "--yes"])?;
+    }
     Ok(())
 }

@@ -56,7 +56,7 @@ pub async fn begin() -> Result<Session> {
         "--for=condition=Ready",
         "--timeout=20s",
     ])?;
-    let config = root.ok(&["plane", "kubeconfig", "team-a"])?;
+    let config = root.ok(&["plane", "kubeconfig", "team-a", "--with-my-credentials"])?;
     let path = folder.path().join("team-a.kubeconfig");
     fs::write(&path, config)?;
     let team = root.with_kubeconfig(&path);

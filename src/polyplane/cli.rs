@@ -330,10 +330,15 @@ pub enum PluginAction {
         /// Its name.
         name: String,
     },
-    /// Prints a kubeconfig for one control plane.
+    /// Prints a kubeconfig for one control plane, with the credentials of the user who asks.
     Kubeconfig {
         /// Its name.
         name: String,
+        /// Copy the credentials of the current user into it. They are valid in every control plane:
+        /// whoever gets the file can do all that this user can. Without this flag nothing is printed,
+        /// for a control plane has no users of its own yet.
+        #[arg(long)]
+        with_my_credentials: bool,
     },
     /// Makes a control plane the current context of the kubeconfig.
     Use {

@@ -5,15 +5,19 @@
 
 pub mod client;
 pub mod config;
+mod list;
+mod pinned;
+mod print;
 mod ring;
 
 use crate::cli::{PluginAction, PluginCommand};
 use anyhow::{Context, bail};
 use client::{Client, Refusal};
-use config::Kubeconfig;
+use config::{Kubeconfig, Target};
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Value, json};
-use std::io::{BufRead, Write};
+use print::{line, progress};
+use std::io::BufRead;
 use std::time::{Duration, Instant, SystemTime};
 
 const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
@@ -25,6 +29,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// What went wrong, for a person.
 pub fn run(command: PluginCommand) -> anyhow::Result<()> {
+    match carry_out(command) {
+        // `kubectl plane list | head` has all it wants.
+        Err(error) if print::reader_left(&error) => Ok(()),
+        done => done,
+    }
+}
+
+fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
     let mut config = Kubeconfig::load(command.kubeconfig.as_deref())?;
     let target = config.target(command.context.as_deref())?;
     crate::process::once(async {
@@ -35,20 +47,30 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
                 protect,
                 timeout,
             } => create(&client, &name, protect, Duration::from_secs(timeout)).await,
-            PluginAction::List => list(&client).await,
+            PluginAction::List => list::list(&client).await,
             PluginAction::Get { name } => get(&client, &name).await,
-            PluginAction::Kubeconfig { name } => {
+            PluginAction::Kubeconfig {
+                name,
+                with_my_credentials,
+            } => {
                 exists(&client, &name).await?;
-                print!("{}", config.for_plane(&target, &name)?);
-                Ok(())
+                if !with_my_credentials {
+                    bail!(no_users_yet(&target, &name));
+                }
+                progress(&format!(
+                    "this kubeconfig holds your own credentials (user {:?}): whoever gets it can do in \
+                     every control plane what you can\n",
+                    target.user_name
+                ));
+                Ok(line(config.for_plane(&target, &name)?.trim_end())?)
             }
             PluginAction::Use { name } => {
                 if name != "root" {
                     exists(&client, &name).await?;
                 }
                 let file = config.switch(&target, &name)?;
-                println!("now using control plane {name:?} ({})", file.display());
-                Ok(())
+                let said = format!("now using control plane {name:?} ({})", file.display());
+                Ok(line(&said)?)
             }
             PluginAction::Ring { raise_floor } => {
                 if raise_floor {
@@ -64,6 +86,18 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
     })
 }
 
+/// Why `kubeconfig` prints nothing. All credentials that reach a plane are a master's, valid in every
+/// plane: a copy of them is not what somebody expects who wants to give a team its plane.
+fn no_users_yet(target: &Target, plane: &str) -> String {
+    format!(
+        "kubeconfig {plane}: refused. A control plane has no users of its own yet, so this kubeconfig would \
+         hold your own credentials (user {:?} at {}), and whoever gets it could do in every control plane \
+         what you can. To work in {plane:?} yourself: kubectl plane use {plane}. To hand out your own \
+         credentials all the same: kubectl plane kubeconfig {plane} --with-my-credentials",
+        target.user_name, target.server,
+    )
+}
+
 fn path_of(name: &str) -> String {
     format!("{PLANES}/{}", path_segment(name))
 }
@@ -73,11 +107,18 @@ fn path_segment(name: &str) -> String {
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     // What cannot be a name cannot be a path either; the server refuses it in its own words.
-    if safe {
-        name.to_owned()
-    } else {
-        name.bytes().map(|byte| format!("%{byte:02X}")).collect()
-    }
+    if safe { name.to_owned() } else { escape(name) }
+}
+
+/// A text as a part of a URL may hold it.
+fn escape(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(byte).collect()
 }
 
 async fn create(
@@ -95,17 +136,17 @@ async fn create(
         object.set(&["spec", "deletionProtection"], true);
     }
     let began = Instant::now();
-    eprint!("creating control plane {name:?} ... ");
+    progress(&format!("creating control plane {name:?} ... "));
     let mut plane = match client.send("POST", PLANES, Some(&object)).await {
         Ok(plane) => plane,
         Err(error) => {
-            eprintln!("failed");
+            progress("failed\n");
             return Err(error.into());
         }
     };
     while !is_ready(&plane) {
         if began.elapsed() > patience {
-            eprintln!("not ready");
+            progress("not ready\n");
             bail!(
                 "control plane {name:?} was created but is not ready after {} s",
                 patience.as_secs()
@@ -114,9 +155,8 @@ async fn create(
         tokio::time::sleep(LOOK_EVERY).await;
         plane = client.send("GET", &path_of(name), None).await?;
     }
-    eprintln!("ready after {} ms", began.elapsed().as_millis());
-    println!("controlplane.polyplane.dev/{name} created");
-    Ok(())
+    progress(&format!("ready after {} ms\n", began.elapsed().as_millis()));
+    Ok(line(&format!("controlplane.polyplane.dev/{name} created"))?)
 }
 
 fn is_ready(plane: &Value) -> bool {
@@ -128,37 +168,6 @@ fn is_ready(plane: &Value) -> bool {
 
 async fn exists(client: &Client, name: &str) -> anyhow::Result<Value> {
     Ok(client.send("GET", &path_of(name), None).await?)
-}
-
-async fn list(client: &Client) -> anyhow::Result<()> {
-    let list = client.send("GET", PLANES, None).await?;
-    let planes = list.items_at(&["items"]);
-    if planes.is_empty() {
-        eprintln!("there are no control planes; make one with `kubectl plane create NAME`");
-        return Ok(());
-    }
-    let rows: Vec<[String; 5]> = planes.iter().map(row).collect();
-    table(["NAME", "READY", "OBJECTS", "AGE", "ID"], &rows);
-    Ok(())
-}
-
-/// Prints rows under headings, in columns.
-fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; COLUMNS]]) {
-    let headings = headings.map(str::to_owned);
-    let mut widths = [0; COLUMNS];
-    for row in std::iter::once(&headings).chain(rows) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    for row in std::iter::once(&headings).chain(rows) {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
-        println!("{}", cells.join("   ").trim_end());
-    }
 }
 
 fn row(plane: &Value) -> [String; 5] {
@@ -198,25 +207,28 @@ async fn get(client: &Client, name: &str) -> anyhow::Result<()> {
     } else {
         "no"
     };
-    println!("Name:        {name}");
-    println!("Ready:       {ready}");
-    println!("Id:          {id}");
-    println!("Url:         {}", plane.str_at(&["status", "url"]));
-    println!("Objects:     {objects}");
-    println!("Bytes:       {bytes}");
-    println!("Protected:   {protected}");
-    println!("Age:         {age}");
+    let text = |field: &[&str]| plane.str_at(field).to_owned();
+    let mut lines = vec![
+        format!("Name:        {name}"),
+        format!("Ready:       {ready}"),
+        format!("Id:          {id}"),
+        format!("Url:         {}", text(&["status", "url"])),
+        format!("Objects:     {objects}"),
+        format!("Bytes:       {bytes}"),
+        format!("Protected:   {protected}"),
+        format!("Age:         {age}"),
+    ];
     for condition in plane.items_at(&["status", "conditions"]) {
-        let text = |name: &str| condition.str_at(&[name]).to_owned();
-        println!(
+        let text = |name: &str| condition.str_at(&[name]);
+        lines.push(format!(
             "Condition:   {}={} ({}: {})",
             text("type"),
             text("status"),
             text("reason"),
             text("message")
-        );
+        ));
     }
-    Ok(())
+    Ok(line(&lines.join("\n"))?)
 }
 
 async fn delete(client: &Client, name: &str, yes: bool, patience: Duration) -> anyhow::Result<()> {
@@ -224,10 +236,9 @@ async fn delete(client: &Client, name: &str, yes: bool, patience: Duration) -> a
     if !yes {
         let objects = plane.int_at(&["status", "objects"]);
         let holds = objects.map_or(String::new(), |count| format!(" with its {count} objects"));
-        eprint!(
+        progress(&format!(
             "delete control plane {name:?}{holds}? This cannot be undone. Type its name to go on: "
-        );
-        std::io::stderr().flush()?;
+        ));
         let mut answer = String::new();
         std::io::stdin()
             .lock()
@@ -257,6 +268,5 @@ async fn delete(client: &Client, name: &str, yes: bool, patience: Duration) -> a
             Ok(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
-    println!("controlplane.polyplane.dev/{name} deleted");
-    Ok(())
+    Ok(line(&format!("controlplane.polyplane.dev/{name} deleted"))?)
 }

@@ -1,10 +1,12 @@
 //! A small HTTPS client for one server.
 
 use super::config::Target;
+use super::pinned;
+use super::print::excerpt;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::{Request, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -15,7 +17,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::time::Duration;
 
-/// Most bytes of an answer that are read.
+/// Bytes of an answer beyond which it is not read: 500 control planes of 128 KiB. Without a bound a
+/// server could fill the memory.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,6 +35,14 @@ pub enum Refusal {
         code: u16,
         /// The server's words.
         message: String,
+    },
+    /// The server showed a certificate that is not trusted.
+    #[error("{server} shows a certificate that is not trusted: {reason}")]
+    Untrusted {
+        /// The server.
+        server: String,
+        /// What is wrong with it.
+        reason: String,
     },
     /// The server was not reached or did not answer.
     #[error("cannot talk to {server}: {reason}")]
@@ -52,9 +63,9 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as text, without blanks around it.
+    /// The beginning of the body as text that can be shown.
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).trim().to_owned()
+        excerpt(String::from_utf8_lossy(&self.bytes).trim())
     }
 }
 
@@ -80,7 +91,12 @@ impl Client {
                 "the cluster of the kubeconfig names no certificate authority, so no server can be trusted"
             );
         }
-        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let builder = match &target.own_certificate {
+            None => ClientConfig::builder().with_root_certificates(roots),
+            Some(own) => ClientConfig::builder()
+                .dangerous()
+                .with_custom_certificate_verifier(pinned::verifier(roots, own.clone())?),
+        };
         let tls = match &target.identity {
             Some((certificate, key)) => {
                 let chain: Result<Vec<_>, _> =
@@ -118,12 +134,16 @@ impl Client {
     ) -> Result<Value, Refusal> {
         let answer = self.ask(method, path, body, PATIENCE).await?;
         let code = answer.code;
-        let parsed = json::parse(&answer.bytes, &json::Limits::default());
+        let limits = json::Limits {
+            bytes_max: ANSWER_BYTES_MAX,
+            ..json::Limits::default()
+        };
+        let parsed = json::parse(&answer.bytes, &limits);
         match parsed.map(|parsed| parsed.value) {
             Ok(object) if code < 300 => Ok(object),
             Ok(status) if !status.str_at(&["message"]).is_empty() => Err(Refusal::Status {
                 code,
-                message: status.str_at(&["message"]).to_owned(),
+                message: excerpt(status.str_at(&["message"])),
             }),
             _ => {
                 let hint = "is this a Polyplane server?";
@@ -172,14 +192,46 @@ impl Client {
         let answer = tokio::time::timeout(patience, self.http.request(request)).await;
         let answer =
             answer.map_err(|_| unreachable(format!("no answer in {} s", patience.as_secs())))?;
-        let answer = answer.map_err(|error| unreachable(chain(&error)))?;
+        let answer = answer.map_err(|error| match certificate_error(&error) {
+            Some(reason) => Refusal::Untrusted {
+                server: self.server.clone(),
+                reason: reason.to_string(),
+            },
+            None => unreachable(chain(&error)),
+        })?;
         let code = answer.status().as_u16();
         let bytes = Limited::new(answer.into_body(), ANSWER_BYTES_MAX)
             .collect()
             .await;
-        let bytes = bytes
-            .map_err(|error| unreachable(error.to_string()))?
-            .to_bytes();
+        let bytes = bytes.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                unreachable(format!(
+                    "the answer is longer than {ANSWER_BYTES_MAX} bytes"
+                ))
+            } else {
+                unreachable(error.to_string())
+            }
+        })?;
+        let bytes = bytes.to_bytes();
         Ok(Answer { code, bytes })
     }
+}
+
+/// What is wrong with the server's certificate, if that is why a request failed.
+fn certificate_error<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> Option<&'a rustls::CertificateError> {
+    let mut source = Some(error);
+    while let Some(cause) = source {
+        // An I/O error hides the error that it carries from the chain.
+        let carried = cause
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+            .and_then(|carried| carried.downcast_ref());
+        if let Some(rustls::Error::InvalidCertificate(why)) = cause.downcast_ref().or(carried) {
+            return Some(why);
+        }
+        source = cause.source();
+    }
+    None
 }

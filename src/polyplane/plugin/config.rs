@@ -4,6 +4,7 @@ use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use polyplane_apimachinery::{Value, json, yaml};
+use rustls_pki_types::CertificateDer;
 use std::path::{Path, PathBuf};
 
 /// The files of a kubeconfig; of things with the same name the first counts.
@@ -22,10 +23,13 @@ pub struct Target {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// Bearer token.
     pub token: Option<String>,
+    /// A certificate that is trusted as it stands, whoever signed it and whatever it names.
+    pub own_certificate: Option<CertificateDer<'static>>,
     /// The cluster's entry.
     cluster: Value,
-    /// The user's name and entry.
-    user_name: String,
+    /// The name of the user's entry.
+    pub user_name: String,
+    /// The user's entry.
     user: Value,
 }
 
@@ -37,6 +41,7 @@ impl Target {
             ca,
             identity: None,
             token: Some(token),
+            own_certificate: None,
             cluster: Value::Null,
             user_name: String::new(),
             user: Value::Null,
@@ -88,14 +93,17 @@ impl Kubeconfig {
         Ok(Self { files })
     }
 
-    fn entry(&self, list: &str, name: &str, member: &str) -> Option<&Value> {
-        let mut entries = self
-            .files
-            .iter()
-            .flat_map(|(_, file)| file.items_at(&[list]));
-        entries
-            .find(|entry| entry.str_at(&["name"]) == name)?
-            .get(member)
+    /// An entry and the file in which it stands.
+    fn entry(&self, list: &str, name: &str, member: &str) -> Option<Entry<'_>> {
+        let mut entries = self.files.iter().flat_map(|(path, file)| {
+            let entries = file.items_at(&[list]);
+            entries.iter().map(move |entry| (path.as_path(), entry))
+        });
+        let (file, entry) = entries.find(|(_, entry)| entry.str_at(&["name"]) == name)?;
+        Some(Entry {
+            file,
+            value: entry.get(member)?,
+        })
     }
 
     fn current(&self) -> &str {
@@ -117,6 +125,7 @@ impl Kubeconfig {
         }
         let context = self.entry("contexts", name, "context");
         let context = context.with_context(|| format!("the kubeconfig has no context {name:?}"))?;
+        let context = context.value;
         let cluster_name = context.str_at(&["cluster"]);
         let cluster = self.entry("clusters", cluster_name, "cluster");
         let cluster =
@@ -124,52 +133,27 @@ impl Kubeconfig {
         let user_name = context.str_at(&["user"]);
         let user = self.entry("users", user_name, "user");
         let user = user.with_context(|| format!("the kubeconfig has no user {user_name:?}"))?;
-        if user.get("exec").is_some() || user.get("auth-provider").is_some() {
+        if user.value.get("exec").is_some() || user.value.get("auth-provider").is_some() {
             bail!(
                 "the user {user_name:?} gets its credentials from a program, which this plugin does not run"
             );
         }
-        let certificate = self.data(user, "client-certificate")?;
-        let key = self.data(user, "client-key")?;
-        let token = user.str_at(&["token"]);
+        let certificate = user.data("client-certificate")?;
+        let key = user.data("client-key")?;
         Ok(Target {
-            server: root_of(cluster.str_at(&["server"])),
-            ca: self
-                .data(cluster, "certificate-authority")?
-                .unwrap_or_default(),
+            server: root_of(cluster.value.str_at(&["server"])),
+            ca: cluster.data("certificate-authority")?.unwrap_or_default(),
             identity: certificate.zip(key),
-            token: (!token.is_empty()).then(|| token.to_owned()),
-            cluster: cluster.clone(),
+            token: user.token()?,
+            own_certificate: None,
+            cluster: cluster.value.clone(),
             user_name: user_name.to_owned(),
-            user: user.clone(),
+            user: user.value.clone(),
         })
     }
 
-    /// Bytes that stand in a file or, as base64, in the entry itself.
-    fn data(&self, entry: &Value, member: &str) -> anyhow::Result<Option<Vec<u8>>> {
-        let inline = entry.str_at(&[&format!("{member}-data")]).to_owned();
-        if !inline.is_empty() {
-            let decoded = STANDARD.decode(inline);
-            return Ok(Some(
-                decoded.with_context(|| format!("{member}-data is no base64"))?,
-            ));
-        }
-        let file = entry.str_at(&[member]);
-        if file.is_empty() {
-            return Ok(None);
-        }
-        let folder = self
-            .files
-            .first()
-            .and_then(|(path, _)| path.parent())
-            .unwrap_or(Path::new("."));
-        let path = folder.join(file);
-        Ok(Some(std::fs::read(&path).with_context(|| {
-            format!("cannot read {}", path.display())
-        })?))
-    }
-
-    /// A kubeconfig that knows one plane of the target's server, with the target's user.
+    /// A kubeconfig that knows one plane of the target's server, with the credentials of the target's
+    /// user. It can be moved: what the user's entry names as files is copied into it.
     ///
     /// # Errors
     /// If it cannot be written as text.
@@ -178,7 +162,7 @@ impl Kubeconfig {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": plane, "cluster": (target.cluster_of(plane)?)}],
-            "users": [{"name": (target.user_name.as_str()), "user": (target.user.clone())}],
+            "users": [{"name": (target.user_name.as_str()), "user": (target.portable_user())}],
             "contexts": [{"name": plane, "context": {"cluster": plane, "user": (target.user_name.as_str())}}],
             "current-context": plane
         });
@@ -209,6 +193,50 @@ impl Kubeconfig {
     }
 }
 
+/// An entry of a kubeconfig.
+struct Entry<'a> {
+    /// The file in which it stands; paths in it begin at the folder of that file.
+    file: &'a Path,
+    value: &'a Value,
+}
+
+impl Entry<'_> {
+    /// Bytes that stand in a file or, as base64, in the entry itself.
+    fn data(&self, member: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        let inline = self.value.str_at(&[&format!("{member}-data")]);
+        if inline.is_empty() {
+            return self.read(member);
+        }
+        let decoded = STANDARD.decode(inline);
+        let decoded = decoded.with_context(|| format!("{member}-data is no base64"))?;
+        Ok(Some(decoded))
+    }
+
+    /// The token, which stands in the entry or in a file.
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        let inline = self.value.str_at(&["token"]);
+        if !inline.is_empty() {
+            return Ok(Some(inline.to_owned()));
+        }
+        let Some(bytes) = self.read("tokenFile")? else {
+            return Ok(None);
+        };
+        let text = String::from_utf8(bytes).context("the token in tokenFile is not text")?;
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    fn read(&self, member: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        let path = self.value.str_at(&[member]);
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let path = self.file.parent().unwrap_or(Path::new(".")).join(path);
+        let bytes = std::fs::read(&path);
+        let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Some(bytes))
+    }
+}
+
 fn push(file: &mut Value, list: &str, entry: Value) {
     let mut entries = file.items_at(&[list]).to_vec();
     entries.push(entry);
@@ -222,6 +250,23 @@ fn text_of(file: &Value) -> anyhow::Result<String> {
 }
 
 impl Target {
+    /// The user's entry with token, certificate and key in it rather than in files beside the
+    /// kubeconfig.
+    fn portable_user(&self) -> Value {
+        let mut user = self.user.clone();
+        if let Some(token) = &self.token {
+            drop(user.remove(&["tokenFile"]));
+            user.set(&["token"], token.as_str());
+        }
+        if let Some((certificate, key)) = &self.identity {
+            for (member, pem) in [("client-certificate", certificate), ("client-key", key)] {
+                drop(user.remove(&[member]));
+                user.set(&[&format!("{member}-data")], STANDARD.encode(pem));
+            }
+        }
+        user
+    }
+
     /// The cluster's entry with the address of a plane, and certificates that do not depend on
     /// where the file lies.
     fn cluster_of(&self, plane: &str) -> anyhow::Result<Value> {
@@ -262,5 +307,55 @@ mod tests {
             root_of("https://h:1/clusters/a/b"),
             "https://h:1/clusters/a/b"
         );
+    }
+
+    #[test]
+    fn files_lie_beside_the_kubeconfig_that_names_them_and_travel_with_a_copy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let contexts = write(
+            "one/config",
+            "current-context: here\ncontexts: [{name: here, context: {cluster: c, user: u}}]\n",
+        );
+        let entries = write(
+            "two/config",
+            "clusters: [{name: c, cluster: {server: 'https://h:1', certificate-authority: ca}}]\n\
+             users: [{name: u, user: {tokenFile: token, client-certificate: crt, client-key: key}}]\n",
+        );
+        for (name, text) in [
+            ("ca", "CA"),
+            ("token", "t0ken\n"),
+            ("crt", "CRT"),
+            ("key", "KEY"),
+        ] {
+            write(&format!("two/{name}"), text);
+        }
+        let read = |path: PathBuf| {
+            let bytes = std::fs::read(&path).expect("there");
+            let parsed = yaml::parse(&bytes, &json::Limits::default()).expect("YAML");
+            (path, parsed.value)
+        };
+        let config = Kubeconfig {
+            files: vec![read(contexts), read(entries)],
+        };
+        let target = config.target(None).expect("a target");
+        assert_eq!(target.ca, b"CA");
+        assert_eq!(target.token.as_deref(), Some("t0ken"));
+        assert_eq!(target.identity, Some((b"CRT".to_vec(), b"KEY".to_vec())));
+        let copy = config.for_plane(&target, "123").expect("a kubeconfig");
+        let copy = yaml::parse(copy.as_bytes(), &json::Limits::default()).expect("YAML");
+        assert_eq!(copy.value.str_at(&["current-context"]), "123");
+        let user = copy.value.items_at(&["users"])[0].get("user").cloned();
+        let expected = json!({
+            "client-certificate-data": (STANDARD.encode("CRT")),
+            "client-key-data": (STANDARD.encode("KEY")),
+            "token": "t0ken"
+        });
+        assert_eq!(user, Some(expected));
     }
 }

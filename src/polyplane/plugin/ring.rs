@@ -1,7 +1,8 @@
 //! `kubectl plane ring` and `kubectl plane locate`: what the replicas say of themselves.
 
 use super::client::Client;
-use super::{path_segment, table};
+use super::path_segment;
+use super::print::{Table, line, progress};
 use polyplane_apimachinery::Value;
 
 /// Prints the replicas and what each of them owns.
@@ -9,27 +10,25 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
     let ring = client.send("GET", "/polyplane/ring", None).await?;
     let replicas = ring.items_at(&["replicas"]);
     let rows: Vec<[String; 10]> = replicas.iter().map(row).collect();
-    table(
-        [
-            "REPLICA",
-            "STATE",
-            "ZONE",
-            "LEVEL",
-            "WEIGHT",
-            "OWNED",
-            "AWAKE",
-            "HAND-OFFS",
-            "INCARNATION",
-            "ADDRESS",
-        ],
-        &rows,
-    );
-    println!(
+    let headings = [
+        "REPLICA",
+        "STATE",
+        "ZONE",
+        "LEVEL",
+        "WEIGHT",
+        "OWNED",
+        "AWAKE",
+        "HAND-OFFS",
+        "INCARNATION",
+        "ADDRESS",
+    ];
+    Table::new(headings).print(&rows)?;
+    line(&format!(
         "\nview {}, level floor {}, control planes: {}",
         number(&ring, "view"),
         number(&ring, "floor"),
         number(&ring, "planes")
-    );
+    ))?;
     Ok(())
 }
 
@@ -37,7 +36,10 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
 pub async fn raise_floor(client: &Client) -> anyhow::Result<()> {
     let path = "/polyplane/ring/raise-floor";
     let raised = client.send("POST", path, None).await?;
-    eprintln!("the store's level floor is {}", number(&raised, "floor"));
+    progress(&format!(
+        "the store's level floor is {}\n",
+        number(&raised, "floor")
+    ));
     Ok(())
 }
 
@@ -46,15 +48,17 @@ pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
     let path = format!("/polyplane/locate/{}", path_segment(name));
     let found = client.send("GET", &path, None).await?;
     let text = |field: &str| text(&found, field);
-    println!("Name:         {name}");
-    println!("Id:           {}", text("id"));
-    println!("Designated:   {}", text("designated"));
-    println!("Owner:        {}", text("owner"));
-    println!("Epoch:        {}", number(&found, "epoch"));
-    println!("Fence:        {}", text("fence"));
-    println!("State:        {}", text("state"));
-    println!("Pinned to:    {}", text("pin"));
-    Ok(())
+    let lines = [
+        format!("Name:         {name}"),
+        format!("Id:           {}", text("id")),
+        format!("Designated:   {}", text("designated")),
+        format!("Owner:        {}", text("owner")),
+        format!("Epoch:        {}", number(&found, "epoch")),
+        format!("Fence:        {}", text("fence")),
+        format!("State:        {}", text("state")),
+        format!("Pinned to:    {}", text("pin")),
+    ];
+    Ok(line(&lines.join("\n"))?)
 }
 
 fn row(replica: &Value) -> [String; 10] {

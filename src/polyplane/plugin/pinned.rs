@@ -1,0 +1,71 @@
+//! Trust in one certificate as it stands.
+//!
+//! For a replica that asks itself: a serving certificate that was given names what clients call the
+//! server and may be signed by anybody, so neither its names nor the ring's CA vouch for it at
+//! 127.0.0.1. The replica's own folder holds that very certificate.
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use std::sync::Arc;
+
+/// Trusts the chains that end in `roots`, and the certificate `own`.
+///
+/// # Errors
+/// If the roots make no verifier.
+pub fn verifier(
+    roots: RootCertStore,
+    own: CertificateDer<'static>,
+) -> anyhow::Result<Arc<dyn ServerCertVerifier>> {
+    let by_roots = WebPkiServerVerifier::builder(Arc::new(roots)).build()?;
+    Ok(Arc::new(Pinned { own, by_roots }))
+}
+
+#[derive(Debug)]
+struct Pinned {
+    own: CertificateDer<'static>,
+    by_roots: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The handshake's signature, below, shows that the server has the key.
+        if *end_entity == self.own {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.by_roots
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_roots
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_roots
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_roots.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,127 @@
+//! What the plugin prints: results to standard output, progress to standard error, and how much of
+//! a server's text is shown.
+
+use std::io::{self, Write};
+
+/// Characters of a server's message that are shown. Without a bound an answer that is not
+/// understood, such as a list of megabytes, would fill the terminal.
+const MESSAGE_CHARS_MAX: usize = 2_000;
+
+/// Prints a line of the result.
+///
+/// # Errors
+/// If it cannot be written. A reader that went away, as `head` does, is such an error too.
+pub fn line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{text}")
+}
+
+/// Prints progress. A closed standard error is no reason to stop.
+pub fn progress(text: &str) {
+    let mut stderr = io::stderr();
+    let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
+}
+
+/// Whether the error only says that the reader of standard output went away.
+pub fn reader_left(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain();
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// A server's text as a terminal may show it: at most `MESSAGE_CHARS_MAX` characters, and no
+/// control characters, with which a server could write over what stands there already.
+pub fn excerpt(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(MESSAGE_CHARS_MAX)
+        .map(|character| match character {
+            '\n' | '\t' => character,
+            control if control.is_control() => '\u{fffd}',
+            other => other,
+        })
+        .collect();
+    if text.chars().nth(MESSAGE_CHARS_MAX).is_some() {
+        shown.push_str(&format!(" … ({} bytes in all)", text.len()));
+    }
+    shown
+}
+
+/// Rows in columns, printed as they come. A column is as wide as its widest cell so far.
+pub struct Table<const COLUMNS: usize> {
+    widths: [usize; COLUMNS],
+    /// Until the first rows are printed.
+    headings: Option<[String; COLUMNS]>,
+}
+
+impl<const COLUMNS: usize> Table<COLUMNS> {
+    /// A table of which nothing is printed yet.
+    pub fn new(headings: [&str; COLUMNS]) -> Self {
+        Self {
+            widths: [0; COLUMNS],
+            headings: Some(headings.map(str::to_owned)),
+        }
+    }
+
+    /// Prints rows; in front of the first ones the headings.
+    ///
+    /// # Errors
+    /// As [`line`].
+    pub fn print(&mut self, rows: &[[String; COLUMNS]]) -> io::Result<()> {
+        for text in self.lay_out(rows) {
+            line(&text)?;
+        }
+        Ok(())
+    }
+
+    fn lay_out(&mut self, rows: &[[String; COLUMNS]]) -> Vec<String> {
+        let headings = self.headings.take();
+        let rows = || headings.iter().chain(rows);
+        for row in rows() {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.len());
+            }
+        }
+        let text = |row: &[String; COLUMNS]| {
+            let cells = row.iter().zip(self.widths);
+            let cells: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:width$}"))
+                .collect();
+            cells.join("   ").trim_end().to_owned()
+        };
+        rows().map(text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_shown_in_part_and_without_control_characters() {
+        assert_eq!(excerpt("planes \"a\" not found"), "planes \"a\" not found");
+        assert_eq!(excerpt("a\u{1b}[2Jb\rc\nd"), "a\u{fffd}[2Jb\u{fffd}c\nd");
+        let long = "ä".repeat(9_000_000);
+        let shown = excerpt(&long);
+        assert!(
+            shown.ends_with("ä … (18000000 bytes in all)"),
+            "{}",
+            shown.len()
+        );
+        assert_eq!(shown.chars().count(), MESSAGE_CHARS_MAX + 26);
+        let whole = "x".repeat(MESSAGE_CHARS_MAX);
+        assert_eq!(excerpt(&whole), whole);
+    }
+
+    #[test]
+    fn later_rows_keep_the_columns_of_earlier_ones() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned);
+        let mut table = Table::new(["NAME", "AGE"]);
+        let first = table.lay_out(&[row(["team-a", "3s"]), row(["b", "4s"])]);
+        assert_eq!(first, ["NAME     AGE", "team-a   3s", "b        4s"]);
+        assert_eq!(table.lay_out(&[row(["c", "5s"])]), ["c        5s"]);
+        let wider = table.lay_out(&[row(["team-long", "5s"]), row(["d", "5s"])]);
+        assert_eq!(wider, ["team-long   5s", "d           5s"]);
+    }
+}
