@@ -152,6 +152,14 @@ pub enum OpenError {
         /// What etcd said.
         reason: String,
     },
+    /// TLS found no trust, on either side.
+    #[error(
+        "no TLS connection to etcd; check the CA and the client certificate, and that etcd speaks TLS: {reason}"
+    )]
+    Untrusted {
+        /// What each endpoint said.
+        reason: String,
+    },
     /// No member answered in time.
     #[error("etcd cannot be reached: {reason}")]
     Unreachable {

@@ -136,9 +136,9 @@ impl EtcdStore {
     /// Connects, and waits until a member is fit.
     ///
     /// # Errors
-    /// See [`OpenError`]; a member with a version that must not be used, a wrong password or an
-    /// endpoint that cannot be is told at once, unreachable members after
-    /// [`EtcdOptions::open_timeout`].
+    /// See [`OpenError`]; a member with a version that must not be used, a wrong password, a
+    /// certificate that is not trusted or an endpoint that cannot be is reported at once, unreachable
+    /// members after [`EtcdOptions::open_timeout`].
     ///
     /// # Cancel safety
     /// A dropped call leaves nothing behind.
@@ -146,6 +146,7 @@ impl EtcdStore {
         let options = Arc::new(options);
         let members = Arc::new(Members::new(Arc::clone(&options)).await?);
         let deadline = Instant::now() + options.open_timeout;
+        let mut pause = PROBE_PAUSE;
         let report = loop {
             let report = members.probe().await;
             if let Some(refusal) = members.refusal() {
@@ -153,12 +154,17 @@ impl EtcdStore {
             }
             match (report, members.none_fit()) {
                 (Some(report), None) => break report,
+                (_, Some(reason)) if members.any_untrusted() => {
+                    return Err(OpenError::Untrusted { reason });
+                }
                 (_, why) if Instant::now() >= deadline => {
                     let reason = why.unwrap_or_else(|| "no member is fit".to_owned());
                     return Err(OpenError::Unreachable { reason });
                 }
-                _ => tokio::time::sleep(PROBE_PAUSE).await,
+                _ => tokio::time::sleep(pause).await,
             }
+            // Members that are away for long are asked no more often than those of an open store.
+            pause = (pause * 2).min(PROBE_INTERVAL);
         };
         let inner = Arc::new(Inner {
             keys: Keys::new(options.prefix.clone()),

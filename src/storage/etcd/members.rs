@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::EtcdOptions;
-use super::reply::{Fault, describe, fault};
+use super::reply::{Fault, describe, fault, is_untrusted};
 use super::version;
 use crate::error::OpenError;
 
@@ -61,6 +61,8 @@ pub(super) enum Standing {
     Unfit(String),
     /// It does not let the user in, or nobody without one.
     Barred(String),
+    /// TLS found a certificate that is not trusted, on either side, or no TLS at all.
+    Untrusted(String),
     /// It must not be used: a version with stale reads, another cluster.
     Refused(String),
 }
@@ -70,14 +72,18 @@ impl Standing {
     fn is_out(&self) -> bool {
         match self {
             Self::New | Self::Fit { .. } | Self::Suspect(_) => false,
-            Self::Unfit(_) | Self::Barred(_) | Self::Refused(_) => true,
+            Self::Unfit(_) | Self::Barred(_) | Self::Untrusted(_) | Self::Refused(_) => true,
         }
     }
 
     fn why(&self) -> &str {
         match self {
             Self::New | Self::Fit { .. } => "",
-            Self::Suspect(why) | Self::Unfit(why) | Self::Barred(why) | Self::Refused(why) => why,
+            Self::Suspect(why)
+            | Self::Unfit(why)
+            | Self::Barred(why)
+            | Self::Untrusted(why)
+            | Self::Refused(why) => why,
         }
     }
 }
@@ -161,21 +167,31 @@ impl Member {
     async fn probe(&self, cluster: &AtomicU64, options: &EtcdOptions) -> (Standing, Report) {
         let asked = timeout(PROBE_TIMEOUT, async {
             if options.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
-                self.log_in(options).await?;
+                match self.log_in(options).await {
+                    // Without a connection the calls below fail too, and say whether TLS is why.
+                    Ok(()) | Err(Fault::NotProposed(_)) => {}
+                    Err(fault) => return Err((fault, false)),
+                }
             }
             let mut streams = self.streams.maintenance_client();
             let mut calls = self.calls.maintenance_client();
             let (first, second) = tokio::join!(calls.status(), streams.status());
-            second.and(first).map_err(|error| fault(&error))
+            let untrusted = [&first, &second]
+                .iter()
+                .any(|asked| asked.as_ref().is_err_and(is_untrusted));
+            second
+                .and(first)
+                .map_err(|error| (fault(&error), untrusted))
         });
         let status = match asked.await {
             Err(_) => {
                 let text = "it does not answer".to_owned();
                 return (Standing::Unfit(text), Report::default());
             }
-            Ok(Err(fault)) => {
+            Ok(Err((fault, untrusted))) => {
                 let why = fault.to_string();
                 let standing = match fault {
+                    _ if untrusted => Standing::Untrusted(why),
                     Fault::TokenInvalid => {
                         self.logged_in.store(false, Ordering::Relaxed);
                         Standing::Unfit(why)
@@ -426,9 +442,17 @@ impl Members {
                 Standing::New
                 | Standing::Fit { .. }
                 | Standing::Suspect(_)
+                | Standing::Untrusted(_)
                 | Standing::Unfit(_) => None,
             }
         })
+    }
+
+    /// Whether TLS is in the way of some member. Another may be fit all the same: one expired
+    /// certificate must not keep a replica from starting.
+    pub(super) fn any_untrusted(&self) -> bool {
+        let mut standings = self.all.iter().map(|member| member.standing());
+        standings.any(|standing| matches!(standing, Standing::Untrusted(_)))
     }
 
     /// Takes a new token at a member that does not know the old one.
@@ -532,7 +556,7 @@ impl Members {
             Standing::Fit { leads: true } => 0,
             Standing::Fit { leads: false } => 1,
             Standing::New | Standing::Suspect(_) => 2,
-            Standing::Unfit(_) => 3,
+            Standing::Unfit(_) | Standing::Untrusted(_) => 3,
             Standing::Barred(_) => 4,
             Standing::Refused(_) => 5,
         };

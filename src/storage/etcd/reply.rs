@@ -128,6 +128,38 @@ fn never_connected(status: &tonic::Status) -> bool {
     false
 }
 
+/// Whether a call failed because TLS found no trust: a certificate that this side or the other one
+/// refuses, or an endpoint that speaks no TLS. Nothing of that heals by waiting.
+pub(super) fn is_untrusted(error: &Error) -> bool {
+    let mut source = cause_of(error);
+    while let Some(cause) = source {
+        // An I/O error hides the error that it carries from the chain.
+        let carried = cause
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+            .and_then(|carried| carried.downcast_ref());
+        let tls: Option<&rustls::Error> = cause.downcast_ref().or(carried);
+        if let Some(tls) = tls {
+            return matches!(
+                tls,
+                rustls::Error::InvalidCertificate(_)
+                    | rustls::Error::AlertReceived(_)
+                    | rustls::Error::InvalidMessage(_)
+            );
+        }
+        source = cause.source();
+    }
+    false
+}
+
+/// What stands behind an error. The client's own type does not say it of a status.
+fn cause_of(error: &Error) -> Option<&(dyn std::error::Error + 'static)> {
+    match error {
+        Error::GRpcStatus(status) => std::error::Error::source(status),
+        other => std::error::Error::source(other),
+    }
+}
+
 /// An error with its causes, on one line.
 pub(super) fn describe(error: &Error) -> String {
     let mut text = match error {
@@ -135,7 +167,7 @@ pub(super) fn describe(error: &Error) -> String {
         Error::GRpcStatus(status) => format!("{:?}: {}", status.code(), status.message()),
         other => other.to_string(),
     };
-    let mut source = std::error::Error::source(error);
+    let mut source = cause_of(error);
     while let Some(cause) = source {
         let cause_text = cause.to_string();
         if !text.contains(&cause_text) {
