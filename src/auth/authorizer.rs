@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use polyplane_apimachinery::quote::quote;
 
-use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, SYSTEM_MASTERS, UserInfo};
+use crate::user::{
+    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
+};
 use crate::verdict::Verdict;
 
 /// What a request is about.
@@ -147,6 +149,24 @@ pub struct Masters;
 impl Authorizer for Masters {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
         Verdict::now(if attributes.user.in_group(SYSTEM_MASTERS) {
+            Decision::Allow
+        } else {
+            Decision::NoOpinion(String::new())
+        })
+    }
+}
+
+/// The path of a server's metrics.
+pub const METRICS_PATH: &str = "/metrics";
+
+/// Members of [`METRICS_READERS`] may read the metrics. Says nothing about anything else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MetricsRules;
+
+impl Authorizer for MetricsRules {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        let reads = attributes.verb == "get" && attributes.subject == Subject::Path(METRICS_PATH);
+        Verdict::now(if reads && attributes.user.in_group(METRICS_READERS) {
             Decision::Allow
         } else {
             Decision::NoOpinion(String::new())

@@ -21,10 +21,12 @@ pub use authenticator::{
     Anonymous, Authentication, Authenticator, Credentials, Denied, UnionAuthenticator,
 };
 pub use authorizer::{
-    AllowAll, Attributes, Authorizer, Decision, DenyAll, Forbidden, Masters, PublicRules, Subject,
-    UnionAuthorizer,
+    AllowAll, Attributes, Authorizer, Decision, DenyAll, Forbidden, METRICS_PATH, Masters,
+    MetricsRules, PublicRules, Subject, UnionAuthorizer,
 };
-pub use token::{StaticToken, StaticTokens};
-pub use user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, SYSTEM_MASTERS, UserInfo};
+pub use token::{MetricsToken, StaticToken, StaticTokens};
+pub use user::{
+    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
+};
 pub use verdict::Verdict;
 pub use x509::{ClientCa, ClientChain, X509Error};

@@ -1,11 +1,12 @@
 //! Tokens that are known beforehand.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_lc_rs::{constant_time, digest};
 
 use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
-use crate::user::UserInfo;
+use crate::authorizer::METRICS_PATH;
+use crate::user::{METRICS_READERS, UserInfo};
 use crate::verdict::Verdict;
 
 /// One token and the user it stands for. Only the token's digest is kept.
@@ -60,5 +61,110 @@ impl Authenticator for StaticTokens {
             Some(user) => Authentication::User(Arc::clone(user)),
             None => Authentication::Denied(Denied::Token),
         })
+    }
+}
+
+/// A token that proves a member of [`METRICS_READERS`], and only where metrics are asked for: with
+/// any other path it is no credential at all. It can be replaced while the server runs.
+pub struct MetricsToken {
+    digest: RwLock<[u8; 32]>,
+    user: Arc<UserInfo>,
+}
+
+impl MetricsToken {
+    /// Knows `token`.
+    pub fn new(token: &str) -> Self {
+        Self {
+            digest: RwLock::new(digest_of(token)),
+            user: Arc::new(UserInfo::new("polyplane:metrics", &[METRICS_READERS])),
+        }
+    }
+
+    /// Knows `token` from now on, and the one before no more. Returns whether they differ.
+    pub fn replace(&self, token: &str) -> bool {
+        let fresh = digest_of(token);
+        // A digest is whole whoever panicked.
+        let mut digest = self.digest.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *digest, fresh) != fresh
+    }
+}
+
+impl Authenticator for MetricsToken {
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        let Some(bearer) = credentials
+            .bearer
+            .filter(|_| credentials.path == METRICS_PATH)
+        else {
+            return Verdict::now(Authentication::NoOpinion);
+        };
+        let digest = *self.digest.read().unwrap_or_else(PoisonError::into_inner);
+        let is_it = constant_time::verify_slices_are_equal(&digest, &digest_of(bearer)).is_ok();
+        Verdict::now(if is_it {
+            Authentication::User(Arc::clone(&self.user))
+        } else {
+            Authentication::NoOpinion
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorizer::{Attributes, Authorizer as _, Decision, MetricsRules, Subject};
+    use std::time::SystemTime;
+
+    async fn judged(token: &MetricsToken, bearer: Option<&str>, path: &str) -> Authentication {
+        let credentials = Credentials {
+            bearer,
+            chain: None,
+            path,
+            now: SystemTime::UNIX_EPOCH,
+        };
+        token.authenticate(&credentials).await
+    }
+
+    #[tokio::test]
+    async fn the_token_for_metrics_proves_a_reader_of_metrics_at_their_path_alone() {
+        let token = MetricsToken::new("one");
+        let proven = judged(&token, Some("one"), "/metrics").await;
+        let Authentication::User(user) = proven else {
+            panic!("{proven:?}");
+        };
+        assert_eq!(user.groups, [METRICS_READERS]);
+        for (bearer, path) in [
+            (Some("one"), "/metrics/"),
+            (Some("one"), "/api"),
+            (Some("two"), "/metrics"),
+            (None, "/metrics"),
+        ] {
+            let judged = judged(&token, bearer, path).await;
+            assert_eq!(judged, Authentication::NoOpinion, "{bearer:?} {path}");
+        }
+        for (verb, path, allowed) in [
+            ("get", "/metrics", true),
+            ("post", "/metrics", false),
+            ("get", "/metrics/x", false),
+            ("get", "/api", false),
+        ] {
+            let subject = Subject::Path(path);
+            let attributes = Attributes {
+                user: &user,
+                verb,
+                subject,
+            };
+            let decision = MetricsRules.authorize(&attributes).await;
+            assert_eq!(decision == Decision::Allow, allowed, "{verb} {path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_replaced_token_is_known_no_more() {
+        let token = MetricsToken::new("one");
+        assert!(!token.replace("one"));
+        assert!(token.replace("two"));
+        let old = judged(&token, Some("one"), "/metrics").await;
+        assert_eq!(old, Authentication::NoOpinion);
+        let new = judged(&token, Some("two"), "/metrics").await;
+        assert!(matches!(new, Authentication::User(_)));
     }
 }

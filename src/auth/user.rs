@@ -10,6 +10,8 @@ pub const ALL_AUTHENTICATED: &str = "system:authenticated";
 pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group that may do everything, whatever the roles say.
 pub const SYSTEM_MASTERS: &str = "system:masters";
+/// Those who may read this server's metrics, and nothing else.
+pub const METRICS_READERS: &str = "polyplane:metrics-readers";
 
 /// Who a request acts as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

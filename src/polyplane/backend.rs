@@ -1,20 +1,18 @@
 //! What stands behind the server: planes found by name, woken when somebody proven asks, and
 //! answered by the registry.
 
+use crate::access::Access;
 use crate::measure;
 use crate::report;
 use crate::world::{Asked, Located, Missing, World};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{
-    Authenticator, Authorizer, ClientCa, Masters, PublicRules, StaticToken, StaticTokens,
-    UnionAuthorizer, UserInfo, Verdict,
-};
+use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_registry::{Answer, KindTable, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Pki, Place,
-    PlaneApi, PlaneRecord, PlaneReference,
+    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Place, PlaneApi,
+    PlaneRecord, PlaneReference,
 };
 use polyplane_storage::Health;
 use std::sync::Arc;
@@ -36,43 +34,26 @@ pub struct Shared {
     pub registry: Arc<Registry>,
     /// Who is told that a plane woke.
     pub reconcilers: Arc<Reconcilers>,
-    client_ca: ClientCa,
-    tokens: StaticTokens,
-    authorizer: Arc<dyn Authorizer>,
-}
-
-/// Who may do what, until roles are obeyed: masters everything, everybody health and version.
-pub fn authorizer() -> Arc<dyn Authorizer> {
-    Arc::new(UnionAuthorizer::new(vec![
-        Arc::new(Masters),
-        Arc::new(PublicRules),
-    ]))
+    access: Access,
 }
 
 impl Front {
     /// Puts the parts together.
-    ///
-    /// # Errors
-    /// If the CA certificate cannot be used.
     pub fn new(
         world: Arc<World>,
         registry: Arc<Registry>,
         reconcilers: Arc<Reconcilers>,
-        authorizer: Arc<dyn Authorizer>,
-        pki: &Pki,
-    ) -> anyhow::Result<Self> {
-        let admin = UserInfo::new("admin", &["system:masters"]);
+        access: Access,
+    ) -> Self {
         let shared = Shared {
             world,
             registry,
             reconcilers,
-            client_ca: ClientCa::new(std::slice::from_ref(pki.root()))?,
-            tokens: StaticTokens::new(vec![StaticToken::new(pki.admin_token(), admin)]),
-            authorizer,
+            access,
         };
-        Ok(Self {
+        Self {
             shared: Arc::new(shared),
-        })
+        }
     }
 
     /// What all planes have in common.
@@ -201,11 +182,15 @@ impl PlaneRecord for Record {
     }
 
     fn client_ca(&self) -> &ClientCa {
-        &self.shared.client_ca
+        &self.shared.access.client_ca
     }
 
     fn bearer(&self) -> &dyn Authenticator {
-        &self.shared.tokens
+        let access = &self.shared.access;
+        match self.id() {
+            ownership::ROOT => &*access.root_bearer,
+            _ => &*access.plane_bearer,
+        }
     }
 
     fn place(&self) -> Place {
@@ -264,7 +249,7 @@ impl PlaneApi for Api {
     }
 
     fn authorizer(&self) -> &dyn Authorizer {
-        self.shared.authorizer.as_ref()
+        &*self.shared.access.authorizer
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

@@ -122,6 +122,10 @@ pub struct ServeOptions {
         env = "POLYPLANE_CERTS"
     )]
     pub certs: PathBuf,
+    /// File with a bearer token that may read /metrics and nothing else. Without it only
+    /// administrators read metrics. A replaced file is read again.
+    #[arg(long, value_name = "FILE", env = "POLYPLANE_METRICS_TOKEN_FILE")]
+    pub metrics_token_file: Option<PathBuf>,
     /// Seconds after which the ring takes a silent replica for dead.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,

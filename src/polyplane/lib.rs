@@ -4,6 +4,7 @@
 //! A library so that a binary of another release can be made of it: what differs between two
 //! releases to their stores and planes is a [`Release`], and it is handed in.
 
+mod access;
 mod backend;
 mod cli;
 mod contexts;
@@ -18,6 +19,7 @@ mod report;
 mod serve;
 mod store;
 mod up;
+mod waiting;
 mod world;
 
 use clap::{CommandFactory, Parser};

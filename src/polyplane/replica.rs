@@ -2,7 +2,9 @@
 //!
 //! `up` runs one or several of these on one embedded store, `serve` runs one on a shared store.
 
-use crate::backend::{self, Front, Shared};
+use crate::access::{Access, MetricsFile, authorizer};
+use crate::backend::{Front, Shared};
+use crate::waiting::StoreWait;
 use crate::world::{self, World, layer_params};
 use anyhow::Context;
 use polyplane_apimachinery::Str;
@@ -53,6 +55,11 @@ pub struct Setup {
     pub endpoint: String,
     /// How long a plane stays awake without being used.
     pub idle: Duration,
+    /// The token for metrics, if they have one of their own.
+    pub metrics: Option<MetricsFile>,
+    /// What is told why the replica waits for a store that others share. Without it the first call
+    /// that the store does not answer ends the start.
+    pub wait: Option<Arc<StoreWait>>,
 }
 
 /// What an error of joining begins with.
@@ -81,10 +88,9 @@ impl Replica {
         let pki = Arc::clone(&setup.config.pki);
         let world = build_world(&setup, pki.root_pem(), stop.clone()).await?;
         let reconcilers = Arc::new(Reconcilers::default());
-        let authorizer = backend::authorizer();
         let registry = Arc::new(Registry::new(
             Arc::new(System),
-            Arc::clone(&authorizer),
+            authorizer(),
             vec![Arc::new(WriteObserver(Arc::clone(&reconcilers)))],
         ));
         reconcilers.attach(
@@ -93,7 +99,11 @@ impl Replica {
             Arc::new(Info(Arc::clone(&world))),
             Arc::clone(&setup.release),
         );
-        let front = Front::new(Arc::clone(&world), registry, reconcilers, authorizer, &pki)?;
+        let access = Access::new(&pki, setup.metrics.as_ref())?;
+        if let Some(metrics) = setup.metrics.take() {
+            tokio::spawn(metrics.follow(stop.clone()));
+        }
+        let front = Front::new(Arc::clone(&world), registry, reconcilers, access);
         let shared = Arc::clone(front.shared());
         let drain = Arc::new(Drain {
             world: Arc::clone(&world),
@@ -325,16 +335,16 @@ async fn build_world(
         log: LogBounds::default(),
         idle: setup.idle,
     };
-    let started = Planes::start(ring, options, &now, layer.hash()).await;
-    let (planes, root_layer) = started.context("the store cannot be used")?;
-    planes.layers().bring(layer).await?;
-    let directory = Directory::follow(
-        Arc::clone(&setup.store),
-        world::directory_prefix(),
-        world::read_row,
-        stop,
-    );
-    let directory = directory.await.context("the store cannot be used")?;
+    let started = settled(setup, async || {
+        Planes::start(Arc::clone(&ring), options.clone(), &now, layer.hash()).await
+    });
+    let (planes, root_layer) = started.await?;
+    settled(setup, async || planes.layers().bring(layer).await).await?;
+    let directory = settled(setup, async || {
+        let (prefix, store) = (world::directory_prefix(), Arc::clone(&setup.store));
+        Directory::follow(store, prefix, world::read_row, stop.clone()).await
+    });
+    let directory = directory.await?;
     planes.obey(&directory);
     let (base, bits) = bootstrap::SERVICE_RANGE;
     let settings = PlaneSettings {
@@ -365,6 +375,19 @@ async fn build_world(
     let world = World::new(planes, directory, kinds, Arc::new(settings), params);
     world.set_root(root, catalog::root_kinds());
     Ok(Arc::new(world))
+}
+
+/// Carries out a step that needs the store. On a store that others share the step waits until the
+/// store answers, however often it has to be repeated.
+async fn settled<T, E>(setup: &Setup, step: impl AsyncFn() -> Result<T, E>) -> anyhow::Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let step = async || step().await.context("the store cannot be used");
+    match &setup.wait {
+        Some(wait) => wait.out(step).await,
+        None => step().await,
+    }
 }
 
 /// What reconcilers ask.

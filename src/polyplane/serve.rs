@@ -1,21 +1,26 @@
 //! `polyplane serve`: one replica of a ring on a shared store, in the foreground.
 //!
+//! While the store cannot be reached the replica waits: `/livez` is well, `/readyz` fails, the log says
+//! why, and SIGTERM ends it at once. What waiting does not heal, such as a wrong password, ends it.
+//!
 //! How it ends: at the first SIGTERM, or when somebody posts to `/drain`, it says Draining in its
 //! lease, `/readyz` fails, and everything is still served while its planes are handed over. When it
 //! owns nothing any more, or at the deadline, requests in flight end and the process exits. One
 //! that was asked by `/drain` waits for the signal. A second signal ends it at once. A lost store
 //! delays nothing beyond the deadline.
 
+use crate::access::{Access, MetricsFile};
 use crate::cli::{CertsOptions, ServeOptions};
 use crate::limits;
 use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
+use crate::waiting::{StoreWait, WaitingServer};
 use anyhow::{Context, anyhow};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
-use polyplane_server::{Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy};
+use polyplane_server::{Config, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy};
 use polyplane_storage::Store;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +29,8 @@ use tokio::net::TcpListener;
 
 /// Of the grace, what is kept for requests in flight once the planes are gone.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
+/// How long a start may take before the replica answers for its health: most are done by then.
+const QUIET: Duration = Duration::from_millis(500);
 /// How long the store may take to close.
 const CLOSE: Duration = Duration::from_secs(2);
 
@@ -39,20 +46,17 @@ pub fn run(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
 async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut signals = Signals::new()?;
-    let prepared = async {
-        let (setup, store) = prepare(&options, release).await?;
-        let replica = Replica::start(setup).await?;
-        // It is tried again and again while the replica runs; until then others wait.
-        if let Err(error) = replica.wake_root().await {
-            tracing::warn!("{error:#}");
-        }
-        Ok::<_, anyhow::Error>((replica, store))
-    };
-    let (replica, store) = tokio::select! {
-        // Who is told to end while the store is not there ends.
+    let prepared = tokio::select! {
+        // A signal ends a replica that has not begun to serve; it holds nothing.
         biased;
         () = signals.next() => return Ok(()),
-        prepared = prepared => prepared?,
+        prepared = prepare(&options) => prepared?,
+    };
+    let mut started = tokio::select! {
+        // As above.
+        biased;
+        () = signals.next() => return Ok(()),
+        started = start_with_health(&options, release, prepared) => started?,
     };
     tracing::info!(
         replica = options.replica_id,
@@ -65,19 +69,42 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
         grace: Duration::from_secs(options.grace),
         notice: Duration::from_secs(options.drain_notice),
     };
-    finish(replica, signals, times).await;
-    if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
+    let handover = started.waiting.take().map(WaitingServer::stop);
+    let handover = handover.map(tokio::spawn);
+    finish(started.replica, signals, times).await;
+    drop(handover);
+    if tokio::time::timeout(CLOSE, started.store.close())
+        .await
+        .is_err()
+    {
         tracing::warn!("the store did not answer the goodbye");
     }
     Ok(())
 }
 
-/// Checks the options, opens the listeners, and connects to the store.
-async fn prepare(
-    options: &ServeOptions,
-    release: Arc<Release>,
-) -> anyhow::Result<(Setup, Arc<dyn Store>)> {
+/// A replica that needs nothing more than its store.
+struct Prepared {
+    replica: ReplicaOptions,
+    config: Config,
+    listeners: Vec<TcpListener>,
+    transport: Arc<PeerTransport>,
+    peer_listener: TcpListener,
+    endpoint: String,
+    metrics: Option<MetricsFile>,
+}
+
+/// A replica that has joined the ring.
+struct Started {
+    replica: Replica,
+    store: Arc<dyn Store>,
+    /// What has answered until now.
+    waiting: Option<WaitingServer>,
+}
+
+/// Checks the options and opens the listeners.
+async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let replica = replica_options(options)?;
+    store::check(&options.store)?;
     let typed = Options {
         certs_folder: Some(options.certs.clone()),
         listen: vec![options.listen.clone()],
@@ -102,6 +129,8 @@ async fn prepare(
             )
         })?;
     let config = completed.configure()?;
+    let metrics = options.metrics_token_file.as_deref();
+    let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let local = listeners.first().and_then(|l| l.local_addr().ok());
     let endpoint = match (&options.endpoint, local) {
         (Some(endpoint), _) => endpoint.clone(),
@@ -114,19 +143,80 @@ async fn prepare(
         forwards_in_flight_max: options.forwards_in_flight_max,
         ..PeerLimits::default()
     };
-    let transport = PeerTransport::new(tls, peer_limits);
-    let store = store::shared(&options.store).await?;
+    Ok(Prepared {
+        replica,
+        config,
+        listeners,
+        transport: PeerTransport::new(tls, peer_limits),
+        peer_listener,
+        endpoint,
+        metrics: metrics.transpose()?,
+    })
+}
+
+/// Starts the replica. One that cannot start at once, for the store is not there, answers for its own
+/// health meanwhile: nobody restarts it, and everybody can see why it is not ready.
+async fn start_with_health(
+    options: &ServeOptions,
+    release: Arc<Release>,
+    prepared: Prepared,
+) -> anyhow::Result<Started> {
+    let wait = Arc::new(StoreWait::default());
+    let access = Access::new(&prepared.config.pki, prepared.metrics.as_ref())?;
+    let health = WaitingServer::prepare(
+        &prepared.config,
+        &prepared.listeners,
+        Arc::clone(&wait),
+        access,
+    )?;
+    let mut starting = std::pin::pin!(start(options, release, prepared, wait));
+    let at_once = tokio::select! {
+        // A replica that has started needs no other server.
+        biased;
+        started = &mut starting => Some(started?),
+        () = tokio::time::sleep(QUIET) => None,
+    };
+    if let Some(started) = at_once {
+        return Ok(started);
+    }
+    let waiting = health.run();
+    let started = starting.await?;
+    Ok(Started {
+        waiting: Some(waiting),
+        ..started
+    })
+}
+
+/// Connects to the store, joins the ring, and wakes the root plane if it belongs here.
+async fn start(
+    options: &ServeOptions,
+    release: Arc<Release>,
+    prepared: Prepared,
+    wait: Arc<StoreWait>,
+) -> anyhow::Result<Started> {
+    let store = store::shared(&options.store, &wait).await?;
     let setup = Setup {
         store: Arc::clone(&store),
         release,
-        replica,
-        peering: Some((transport, vec![peer_listener])),
-        config,
-        listeners,
-        endpoint,
+        replica: prepared.replica,
+        peering: Some((prepared.transport, vec![prepared.peer_listener])),
+        config: prepared.config,
+        listeners: prepared.listeners,
+        endpoint: prepared.endpoint,
         idle: Duration::from_secs(options.sleep_after),
+        metrics: prepared.metrics,
+        wait: Some(wait),
     };
-    Ok((setup, store))
+    let replica = Replica::start(setup).await?;
+    // It is tried again and again while the replica runs; until then others wait.
+    if let Err(error) = replica.wake_root().await {
+        tracing::warn!("{error:#}");
+    }
+    Ok(Started {
+        replica,
+        store,
+        waiting: None,
+    })
 }
 
 /// How long an end may and must take.

@@ -1,12 +1,21 @@
 //! Opening the store that somebody named.
 
 use crate::cli::{StoreKind, StoreOptions};
+use crate::waiting::StoreWait;
 use anyhow::{Context, bail};
 use polyplane_storage::{
     EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, SledOptions, SledStore, Store,
 };
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the first attempt looks for a member that is fit: longer than a slow member takes to
+/// answer, and short enough that the reason is known soon.
+const ATTEMPT_FIRST: Duration = Duration::from_secs(3);
+/// How long the later ones may; each reads the credentials again.
+const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
 /// Opens the embedded store of a folder.
 ///
@@ -24,17 +33,35 @@ pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn 
     ))
 }
 
-/// Connects to the shared store.
+/// Connects to the shared store, and waits until it can be reached.
 ///
 /// # Errors
-/// If the options do not fit together, a file cannot be read, or the store does not let us in.
-pub async fn shared(options: &StoreOptions) -> anyhow::Result<Arc<dyn Store>> {
-    let etcd = etcd_options(options)?;
-    let endpoints = etcd.endpoints.join(", ");
-    let store = EtcdStore::connect(etcd)
-        .await
-        .with_context(|| format!("cannot use the store at {endpoints}"))?;
-    Ok(store)
+/// What waiting does not change: the options do not fit together, a file cannot be read, or the store
+/// does not let us in.
+pub async fn shared(options: &StoreOptions, wait: &StoreWait) -> anyhow::Result<Arc<dyn Store>> {
+    let open_timeout = Cell::new(ATTEMPT_FIRST);
+    wait.out(async || {
+        let this_time = open_timeout.get();
+        open_timeout.set((this_time * 2).min(ATTEMPT_MAX));
+        // Read again each time: somebody may have replaced a password or a certificate.
+        let etcd = EtcdOptions {
+            open_timeout: this_time,
+            ..etcd_options(options)?
+        };
+        let endpoints = etcd.endpoints.join(", ");
+        let store = EtcdStore::connect(etcd).await;
+        let store = store.with_context(|| format!("cannot use the store at {endpoints}"))?;
+        Ok(store as Arc<dyn Store>)
+    })
+    .await
+}
+
+/// Checks the options and the files they name; asks nobody.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check(options: &StoreOptions) -> anyhow::Result<()> {
+    etcd_options(options).map(drop)
 }
 
 fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {

@@ -74,6 +74,8 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             listeners,
             endpoint: endpoint.clone(),
             idle: Duration::from_secs(options.sleep_after),
+            metrics: None,
+            wait: None,
         };
         let mut setup = match options.replicas {
             1 => setup,

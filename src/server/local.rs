@@ -7,7 +7,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::Shared as SharedFuture;
 use http::{Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{Attributes, SYSTEM_MASTERS, Subject, UserInfo};
+use polyplane_auth::{
+    ALL_UNAUTHENTICATED, Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject,
+    UserInfo,
+};
 
 use crate::authorize::forbidden;
 use crate::backend::{BoxFuture, Place, PlaneRecord};
@@ -63,7 +66,7 @@ impl Pipeline<'_> {
     pub(crate) fn is_local_path(&self) -> bool {
         matches!(
             self.path,
-            "/metrics" | "/version" | "/version/" | DRAIN_PATH
+            METRICS_PATH | "/version" | "/version/" | DRAIN_PATH
         ) || Endpoint::of(self.path).is_some()
             || self.path.starts_with(REPORTS)
     }
@@ -83,7 +86,7 @@ impl Pipeline<'_> {
         if self.path.starts_with(REPORTS) {
             return self.report(user).await;
         }
-        if self.path == "/metrics" && !user.in_group(SYSTEM_MASTERS) {
+        if self.path == METRICS_PATH && !self.may_read_metrics(user) {
             return Err(self.for_masters_only(user));
         }
         paths::of_this_replica(&request).unwrap_or_else(|| Err(Refusal::no_such_path()))
@@ -122,6 +125,11 @@ impl Pipeline<'_> {
             Some(answer) => Ok(raw_json(StatusCode::OK, &answer.await?)),
             None => Err(Refusal::no_such_path()),
         }
+    }
+
+    fn may_read_metrics(&self, user: &UserInfo) -> bool {
+        let reads = user.in_group(METRICS_READERS) && self.parts.method == Method::GET;
+        reads || user.in_group(SYSTEM_MASTERS)
     }
 
     fn for_masters_only(&self, user: &UserInfo) -> Refusal {

@@ -27,6 +27,8 @@ async fn started(store: &Arc<dyn Store>, folder: &Path, name: &str) -> anyhow::R
         endpoint: listeners[0].local_addr()?.to_string(),
         listeners,
         idle: Duration::from_secs(300),
+        metrics: None,
+        wait: None,
     };
     Replica::start(setup).await
 }

@@ -1,0 +1,182 @@
+//! What proves a caller and what it may do, until planes have users and roles of their own.
+
+use anyhow::{Context, bail};
+use polyplane_auth::{
+    Authenticator, Authorizer, ClientCa, Masters, MetricsRules, MetricsToken, PublicRules,
+    StaticToken, StaticTokens, UnionAuthenticator, UnionAuthorizer, UserInfo,
+};
+use polyplane_server::Pki;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Between two looks at the file of the metrics token. A kubelet takes up to a minute to replace it.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Bytes that are read of that file. A longer one is not a token.
+const TOKEN_BYTES_MAX: usize = 4096;
+/// A shorter token can be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// Who may do what: masters everything, everybody health and version, readers of metrics these.
+pub fn authorizer() -> Arc<dyn Authorizer> {
+    Arc::new(UnionAuthorizer::new(vec![
+        Arc::new(Masters),
+        Arc::new(PublicRules),
+        Arc::new(MetricsRules),
+    ]))
+}
+
+/// What proves callers, and who may do what.
+pub struct Access {
+    /// The CA of client certificates.
+    pub client_ca: ClientCa,
+    /// What proves bearer tokens at the root plane.
+    pub root_bearer: Arc<dyn Authenticator>,
+    /// What proves them at every other plane.
+    pub plane_bearer: Arc<dyn Authenticator>,
+    /// Who may do what.
+    pub authorizer: Arc<dyn Authorizer>,
+}
+
+impl Access {
+    /// Access with the keys of a server; with `metrics` the root plane has a token for its metrics.
+    ///
+    /// # Errors
+    /// If the CA certificate cannot be used.
+    pub fn new(pki: &Pki, metrics: Option<&MetricsFile>) -> anyhow::Result<Self> {
+        let admin = UserInfo::new("admin", &["system:masters"]);
+        let admin = StaticToken::new(pki.admin_token(), admin);
+        let admin: Arc<dyn Authenticator> = Arc::new(StaticTokens::new(vec![admin]));
+        Ok(Self {
+            client_ca: ClientCa::new(std::slice::from_ref(pki.root()))?,
+            root_bearer: match metrics {
+                Some(metrics) => Arc::new(UnionAuthenticator::new(vec![
+                    Arc::clone(&metrics.token) as _,
+                    Arc::clone(&admin),
+                ])),
+                None => Arc::clone(&admin),
+            },
+            plane_bearer: admin,
+            authorizer: authorizer(),
+        })
+    }
+}
+
+/// A file with the token that reads metrics.
+#[derive(Clone)]
+pub struct MetricsFile {
+    path: PathBuf,
+    token: Arc<MetricsToken>,
+}
+
+impl MetricsFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// If there is no token in it, or the administrator's.
+    pub fn read(path: &Path, admin_token: &str) -> anyhow::Result<Self> {
+        let token = token_in(path).context("--metrics-token-file")?;
+        if token == admin_token {
+            bail!(
+                "--metrics-token-file: {} holds the administrator's token, which may do everything; give \
+                 metrics a token of their own",
+                path.display()
+            );
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            token: Arc::new(MetricsToken::new(&token)),
+        })
+    }
+
+    /// Takes up a new token whenever somebody has replaced the file, until `stop`. While the file
+    /// cannot be used the token before it counts.
+    pub async fn follow(self, stop: CancellationToken) {
+        let mut complained = false;
+        loop {
+            tokio::select! {
+                // Nobody scrapes a stopped server.
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            let path = self.path.clone();
+            let read = tokio::task::spawn_blocking(move || token_in(&path)).await;
+            match read {
+                Ok(Ok(token)) => {
+                    complained = false;
+                    if self.token.replace(&token) {
+                        tracing::info!("the metrics token was replaced");
+                    }
+                }
+                Ok(Err(error)) if !complained => {
+                    complained = true;
+                    tracing::warn!("the metrics token stays as it was: {error:#}");
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    }
+}
+
+fn token_in(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| {
+            file.take(TOKEN_BYTES_MAX as u64 + 1)
+                .read_to_end(&mut bytes)
+        })
+        .with_context(|| format!("cannot read {shown}"))?;
+    if bytes.len() > TOKEN_BYTES_MAX {
+        bail!("{shown} is longer than {TOKEN_BYTES_MAX} bytes, so it is no token");
+    }
+    let token = std::str::from_utf8(&bytes).with_context(|| format!("{shown} is not text"))?;
+    let token = token.trim();
+    if token.contains(char::is_whitespace) {
+        bail!("{shown} holds more than one word; a token is one");
+    }
+    if token.len() < TOKEN_BYTES_MIN {
+        bail!(
+            "{shown} holds {} characters; give a token of at least {TOKEN_BYTES_MIN} random ones",
+            token.len()
+        );
+    }
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder_with(text: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        std::fs::write(&path, text).expect("written");
+        (folder, path)
+    }
+
+    #[test]
+    fn a_file_without_a_token_of_its_own_is_refused() {
+        for (text, word) in [
+            (&b""[..], "0 characters"),
+            (b"short\n", "5 characters"),
+            (b"two words that are long", "more than one word"),
+            (b"\xff\xfe0123456789abcdef", "not text"),
+            (b"0123456789abcdef-admin\n", "the administrator's token"),
+            (&[b'x'; 5000], "longer than"),
+        ] {
+            let (_folder, path) = folder_with(text);
+            let refused = MetricsFile::read(&path, "0123456789abcdef-admin");
+            let said = format!("{:#}", refused.err().expect("refused"));
+            assert!(
+                said.contains(word) && said.contains("--metrics-token-file"),
+                "{said}"
+            );
+        }
+        let gone = MetricsFile::read(Path::new("/nowhere/token"), "admin");
+        assert!(format!("{:#}", gone.err().expect("refused")).contains("cannot read"));
+    }
+}

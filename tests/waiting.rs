@@ -1,0 +1,226 @@
+//! A replica whose etcd is away at its start waits for it, says why, ends at once when it is asked to,
+//! and serves as soon as etcd is there. What the token for metrics opens, and what it does not. A
+//! drain where the serving certificate was given.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use polyplane_tests::client::{Client, Reply};
+use polyplane_tests::kubeconfig::Endpoint;
+use polyplane_tests::programs::{create_plane, polyplane};
+use polyplane_tests::ring::addresses::free_ports;
+use polyplane_tests::ring::etcd::Cluster;
+use polyplane_tests::ring::process::{Launch, Process, Told};
+use serde_json::json;
+use tokio::time::Instant;
+
+/// The longest a replica may take to come to anything on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The longest a replica that holds nothing may take to end. Its grace is 25 s.
+const END_LIMIT: Duration = Duration::from_secs(10);
+const TOKEN: &str = "metrics-0123456789abcdef";
+
+/// One replica with a folder of its own.
+struct Replica {
+    process: Process,
+    folder: PathBuf,
+    address: String,
+}
+
+impl Replica {
+    async fn start(name: &str, folder: &Path, store: &str) -> Result<Self> {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(folder.join("certs"))?;
+        let token = folder.join("metrics.token");
+        std::fs::write(&token, format!("{TOKEN}\n"))?;
+        let ports = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 2)?;
+        let address = |at: usize| format!("127.0.0.1:{}", ports[at]);
+        let launch = Launch::of(polyplane()?)
+            .with(["serve", "--store", store, "--replica-id", name])
+            .with(["--listen", &address(0), "--endpoint", &address(0)])
+            .with(["--peer-listen", &address(1), "--advertise", &address(1)])
+            .with(["--certs", &folder.join("certs").to_string_lossy()])
+            .with(["--metrics-token-file", &token.to_string_lossy()]);
+        Ok(Self {
+            process: Process::start(name, &launch, None, &folder)?,
+            folder,
+            address: address(0),
+        })
+    }
+
+    fn admin(&self) -> Result<Endpoint> {
+        Endpoint::from_kubeconfig(&self.folder.join("certs/admin.kubeconfig"), None)
+    }
+
+    /// A path's answer, asked again until `well` says that it is the one that is waited for.
+    async fn until(&mut self, path: &str, well: impl Fn(&Reply) -> bool) -> Result<Reply> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let asked = async { Client::open(&self.admin()?).await?.get(path).await };
+            let asked = asked.await;
+            if let Ok(reply) = &asked
+                && well(reply)
+            {
+                return asked;
+            }
+            ensure!(
+                self.process.ended()?.is_none() && Instant::now() < deadline,
+                "{path}: {asked:?}\n{}",
+                self.process.last_words()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What `polyplane drain` prints with the certificates of `folder`.
+    async fn drain(&self, folder: &Path) -> Result<String> {
+        let mut drain = tokio::process::Command::new(polyplane()?);
+        drain.args(["drain", "--server", &self.address, "--certs"]);
+        let output = drain.arg(folder).output().await?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok(String::from_utf8(said)?)
+    }
+
+    /// SIGTERM; how long the process takes.
+    async fn ended(&mut self) -> Result<()> {
+        self.process.tell(Told::End)?;
+        let status = self.process.end(END_LIMIT).await?;
+        let status = status.with_context(|| self.process.last_words())?;
+        ensure!(status.success(), "{status}: {}", self.process.last_words());
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result<()> {
+    let mut etcd = Cluster::start(1, &[], &[]).await?;
+    etcd.kill_member(0).await?;
+    let folder = tempfile::tempdir()?;
+    let mut replica = Replica::start("early", folder.path(), &etcd.url()).await?;
+    replica.until("/livez", |reply| reply.status == 200).await?;
+    let shown = replica
+        .until("/readyz", |reply| reply.status == 500)
+        .await?;
+    let listing = shown.body.as_str().unwrap_or_default();
+    ensure!(listing.contains("[-]etcd failed"), "{listing}");
+    let known = |reply: &Reply| reply.body.to_string().contains("etcd cannot be reached");
+    replica.until("/readyz/etcd", known).await?;
+    let refused = replica.until("/api/v1/namespaces", known).await?;
+    refused.refuses(503, "waits for its store")?;
+    let listed = replica
+        .until("/clusters/team-a/api/v1/pods", |_| true)
+        .await?;
+    ensure!(listed.status == 503, "{listed:?}");
+    // It holds nothing, so it is drained; the hook before its end has no reason to wait.
+    let drained = replica.drain(&replica.folder.join("certs")).await?;
+    ensure!(drained == "drained\n", "{drained}");
+    replica.ended().await?;
+
+    // Another one sees etcd come, and go again before it ends.
+    let mut replica = Replica::start("patient", folder.path(), &etcd.url()).await?;
+    replica.until("/readyz/etcd", known).await?;
+    etcd.start_member(0)?;
+    replica
+        .until("/readyz", |reply| reply.status == 200)
+        .await?;
+    replica
+        .until("/api/v1/namespaces", |reply| reply.status == 200)
+        .await?;
+    ensure!(replica.process.ended()?.is_none());
+    replica.process.kill().await
+}
+
+#[tokio::test]
+async fn the_token_for_metrics_opens_metrics_and_nothing_else() -> Result<()> {
+    let etcd = Cluster::start(1, &[], &[]).await?;
+    let folder = tempfile::tempdir()?;
+    let mut replica = Replica::start("counted", folder.path(), &etcd.url()).await?;
+    replica
+        .until("/readyz", |reply| reply.status == 200)
+        .await?;
+    let mut endpoint = replica.admin()?;
+    let plane = create_plane(&endpoint, "team-a").await?;
+    endpoint.token = Some(TOKEN.to_owned());
+    let reader = Client::open(&endpoint).await?;
+    let metrics = reader.get("/metrics").await?;
+    let text = metrics.body.as_str().unwrap_or_default();
+    ensure!(
+        metrics.status == 200 && text.contains("polyplane_"),
+        "{metrics:?}"
+    );
+    for path in [
+        "/",
+        "/api",
+        "/apis",
+        "/version",
+        "/metrics/",
+        "/polyplane/ring",
+        "/api/v1/namespaces",
+        "/apis/polyplane.dev/v1alpha1/controlplanes",
+        "/clusters/team-a/metrics",
+        "/clusters/team-a/api/v1/namespaces",
+    ] {
+        let refused = reader.get(path).await?;
+        ensure!(refused.status == 401, "{path}: {refused:?}");
+    }
+    for path in ["/metrics", "/drain"] {
+        let refused = reader.post(path, &json!({})).await?;
+        ensure!(
+            matches!(refused.status.as_u16(), 401 | 403),
+            "{path}: {refused:?}"
+        );
+    }
+    let mut plane = plane;
+    plane.token = Some(TOKEN.to_owned());
+    let refused = Client::open(&plane).await?.get("/metrics").await?;
+    ensure!(refused.status == 401, "{refused:?}");
+    // The administrator still reads them.
+    let admin = Client::open(&replica.admin()?).await?;
+    ensure!(admin.get("/metrics").await?.status == 200);
+    replica.process.kill().await
+}
+
+/// A serving certificate that a company's CA signed for the name that clients use, and for no other.
+fn give_certificate(certs: &Path) -> Result<()> {
+    let ca_key = rcgen::KeyPair::generate()?;
+    let mut ca = rcgen::CertificateParams::new(Vec::new())?;
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let issuer = rcgen::Issuer::new(ca, ca_key);
+    let key = rcgen::KeyPair::generate()?;
+    let leaf = rcgen::CertificateParams::new(vec!["planes.example.org".to_owned()])?;
+    let leaf = leaf.signed_by(&key, &issuer)?;
+    std::fs::create_dir_all(certs)?;
+    std::fs::write(certs.join("serving.crt"), leaf.pem())?;
+    std::fs::write(certs.join("serving.key"), key.serialize_pem())?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_replica_is_drained_whatever_its_serving_certificate_names() -> Result<()> {
+    let etcd = Cluster::start(1, &[], &[]).await?;
+    let folder = tempfile::tempdir()?;
+    let certs = folder.path().join("given/certs");
+    give_certificate(&certs)?;
+    let mut replica = Replica::start("given", folder.path(), &etcd.url()).await?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let said = replica.drain(&certs).await?;
+        if said == "drained\n" {
+            break;
+        }
+        // Before it listens, or has made its keys.
+        let early = said.contains("Connection refused") || said.contains("cannot read");
+        ensure!(early && Instant::now() < deadline, "{said}");
+    }
+    // Whoever does not have that certificate trusts the ring's CA alone, which did not sign it.
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::create_dir_all(&elsewhere)?;
+    for name in ["ca.crt", "admin.token"] {
+        std::fs::copy(certs.join(name), elsewhere.join(name))?;
+    }
+    let said = replica.drain(&elsewhere).await?;
+    ensure!(said.contains("a certificate that is not trusted"), "{said}");
+    replica.ended().await
+}
