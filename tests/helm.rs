@@ -1,5 +1,5 @@
 //! The chart, with the real helm: a matrix of values that must lint and render, what fits what in
-//! every manifest (`parts`), what is refused (`refusals`), what a server says to the manifests and
+//! every manifest (`parts`), who may do and reach what (`security`), what is refused (`refusals`), what a server says to the manifests and
 //! to helm itself (`cluster`), and the Deployment under load (`running`).
 
 use std::sync::OnceLock;
@@ -21,6 +21,8 @@ mod program;
 mod refusals;
 #[path = "helm/running.rs"]
 mod running;
+#[path = "helm/security.rs"]
+mod security;
 
 use matrix::{Combination, combinations};
 

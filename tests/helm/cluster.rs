@@ -216,6 +216,33 @@ fn keys(kubectl: &Kubectl) -> Result<Value> {
     Ok(secret["data"].clone())
 }
 
+fn metrics_token(kubectl: &Kubectl) -> Result<String> {
+    let path = "jsonpath={.data.token}";
+    kubectl.ok(&[
+        "get",
+        "secret",
+        "ring-polyplane-metrics",
+        "-n",
+        NAMESPACE,
+        "-o",
+        path,
+    ])
+}
+
+/// The replicas that the Deployment names.
+fn replicas(kubectl: &Kubectl) -> Result<String> {
+    let path = "jsonpath={.spec.replicas}";
+    kubectl.ok(&[
+        "get",
+        "deployment",
+        "ring-polyplane",
+        "-n",
+        NAMESPACE,
+        "-o",
+        path,
+    ])
+}
+
 /// Runs what the notes of a release tell a user to run for the kubeconfig.
 fn kubeconfig_by_the_notes(kubectl: &Kubectl, notes: &str) -> Result<String> {
     let line = notes
@@ -245,7 +272,9 @@ async fn upgrades_keep_the_keys_and_an_end_of_the_release_does_too() -> Result<(
         &values,
         &json!({"replicas": 5, "server": {"endpoint": "planes.example.org"}}),
     );
+    let token = metrics_token(kubectl)?;
     release.applied("upgrade", &moved)?;
+    ensure!(metrics_token(kubectl)? == token, "a new token for metrics");
     let second = keys(kubectl)?;
     for name in [
         "admin.token",
@@ -258,20 +287,26 @@ async fn upgrades_keep_the_keys_and_an_end_of_the_release_does_too() -> Result<(
     }
     let kubeconfig = decoded(&json!({"data": second}), "admin.kubeconfig")?;
     ensure!(String::from_utf8(kubeconfig)?.contains("https://planes.example.org:443"));
-    let replicas = kubectl.ok(&[
-        "get",
+    ensure!(replicas(kubectl)? == "5");
+
+    // The autoscaler goes on from the number that is there, and later upgrades leave its choice.
+    let autoscaled = over(&values, &json!({"autoscaling": {"enabled": true}}));
+    release.applied("upgrade", &autoscaled)?;
+    ensure!(replicas(kubectl)? == "5", "{}", replicas(kubectl)?);
+    let scale = [
+        "scale",
         "deployment",
         "ring-polyplane",
         "-n",
         NAMESPACE,
-        "-o",
-        "jsonpath={.spec.replicas}",
-    ])?;
-    ensure!(replicas == "5", "{replicas}");
-
-    // An autoscaler's number stays when it takes over.
-    let autoscaled = over(&values, &json!({"autoscaling": {"enabled": true}}));
-    release.applied("upgrade", &autoscaled)?;
+        "--replicas=9",
+    ];
+    kubectl.ok(&scale)?;
+    release.applied(
+        "upgrade",
+        &over(&autoscaled, &json!({"minReadySeconds": 9})),
+    )?;
+    ensure!(replicas(kubectl)? == "9", "{}", replicas(kubectl)?);
     release.uninstalled()?;
     let left = kubectl.ok(&[
         "get",

@@ -105,6 +105,18 @@ fn certificates(add: Add<'_>) {
         }),
     );
     add(
+        "given certificates that others sign",
+        &["ring-keys", "scrape"],
+        json!({
+            "certificates": {
+                "mode": "secret", "existingSecret": "ring-keys", "servingCaKey": "serving-ca.crt",
+            },
+            "server": {"endpoint": "planes.example.org"},
+            "metrics": {"existingSecret": "scrape", "tokenKey": "bearer"},
+            "serviceMonitor": {"enabled": true, "serverName": "planes.example.org"},
+        }),
+    );
+    add(
         "certificates by cert-manager",
         &[],
         json!({"certificates": {"mode": "certManager"}, "serviceMonitor": {"enabled": true}}),
@@ -167,6 +179,11 @@ fn networks(add: Add<'_>) {
         "a network closed from outside",
         &[],
         json!({"networkPolicy": {"enabled": true, "egress": {"enabled": false}}}),
+    );
+    add(
+        "an open network",
+        &[],
+        json!({"networkPolicy": {"peers": false}}),
     );
     add(
         "IPv6",

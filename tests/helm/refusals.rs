@@ -108,6 +108,10 @@ fn unknown_and_out_of_range() -> Vec<(Value, &'static [&'static str])> {
             &["/service/type", "LoadBalancer"],
         ),
         (
+            json!({"extraVolumes": [{"name": "metrics-token", "emptyDir": {}}]}),
+            &["/extraVolumes/0/name"],
+        ),
+        (
             json!({"extraVolumes": [{"name": "certificates", "emptyDir": {}}]}),
             &["/extraVolumes/0/name"],
         ),
@@ -181,6 +185,18 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
         (
             json!({"etcd": {"tls": {"caSecret": "etcd-ca"}}}),
             &["/etcd/tls/caSecret"],
+        ),
+        (
+            json!({"certificates": {"servingCaKey": "serving-ca.crt"}}),
+            &["/certificates/servingCaKey"],
+        ),
+        (
+            json!({"certificates": {"mountPath": "/metrics-token"}}),
+            &["/certificates/mountPath"],
+        ),
+        (
+            json!({"server": {"extraArgs": ["--metrics-token-file=/x"]}}),
+            &["--metrics-token-file", "which the chart sets itself"],
         ),
         (json!({"zone": {"source": "fixed"}}), &["/zone/name"]),
         (json!({"zone": {"name": "eu-1a"}}), &["/zone/name"]),

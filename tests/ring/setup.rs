@@ -221,6 +221,9 @@ fn kubeconfig(certs: &Path, address: SocketAddr) -> Value {
     })
 }
 
+/// What stands in the mounted Secret with the token for metrics.
+const METRICS_TOKEN: &str = "metrics-0123456789abcdef";
+
 /// A pod's processes as a rendered Deployment has them. What a machine has elsewhere than a pod is
 /// put in its place: the program, the mounted folders, and, on loopback, the addresses.
 fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
@@ -240,6 +243,9 @@ fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
                 _ => folder.join(from.trim_start_matches('/')),
             };
             std::fs::create_dir_all(&to)?;
+            if mount.volume == "metrics-token" {
+                std::fs::write(to.join("token"), METRICS_TOKEN)?;
+            }
             launch = launch.relocated(&from, &to.to_string_lossy());
         }
         if pod.node.is_none() {

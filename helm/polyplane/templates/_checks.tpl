@@ -40,7 +40,7 @@
 {{- end }}
 {{- end }}
 {{- range $values.server.extraEnv }}
-{{- if has .name (list "POD_IP" "POLYPLANE_REPLICA_ID" "POLYPLANE_ADVERTISE" "POLYPLANE_ZONE" "POLYPLANE_STORE_USER") }}
+{{- if has .name (list "POD_IP" "POLYPLANE_REPLICA_ID" "POLYPLANE_ADVERTISE" "POLYPLANE_ZONE" "POLYPLANE_STORE_USER" "POLYPLANE_METRICS_TOKEN_FILE") }}
 {{- fail (printf "\n\nserver.extraEnv has %s, which the chart sets itself\n" .name) }}
 {{- end }}
 {{- end }}
@@ -50,7 +50,7 @@
 {{- define "polyplane.chosenFlags" -}}
 {{- list "--store" "--store-prefix" "--store-ca" "--store-cert" "--store-key" "--store-user" "--store-password-file"
   "--listen" "--peer-listen" "--advertise" "--endpoint" "--replica-id" "--zone" "--weight" "--certs" "--member-ttl"
-  "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log" | toJson }}
+  "--metrics-token-file" "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log" | toJson }}
 {{- end }}
 
 {{/* A given Secret that can be seen is looked through; `helm template` sees none. */}}
@@ -61,6 +61,14 @@
 {{- if $given }}
 {{- $keys := $given.data | default dict }}
 {{- $needed := list "ca.crt" "ca.key" "admin.token" "peer-ca.crt" }}
+{{- with .Values.certificates.servingCaKey }}
+{{- $needed = append $needed . }}
+{{- end }}
+{{- range $one, $other := dict "serving.crt" "serving.key" "serving.key" "serving.crt" }}
+{{- if hasKey $keys $one }}
+{{- $needed = append $needed $other }}
+{{- end }}
+{{- end }}
 {{- if not (and (hasKey $keys "peer.crt") (hasKey $keys "peer.key")) }}
 {{- $needed = append $needed "peer-ca.key" }}
 {{- end }}

@@ -20,8 +20,8 @@
 
 {{/* What selects the pods; never changes during the life of a release. */}}
 {{- define "polyplane.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "polyplane.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "polyplane.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: replica
 {{- end }}
 
@@ -43,8 +43,8 @@ app.kubernetes.io/component: replica
 {{/* The head of an object: include "polyplane.metadata" (list . NAME LABELS ANNOTATIONS). */}}
 {{- define "polyplane.metadata" -}}
 {{- $root := index . 0 -}}
-name: {{ index . 1 }}
-namespace: {{ $root.Release.Namespace }}
+name: {{ index . 1 | quote }}
+namespace: {{ $root.Release.Namespace | quote }}
 labels:
   {{- toYaml (merge (deepCopy (index . 2)) (include "polyplane.labels" $root | fromYaml)) | nindent 2 }}
 {{- with merge (deepCopy (index . 3)) $root.Values.annotations }}
@@ -108,6 +108,21 @@ annotations:
 {{- end }}
 {{- end }}
 {{- toJson $found }}
+{{- end }}
+
+{{/* How many replicas the Deployment names; nothing when the autoscaler chooses. An upgrade that leaves
+the number out after it was there resets it to 1, which would end all replicas but one until the
+autoscaler looks again; so a Deployment that runs keeps the number it has. */}}
+{{- define "polyplane.replicas" -}}
+{{- if .Values.autoscaling.enabled }}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "polyplane.fullname" .) | default dict }}
+{{- $count := dig "spec" "replicas" "" $running }}
+{{- if not (kindIs "string" $count) }}
+{{- int $count }}
+{{- end }}
+{{- else }}
+{{- .Values.replicas }}
+{{- end }}
 {{- end }}
 
 {{/* An address and a port as the pods' address family writes them. */}}

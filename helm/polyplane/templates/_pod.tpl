@@ -24,6 +24,7 @@
 - --host-name={{ . }}
 {{- end }}
 - --certs={{ $values.certificates.mountPath }}
+- --metrics-token-file=/metrics-token/token
 - --weight={{ $values.server.weight }}
 - --member-ttl={{ $values.server.memberTtlSeconds }}
 - --grace={{ $values.server.graceSeconds }}
@@ -63,8 +64,8 @@
 - name: POLYPLANE_STORE_USER
   valueFrom:
     secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .userKey }}
+      name: {{ .existingSecret | quote }}
+      key: {{ .userKey | quote }}
 {{- end }}
 {{- end }}
 {{- with .Values.server.extraEnv }}
@@ -76,11 +77,11 @@
 {{- define "polyplane.secretFiles" -}}
 {{- $words := . -}}
 - secret:
-    name: {{ first $words }}
+    name: {{ first $words | quote }}
     items:
       {{- range $at := untilStep 1 (len $words) 2 }}
-      - key: {{ index $words $at }}
-        path: {{ index $words (add1 $at | int) }}
+      - key: {{ index $words $at | quote }}
+        path: {{ index $words (add1 $at | int) | quote }}
       {{- end }}
 {{- end }}
 
@@ -94,7 +95,7 @@
 {{ include "polyplane.secretFiles" (list (include "polyplane.adminSecret" .) "admin.token" "admin.token") }}
 {{- else if eq .Values.certificates.mode "secret" -}}
 - secret:
-    name: {{ .Values.certificates.existingSecret }}
+    name: {{ .Values.certificates.existingSecret | quote }}
 {{- else -}}
 {{ include "polyplane.secretFiles" (concat (list (include "polyplane.adminSecret" .)) (list
   "ca.crt" "ca.crt" "ca.key" "ca.key" "peer-ca.crt" "peer-ca.crt" "peer-ca.key" "peer-ca.key" "admin.token" "admin.token")) }}
@@ -112,10 +113,26 @@
 {{- end }}
 {{- end }}
 
-{{/* The Secret and the key under which clients find the CA, as a JSON list. */}}
+{{/* The Secret that holds the token for metrics, and its key, as a JSON list. */}}
+{{- define "polyplane.metricsSecret" -}}
+{{- if .Values.metrics.existingSecret }}
+{{- list .Values.metrics.existingSecret .Values.metrics.tokenKey | toJson }}
+{{- else }}
+{{- list (printf "%s-metrics" (include "polyplane.fullname" .)) .Values.metrics.tokenKey | toJson }}
+{{- end }}
+{{- end }}
+
+{{- define "polyplane.metricsSources" -}}
+{{- $secret := include "polyplane.metricsSecret" . | fromJsonArray }}
+{{- include "polyplane.secretFiles" (list (index $secret 0) (index $secret 1) "token") }}
+{{- end }}
+
+{{/* The Secret and the key under which clients find the CA of the serving certificate, as a JSON list. */}}
 {{- define "polyplane.caSecret" -}}
 {{- if eq .Values.certificates.mode "certManager" }}
 {{- list (printf "%s-ca" (include "polyplane.fullname" .)) "tls.crt" | toJson }}
+{{- else if .Values.certificates.servingCaKey }}
+{{- list (include "polyplane.adminSecret" .) .Values.certificates.servingCaKey | toJson }}
 {{- else }}
 {{- list (include "polyplane.adminSecret" .) "ca.crt" | toJson }}
 {{- end }}
