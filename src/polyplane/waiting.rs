@@ -336,10 +336,7 @@ mod tests {
             reason.contains("cannot read") && reason.contains("no leader"),
             "{reason}"
         );
-        let never = wait.out(async || anyhow::bail!("a wrong password")).await;
-        assert_eq!(
-            never.map(|()| ()).expect_err("it ends").to_string(),
-            "a wrong password"
-        );
+        let never: anyhow::Result<()> = wait.out(async || anyhow::bail!("a wrong password")).await;
+        assert_eq!(never.expect_err("it ends").to_string(), "a wrong password");
     }
 }

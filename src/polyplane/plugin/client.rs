@@ -223,15 +223,17 @@ fn certificate_error<'a>(
 ) -> Option<&'a rustls::CertificateError> {
     let mut source = Some(error);
     while let Some(cause) = source {
+        if let Some(rustls::Error::InvalidCertificate(why)) = cause.downcast_ref() {
+            return Some(why);
+        }
         // An I/O error hides the error that it carries from the chain.
         let carried = cause
             .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::get_ref)
-            .and_then(|carried| carried.downcast_ref());
-        if let Some(rustls::Error::InvalidCertificate(why)) = cause.downcast_ref().or(carried) {
-            return Some(why);
-        }
-        source = cause.source();
+            .and_then(std::io::Error::get_ref);
+        source = match carried {
+            Some(carried) => Some(carried),
+            None => cause.source(),
+        };
     }
     None
 }
