@@ -8,8 +8,7 @@ use futures_util::future::Shared as SharedFuture;
 use http::{Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{
-    ALL_UNAUTHENTICATED, Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject,
-    UserInfo,
+    Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject, UserInfo,
 };
 
 use crate::authorize::forbidden;
