@@ -96,8 +96,8 @@ pub struct SledOptions {
     pub ballast_bytes: u64,
     /// Writes are rejected when so little, and what they need themselves, is free.
     pub reserve_bytes: u64,
-    /// Up to this size the files are copied before they are opened, so that a damaged store is
-    /// left as it was found.
+    /// Up to this size a copy of the files is opened before the files themselves, so that a damaged
+    /// store is left as it was found.
     pub copy_bytes_max: u64,
     /// Threads for reads.
     pub reader_threads: usize,

@@ -13,8 +13,9 @@
 //!   durable when it returns, and the order of writes is the order on disk.
 //!
 //! Values above about 128 KiB per page would go to files in `blobs/` that sled never syncs; the
-//! chunks of `layout` keep every page below that. `conf` and the folder are synced after opening;
-//! snapshots are synced by sled, and a lost rename of one is re-made from the log.
+//! chunks of `layout` keep every page below that. `db` is synced before it is opened, and the
+//! folder once sled has made its files. A lost `conf` or a lost snapshot does no harm: sled makes
+//! both again.
 //!
 //! After its first I/O error a tree refuses everything, so the owner of this type opens it again.
 //! sled also panics where it should fail; both come out as [`EngineError`].
@@ -23,11 +24,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
-use super::folder::{Folder, io_at};
+use super::folder::{self, Folder, io_at};
 use super::layout::{self, HEAD_KEY, Head};
 use super::present::{Mark, Present};
 use super::scan::{self, ScanError, Version, Walk};
@@ -110,27 +112,17 @@ impl Engine {
         folder: &Folder,
         options: EngineOptions,
     ) -> Result<(Self, Head, Census), OpenError> {
-        folder.restore_copy()?;
-        folder.drop_unfinished()?;
         let acked = folder.acked()?;
-        folder.copy(options.copy_bytes_max)?;
-        let opened = Self::open_whole(folder, options, acked);
-        match &opened {
-            Ok(_) => folder.drop_copy()?,
-            Err(OpenError::Damaged { .. }) => folder.restore_copy()?,
-            // Not damaged as far as known: the next opening puts the copy back.
-            Err(_) => {}
-        }
-        opened
-    }
-
-    fn open_whole(
-        folder: &Folder,
-        options: EngineOptions,
-        acked: u64,
-    ) -> Result<(Self, Head, Census), OpenError> {
-        let engine = Self::open_tree(folder, options)?;
-        match engine.verify(folder, acked) {
+        // A predecessor may have been killed between a write and its sync. Readers will see what it
+        // wrote, and sled will write a snapshot that refers to it.
+        folder.sync_data()?;
+        Self::try_copy(folder, options, acked)?;
+        let engine = Self::open_tree(&folder.path, options)?;
+        write_through(&engine.file);
+        let verified = folder
+            .sync()
+            .and_then(|()| engine.verify(&folder.path, acked));
+        match verified {
             Ok((head, census)) => Ok((engine, head, census)),
             Err(error) => {
                 discard(Some(engine));
@@ -139,13 +131,37 @@ impl Engine {
         }
     }
 
+    /// Opens a copy of the files, and refuses the store if the copy is damaged: the files themselves
+    /// are not touched then.
+    fn try_copy(folder: &Folder, options: EngineOptions, acked: u64) -> Result<(), OpenError> {
+        let Some(copy) = folder.copy(options.copy_bytes_max)? else {
+            return Ok(());
+        };
+        let result = Self::open_tree(&copy, options).and_then(|engine| {
+            let verified = engine.verify(&copy, acked);
+            discard(Some(engine));
+            verified
+        });
+        // On a full disk sled may panic, which is reported as damage.
+        let has_room = folder.has_copy_room();
+        folder.drop_copy()?;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error @ OpenError::Damaged { .. }) if has_room => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "a copy of the store could not be opened; opening the store");
+                Ok(())
+            }
+        }
+    }
+
     /// Reads everything, and checks that all that was acknowledged is there.
-    fn verify(&self, folder: &Folder, acked: u64) -> Result<(Head, Census), OpenError> {
+    fn verify(&self, path: &Path, acked: u64) -> Result<(Head, Census), OpenError> {
         let damaged = |reason| Err(OpenError::Damaged { reason });
         let found = match catch_unwind(AssertUnwindSafe(|| census(&self.db))) {
             Ok(Ok(found)) => found,
             Ok(Err(ScanError::Engine(sled::Error::Io(error)))) => {
-                return Err(io_at(&folder.path)(error));
+                return Err(io_at(path)(error));
             }
             Ok(Err(error)) => return damaged(error.to_string()),
             Err(panic) => return damaged(panic_text(&*panic)),
@@ -159,17 +175,19 @@ impl Engine {
         Ok(found)
     }
 
-    fn open_tree(folder: &Folder, options: EngineOptions) -> Result<Self, OpenError> {
+    fn open_tree(path: &Path, options: EngineOptions) -> Result<Self, OpenError> {
+        folder::drop_unfinished(path)?;
         let config = sled::Config::new()
-            .path(&folder.path)
+            .path(path)
             .cache_capacity(options.cache_bytes)
             .flush_every_ms(None)
             .mode(sled::Mode::HighThroughput)
             .use_compression(false)
             .print_profile_on_drop(false);
+        let db_path = path.join("db");
         let db = match catch_unwind(AssertUnwindSafe(|| config.open())) {
             Ok(Ok(db)) => db,
-            Ok(Err(sled::Error::Io(error))) => return Err(io_at(&folder.db_path())(error)),
+            Ok(Err(sled::Error::Io(error))) => return Err(io_at(&db_path)(error)),
             Ok(Err(error)) => {
                 return Err(OpenError::Damaged {
                     reason: error.to_string(),
@@ -181,19 +199,11 @@ impl Engine {
                 });
             }
         };
-        let path = folder.db_path();
         let file = File::options()
             .read(true)
             .write(true)
-            .open(&path)
-            .map_err(io_at(&path))?;
-        write_through(&file);
-        file.sync_all().map_err(io_at(&path))?;
-        let conf = folder.path.join("conf");
-        File::open(&conf)
-            .and_then(|conf| conf.sync_all())
-            .map_err(io_at(&conf))?;
-        folder.sync()?;
+            .open(&db_path)
+            .map_err(io_at(&db_path))?;
         Ok(Self { db, file })
     }
 

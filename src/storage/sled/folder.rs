@@ -5,17 +5,21 @@
 //! * `acked` holds the newest acknowledged revision. It is written after every batch and synced
 //!   only now and then: a lower bound of what the tree must hold. sled drops what it takes for a
 //!   torn tail without a word; a tree behind this bound lost acknowledged writes.
-//! * `before-open/` is a copy of sled's files, taken before sled opens them and gone once they
-//!   proved whole: sled overwrites what it takes for a torn tail, and a store that is refused as
-//!   damaged shall lie there as it was found.
+//! * `before-open/` holds a copy of sled's files while a store is being opened. sled overwrites what
+//!   it takes for a torn tail, so the copy is opened first: a store that is refused as damaged stays
+//!   as it was found. The copy is never put back, so nothing of it has to be durable, and the next
+//!   opening removes what a crash leaves of it.
+//!
+//! Power may fail at any step. Names above the folder are synced before `format` is there, `format`
+//! before sled makes a file, and sled's files with their names before anything is shown.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statvfs};
 use twox_hash::XxHash3_64;
 
 use super::layout::be64;
@@ -24,9 +28,13 @@ use crate::error::OpenError;
 /// The format this program writes, and the newest it reads.
 const FORMAT: u32 = 1;
 const FORMAT_WORDS: &str = "polyplane-store sled";
-const COPY_MARK: &str = "complete";
-/// What a snapshot of sled has around its content: length and checksum.
-const SNAPSHOT_FRAME_BYTES: u64 = 12;
+/// What a snapshot of sled has behind its content: length and checksum.
+const SNAPSHOT_FRAME_BYTES: usize = 12;
+/// What sled's settings have behind their content: a checksum.
+const SETTINGS_FRAME_BYTES: usize = 4;
+/// Bytes that must be free beside a copy for sled to open it: it fills up a segment, perhaps starts
+/// another, and writes a snapshot. With less, a whole store on a full disk would seem damaged.
+const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
 
 /// An exclusively held folder.
 pub(super) struct Folder {
@@ -39,18 +47,19 @@ pub(super) struct Folder {
 impl Folder {
     /// Takes the folder, makes it if it is not there, and checks its format.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let made = !path.exists();
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
             .map_err(io_at(path))?;
-        if made && let Some(parent) = path.parent().filter(|parent| parent.is_dir()) {
-            sync_folder(parent)?;
-        }
         fs::read_dir(path).map_err(io_at(path))?;
         let lock = take_lock(path)?;
         check_format(path)?;
+        if !path.join("db").exists() {
+            // Files without a format are refused, so the format must be durable before sled makes
+            // files. A predecessor may have written it and been killed before this sync.
+            sync_folder(path)?;
+        }
         let acked_path = path.join("acked");
         let acked = private(
             OpenOptions::new()
@@ -61,7 +70,6 @@ impl Folder {
         )
         .open(&acked_path)
         .map_err(io_at(&acked_path))?;
-        sync_folder(path)?;
         Ok(Self {
             path: path.to_owned(),
             lock: Mutex::new(Some(lock)),
@@ -88,6 +96,10 @@ impl Folder {
                 .map_err(io_at(&self.path))?,
             _ => return Err(damaged("the file acked has a wrong length")),
         }
+        if bytes == [0; 16] {
+            // A power cut may leave the length of a file that was never synced without its bytes.
+            return Ok(0);
+        }
         if XxHash3_64::oneshot(&bytes[..8]) != be64(&bytes, 8) {
             return Err(damaged("the file acked is altered"));
         }
@@ -108,75 +120,66 @@ impl Folder {
         self.acked.sync_data()
     }
 
+    /// Makes durable what is in sled's data, if it has been made.
+    pub(super) fn sync_data(&self) -> Result<(), OpenError> {
+        let path = self.db_path();
+        match File::open(&path).and_then(|file| file.sync_data()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes names of files durable.
     pub(super) fn sync(&self) -> Result<(), OpenError> {
         sync_folder(&self.path)
     }
 
-    /// Puts back what an opening that did not come to its end had copied, if there is any.
-    pub(super) fn restore_copy(&self) -> Result<(), OpenError> {
-        let copy = self.copy_path();
-        if copy.join(COPY_MARK).exists() {
-            for file in sled_files(&self.path).map_err(io_at(&self.path))? {
-                if !copy.join(&file).exists() {
-                    fs::remove_file(self.path.join(&file)).map_err(io_at(&self.path))?;
-                }
-            }
-            for file in sled_files(&copy).map_err(io_at(&copy))? {
-                fs::rename(copy.join(&file), self.path.join(&file)).map_err(io_at(&copy))?;
-            }
-        }
-        self.drop_copy()
-    }
-
-    /// Removes snapshots that were begun and never filled: on a full disk sled leaves one, and would
-    /// take the store for damaged ever after. A snapshot only shortens the reading of the log, and
-    /// what is read without it is checked against the bound like everything else.
-    pub(super) fn drop_unfinished(&self) -> Result<(), OpenError> {
-        for file in sled_files(&self.path).map_err(io_at(&self.path))? {
-            let path = self.path.join(&file);
-            let bytes = fs::metadata(&path).map_err(io_at(&path))?.len();
-            let begun = file.ends_with(".generating") || bytes <= SNAPSHOT_FRAME_BYTES;
-            if file.starts_with("snap.") && begun {
-                fs::remove_file(&path).map_err(io_at(&path))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies sled's files, unless they are larger than a limit or there is no room: a store on a
-    /// full disk is still to be read.
-    pub(super) fn copy(&self, bytes_max: u64) -> Result<(), OpenError> {
+    /// Copies sled's files and returns where they are, unless they are larger than a limit or there
+    /// is no room: a store on a full disk is still to be read.
+    pub(super) fn copy(&self, bytes_max: u64) -> Result<Option<PathBuf>, OpenError> {
+        // Of an opening that did not come to its end.
+        self.drop_copy()?;
         let db_bytes = fs::metadata(self.db_path()).map_or(0, |metadata| metadata.len());
         if db_bytes == 0 || db_bytes > bytes_max {
-            return Ok(());
+            return Ok(None);
         }
-        if let Err(error) = self.copy_files() {
-            tracing::warn!(%error, "the store is opened without a copy of its files");
-            return self.drop_copy();
+        let copy = self.copy_path();
+        if let Err(error) = self.copy_files(&copy, db_bytes) {
+            tracing::warn!(%error, "the store is opened without trying a copy of its files first");
+            self.drop_copy()?;
+            return Ok(None);
         }
-        Ok(())
+        Ok(Some(copy))
     }
 
-    fn copy_files(&self) -> io::Result<()> {
-        let copy = self.copy_path();
-        fs::DirBuilder::new().mode(0o700).create(&copy)?;
+    fn copy_files(&self, copy: &Path, db_bytes: u64) -> io::Result<()> {
+        if !self.has_room(db_bytes + COPY_ROOM_BYTES)? {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        fs::DirBuilder::new().mode(0o700).create(copy)?;
         for file in sled_files(&self.path)? {
             fs::copy(self.path.join(&file), copy.join(&file))?;
         }
-        File::create(copy.join(COPY_MARK))?;
         Ok(())
     }
 
-    /// Drops the copy: the files have proved whole.
+    /// Whether the copy could be opened, as far as its disk is concerned.
+    pub(super) fn has_copy_room(&self) -> bool {
+        self.has_room(COPY_ROOM_BYTES).unwrap_or(false)
+    }
+
+    fn has_room(&self, bytes: u64) -> io::Result<bool> {
+        let stat = statvfs(&self.path)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize) >= bytes)
+    }
+
+    /// Removes the copy, or what a crash left of it.
     pub(super) fn drop_copy(&self) -> Result<(), OpenError> {
         let copy = self.copy_path();
-        if !copy.exists() {
-            return Ok(());
+        match fs::remove_dir_all(&copy) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&copy)(error)),
+            _ => Ok(()),
         }
-        // The mark first: half a copy must never be put back.
-        let _ = fs::remove_file(copy.join(COPY_MARK));
-        fs::remove_dir_all(&copy).map_err(io_at(&copy))
     }
 
     /// Lets another process have the folder.
@@ -255,6 +258,7 @@ fn check_format(folder: &Path) -> Result<(), OpenError> {
             if folder.join("db").exists() {
                 return damaged("the file format is missing".to_owned());
             }
+            sync_names_above(folder).map_err(io_at(folder))?;
             return write_format(folder, &path);
         }
         Err(error) => return Err(io_at(&path)(error)),
@@ -280,8 +284,55 @@ fn write_format(folder: &Path, path: &Path) -> Result<(), OpenError> {
             file.sync_all()
         })
         .and_then(|()| fs::rename(&fresh, path));
-    written.map_err(io_at(path))?;
-    sync_folder(folder)
+    written.map_err(io_at(path))
+}
+
+/// Makes the names of all folders on the path durable, not only of those that this process made: a
+/// predecessor may have made some and been killed. A folder with a format had this done before.
+fn sync_names_above(folder: &Path) -> io::Result<()> {
+    let folder = fs::canonicalize(folder)?;
+    let device = fs::metadata(&folder)?.dev();
+    for above in folder.ancestors().skip(1) {
+        if fs::metadata(above)?.dev() != device {
+            break;
+        }
+        match File::open(above) {
+            Ok(above) => above.sync_all()?,
+            // This process may not read that folder, so it did not make it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Removes files of sled that are incomplete. sled would take the store for damaged because of them,
+/// and writes both kinds again if they are missing:
+///
+/// * Snapshots, which sled leaves empty on a full disk. A snapshot only shortens the reading of the
+///   log, and what is read without it is checked against the bound like everything else.
+/// * Settings, which sled neither syncs nor replaces as a whole.
+pub(super) fn drop_unfinished(folder: &Path) -> Result<(), OpenError> {
+    for file in sled_files(folder).map_err(io_at(folder))? {
+        let path = folder.join(&file);
+        let frame = match file.as_str() {
+            "db" => continue,
+            "conf" => SETTINGS_FRAME_BYTES,
+            _ => SNAPSHOT_FRAME_BYTES,
+        };
+        let is_finished = !file.ends_with(".generating")
+            && is_whole(&fs::read(&path).map_err(io_at(&path))?, frame);
+        if !is_finished {
+            fs::remove_file(&path).map_err(io_at(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the checksum at the end of a frame is that of the content before the frame.
+fn is_whole(bytes: &[u8], frame_bytes: usize) -> bool {
+    let (content, frame) = bytes.split_at(bytes.len().saturating_sub(frame_bytes));
+    !content.is_empty() && frame.ends_with(&crc32fast::hash(content).to_le_bytes())
 }
 
 /// Names of the files that sled made, without its blob folder, which stays empty.
@@ -294,4 +345,91 @@ fn sled_files(folder: &Path) -> io::Result<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Op, RangeRequest, SledOptions, SledStore, Store, Txn};
+
+    fn open(path: &Path) -> SledStore {
+        let options = SledOptions {
+            ballast_bytes: 0,
+            ..SledOptions::default()
+        };
+        SledStore::open(path, options).expect("the store opens")
+    }
+
+    /// A folder with a store of one key.
+    async fn stored() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(folder.path());
+        let op = Op::Put {
+            key: "k".into(),
+            value: "v".into(),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: vec![],
+            ops: vec![op],
+        };
+        store.commit(txn).await.expect("committed");
+        store.close().await;
+        folder
+    }
+
+    async fn has_its_key(folder: &Path) -> bool {
+        let store = open(folder);
+        let range = store.range(RangeRequest::between("", "")).await;
+        store.close().await;
+        range.expect("read").items.len() == 1
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_a_power_cut_left_empty_is_not_put_back() {
+        let folder = stored().await;
+        let copy = folder.path().join("before-open");
+        fs::create_dir(&copy).expect("made");
+        for name in ["db", "conf", "complete"] {
+            fs::write(copy.join(name), b"").expect("written");
+        }
+        assert!(has_its_key(folder.path()).await);
+        assert!(!copy.exists(), "an incomplete copy is removed");
+    }
+
+    #[tokio::test]
+    async fn a_bound_that_has_a_length_and_no_bytes_is_none() {
+        let folder = stored().await;
+        fs::write(folder.path().join("acked"), [0; 16]).expect("written");
+        assert!(has_its_key(folder.path()).await);
+    }
+
+    #[tokio::test]
+    async fn settings_that_were_only_begun_are_no_damage() {
+        let folder = stored().await;
+        let conf = folder.path().join("conf");
+        let whole = fs::read(&conf).expect("read");
+        let begun = [
+            vec![],
+            vec![0; whole.len()],
+            whole[..whole.len() - 3].to_vec(),
+        ];
+        for begun in begun {
+            fs::write(&conf, &begun).expect("written");
+            assert!(has_its_key(folder.path()).await);
+            assert_eq!(fs::read(&conf).expect("read"), whole, "written again");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_was_never_synced_is_no_damage() {
+        let folder = stored().await;
+        open(folder.path()).close().await;
+        let files = sled_files(folder.path()).expect("listed");
+        let mut snapshots = files.iter().filter(|name| name.starts_with("snap."));
+        let snapshot = folder.path().join(snapshots.next().expect("there is one"));
+        let bytes = fs::read(&snapshot).expect("read").len();
+        fs::write(&snapshot, vec![0; bytes]).expect("written");
+        assert!(has_its_key(folder.path()).await);
+    }
 }
