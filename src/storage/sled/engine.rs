@@ -10,7 +10,8 @@
 //! * sled re-uses a segment once what was in it lies elsewhere and is "stable", by its own weak
 //!   notion of it. So that the copy is durable before the original is overwritten, `db` carries
 //!   the inode flag S (`chattr +S`) where the file system has it: each `pwrite` of sled is then
-//!   durable when it returns, and the order of writes is the order on disk.
+//!   durable when it returns, and the order of writes is the order on disk. Without the flag, a
+//!   power cut within a batch of several segments may leave a log that sled cannot read.
 //!
 //! Values above about 128 KiB per page would go to files in `blobs/` that sled never syncs; the
 //! chunks of `layout` keep every page below that. `db` is synced before it is opened, and the

@@ -1,0 +1,413 @@
+//! A disk that remembers, of a recorded program, what was durable when, and says what a power cut
+//! may leave.
+//!
+//! The model is strict, it promises what POSIX promises and nothing that some file system adds:
+//!
+//! * A change of a file (a write, a new length) is durable once an `fsync` or `fdatasync` of that
+//!   file that began after it has returned. `sync_file_range` makes nothing durable.
+//! * A change of a folder (a new name, a removed one, a rename within it) is durable once an
+//!   `fsync` of that folder that began after it has returned. A rename between two folders is two
+//!   changes.
+//! * Of what is not durable, a cut keeps any part: each change or none, whatever their order, a
+//!   write in sectors, a length without the bytes.
+//! * A file opened with `O_SYNC` or `O_DSYNC`, or with the flag S if the disk honours it, has each
+//!   write durable on return.
+
+#[path = "calls.rs"]
+mod calls;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::random::Random;
+use crate::trace::{Kill, record};
+
+type InodeId = usize;
+const ROOT: InodeId = 0;
+
+#[derive(Debug, Clone)]
+enum What {
+    Write { at: usize, bytes: Arc<[u8]> },
+    Size(usize),
+    Names(Vec<(String, Option<InodeId>)>),
+}
+
+#[derive(Debug, Clone)]
+struct Change {
+    start: u64,
+    end: u64,
+    /// Durable on return, whatever the disk.
+    direct: bool,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+struct Sync {
+    start: u64,
+    end: u64,
+    site: usize,
+}
+
+/// A file or a folder.
+#[derive(Debug, Clone, Default)]
+struct Inode {
+    is_folder: bool,
+    changes: Vec<Change>,
+    syncs: Vec<Sync>,
+    /// When the flag S was set.
+    write_through: Option<u64>,
+    /// What the running program sees.
+    bytes: Vec<u8>,
+    names: BTreeMap<String, InodeId>,
+}
+
+/// What an open file is shared by after `dup`.
+#[derive(Debug)]
+struct Description {
+    inode: InodeId,
+    position: usize,
+    append: bool,
+    direct: bool,
+}
+
+/// A line that the program wrote to its output: what it told the world, and when it began to.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    pub(crate) at: u64,
+    pub(crate) text: String,
+}
+
+/// What of the changes that are not durable a cut keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Loss {
+    /// None of them.
+    All,
+    /// All of them, as when only the process dies.
+    Nothing,
+    /// Those of files, none of folders.
+    Names,
+    /// Those of folders, none of files.
+    Bytes,
+    /// Each by itself or not.
+    Each,
+    /// All of some files and folders.
+    Whole,
+    /// Of each file or folder those up to some time.
+    Late,
+    /// Each by itself or not, and of each file's last write some sectors.
+    Torn,
+}
+
+pub(crate) const LOSSES: [Loss; 8] = [
+    Loss::All,
+    Loss::Nothing,
+    Loss::Names,
+    Loss::Bytes,
+    Loss::Each,
+    Loss::Whole,
+    Loss::Late,
+    Loss::Torn,
+];
+
+/// A power cut.
+#[derive(Debug, Clone)]
+pub(crate) struct Cut {
+    pub(crate) at: u64,
+    pub(crate) loss: Loss,
+    pub(crate) seed: u64,
+    /// Whether the disk honours the flag S.
+    pub(crate) write_through: bool,
+    /// Sites whose syncs do nothing.
+    pub(crate) without: BTreeSet<usize>,
+}
+
+/// Files and folders below some folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Image {
+    pub(crate) folders: BTreeSet<PathBuf>,
+    pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Image {
+    pub(crate) fn write_to(&self, root: &Path) {
+        for folder in &self.folders {
+            std::fs::create_dir_all(root.join(folder)).expect("a folder is made");
+        }
+        for (name, bytes) in &self.files {
+            std::fs::write(root.join(name), bytes).expect("a file is written");
+        }
+    }
+
+    pub(crate) fn read_from(root: &Path) -> Self {
+        let mut image = Self::default();
+        let mut folders = vec![PathBuf::new()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(root.join(&folder)).expect("a folder") {
+                let name = folder.join(entry.expect("an entry").file_name());
+                if root.join(&name).is_dir() {
+                    image.folders.insert(name.clone());
+                    folders.push(name);
+                } else {
+                    let bytes = std::fs::read(root.join(&name)).expect("a file");
+                    image.files.insert(name, bytes);
+                }
+            }
+        }
+        image
+    }
+}
+
+/// See the module.
+pub(crate) struct Disk {
+    root: PathBuf,
+    inodes: Vec<Inode>,
+    descriptions: Vec<Description>,
+    descriptors: HashMap<i64, usize>,
+    /// The number given to the last call.
+    pub(crate) order: u64,
+    pub(crate) said: Vec<Said>,
+    /// Where syncs are, by kind, path and step; see [`Disk::name_sites`].
+    pub(crate) sites: Vec<String>,
+    /// Syncs of the step under way: kind and path, inode, and its place there.
+    step: Vec<(String, InodeId, usize)>,
+}
+
+impl Disk {
+    /// A disk that holds an image, all of it durable. Programs find it below `root`.
+    pub(crate) fn with(root: &Path, image: &Image) -> Self {
+        let mut disk = Self {
+            root: root.to_owned(),
+            inodes: vec![Inode {
+                is_folder: true,
+                ..Inode::default()
+            }],
+            descriptions: Vec::new(),
+            descriptors: HashMap::new(),
+            order: 0,
+            said: Vec::new(),
+            sites: vec!["unnamed".to_owned()],
+            step: Vec::new(),
+        };
+        image.write_to(root);
+        for folder in &image.folders {
+            disk.make(&root.join(folder), true, 0, 0);
+        }
+        for (name, bytes) in &image.files {
+            let inode = disk.make(&root.join(name), false, 0, 0);
+            let inode = inode.expect("its folder is there");
+            let bytes = bytes.as_slice().into();
+            let what = What::Write { at: 0, bytes };
+            disk.change(inode, (0, 0), true, what);
+        }
+        disk
+    }
+
+    /// Runs a program and takes in what it did. What the recorder saw must explain what the disk
+    /// holds afterwards, byte for byte.
+    pub(crate) fn run(&mut self, variables: &[(&str, String)], kill: Option<Kill>) {
+        let program = std::env::current_exe().expect("this program");
+        let log = self.root.with_extension("log");
+        let mut order = self.order;
+        let calls = record(&log, &program, variables, kill, &mut order);
+        std::fs::remove_file(&log).expect("the log is there");
+        let (mut done, torn): (Vec<_>, Vec<_>) =
+            calls.iter().partition(|call| call.result.is_some());
+        // A descriptor is free from the beginning of `close` and taken at the end of `open`.
+        done.sort_by_key(|call| {
+            if call.name == "close" {
+                call.start
+            } else {
+                call.end
+            }
+        });
+        self.descriptors.clear();
+        for call in done {
+            self.take(call);
+        }
+        self.name_sites(false);
+        let real = Image::read_from(&self.root);
+        if self.live() != real {
+            // The kill came while another thread was in a call, which then was done.
+            for call in torn {
+                if kill.is_some_and(|kill| kill.call != call.name) {
+                    self.take(call);
+                }
+            }
+        }
+        assert!(self.live() == real, "the recorder did not see everything");
+        self.order = order;
+    }
+
+    /// The syncs of a site that made something durable, by when they ended.
+    pub(crate) fn syncs_of(&self, site: usize, without: &BTreeSet<usize>) -> Vec<u64> {
+        let mut ends = Vec::new();
+        for inode in &self.inodes {
+            for sync in inode.syncs.iter().filter(|sync| sync.site == site) {
+                let others = inode.syncs.iter().filter(|other| other.end < sync.start);
+                let others = others.filter(|other| !without.contains(&other.site));
+                let before = others.map(|other| other.start).max().unwrap_or_default();
+                let new = before + 1..=sync.start;
+                if inode.changes.iter().any(|change| new.contains(&change.end)) {
+                    ends.push(sync.end);
+                }
+            }
+        }
+        ends.sort_unstable();
+        ends
+    }
+
+    /// Every moment at which something had begun or ended.
+    pub(crate) fn moments(&self) -> Vec<u64> {
+        let mut found = BTreeSet::from([self.order + 1]);
+        for inode in &self.inodes {
+            for change in &inode.changes {
+                found.extend([change.start + 1, change.end.saturating_add(1)]);
+            }
+            for sync in &inode.syncs {
+                found.extend([sync.start, sync.end + 1]);
+            }
+        }
+        found.extend(self.said.iter().map(|said| said.at + 1));
+        found.remove(&1);
+        found
+            .into_iter()
+            .filter(|at| *at <= self.order + 1)
+            .collect()
+    }
+
+    /// What the running program sees.
+    pub(crate) fn live(&self) -> Image {
+        self.image(&|inode: InodeId| {
+            let inode = &self.inodes[inode];
+            (inode.bytes.clone(), inode.names.clone())
+        })
+    }
+
+    /// What the disk holds after a cut.
+    pub(crate) fn after(&self, cut: &Cut) -> Image {
+        self.image(&|inode: InodeId| self.inodes[inode].after(inode, cut))
+    }
+
+    fn image(&self, of: &dyn Fn(InodeId) -> (Vec<u8>, BTreeMap<String, InodeId>)) -> Image {
+        let mut image = Image::default();
+        let mut folders = vec![(PathBuf::new(), ROOT)];
+        while let Some((path, folder)) = folders.pop() {
+            for (name, inode) in of(folder).1 {
+                let path = path.join(name);
+                if self.inodes[inode].is_folder {
+                    image.folders.insert(path.clone());
+                    folders.push((path, inode));
+                } else {
+                    image.files.insert(path, of(inode).0);
+                }
+            }
+        }
+        image
+    }
+}
+
+impl Inode {
+    fn after(&self, id: InodeId, cut: &Cut) -> (Vec<u8>, BTreeMap<String, InodeId>) {
+        let synced = self.syncs.iter();
+        let synced = synced.filter(|sync| sync.end < cut.at && !cut.without.contains(&sync.site));
+        let synced = synced.map(|sync| sync.start).max().unwrap_or_default();
+        let through = self.write_through.filter(|_| cut.write_through);
+        let is_durable = |change: &Change| {
+            let returned = change.end < cut.at;
+            let through = through.is_some_and(|since| since < change.start);
+            change.end <= synced || returned && (change.direct || through)
+        };
+        let begun: Vec<&Change> = self.changes.iter().filter(|c| c.start < cut.at).collect();
+        let pending = begun.iter().filter(|change| !is_durable(change)).count();
+        let mut random = Random::new(cut.seed ^ (id as u64) << 32);
+        let whole = random.below(2) == 0;
+        let kept = random.below(pending + 1);
+        let (mut nth, mut bytes, mut names) = (0, Vec::new(), BTreeMap::new());
+        for change in begun {
+            if is_durable(change) {
+                apply(&change.what, &mut bytes, &mut names);
+                continue;
+            }
+            nth += 1;
+            let coin = random.below(2) == 0;
+            let keep = match cut.loss {
+                Loss::All => false,
+                Loss::Nothing => true,
+                Loss::Names => !self.is_folder,
+                Loss::Bytes => self.is_folder,
+                Loss::Each => coin,
+                Loss::Whole => whole,
+                Loss::Late => nth <= kept,
+                Loss::Torn if nth == pending => {
+                    tear(&change.what, &mut bytes, &mut names, &mut random);
+                    continue;
+                }
+                Loss::Torn => coin,
+            };
+            if keep {
+                apply(&change.what, &mut bytes, &mut names);
+            } else if matches!(cut.loss, Loss::Each | Loss::Whole) && random.below(3) == 0 {
+                lengthen(&change.what, &mut bytes);
+            }
+        }
+        (bytes, names)
+    }
+}
+
+fn apply(what: &What, bytes: &mut Vec<u8>, names: &mut BTreeMap<String, InodeId>) {
+    match what {
+        What::Write { at, bytes: new } => {
+            lengthen(what, bytes);
+            bytes[*at..at + new.len()].copy_from_slice(new);
+        }
+        What::Size(size) => bytes.resize(*size, 0),
+        What::Names(changed) => {
+            for (name, inode) in changed {
+                match inode {
+                    Some(inode) => names.insert(name.clone(), *inode),
+                    None => names.remove(name),
+                };
+            }
+        }
+    }
+}
+
+/// The length that a write gives, without its bytes.
+fn lengthen(what: &What, bytes: &mut Vec<u8>) {
+    if let What::Write { at, bytes: new } = what
+        && bytes.len() < at + new.len()
+    {
+        bytes.resize(at + new.len(), 0);
+    }
+}
+
+/// Some sectors of a write.
+fn tear(
+    what: &What,
+    bytes: &mut Vec<u8>,
+    names: &mut BTreeMap<String, InodeId>,
+    random: &mut Random,
+) {
+    let What::Write { at, bytes: new } = what else {
+        return apply(what, bytes, names);
+    };
+    let sector = [512, 4096][random.below(2)];
+    if random.below(2) == 0 {
+        lengthen(what, bytes);
+    }
+    let mut from = 0;
+    while from < new.len() {
+        let to = new.len().min(from + sector - (at + from) % sector);
+        if random.below(2) == 0 {
+            let bytes_of_sector = Arc::from(&new[from..to]);
+            let at = at + from;
+            let what = What::Write {
+                at,
+                bytes: bytes_of_sector,
+            };
+            apply(&what, bytes, names);
+        }
+        from = to;
+    }
+}

@@ -1,0 +1,305 @@
+//! The recorded program, and what must be true of any disk that it leaves.
+//!
+//! One task commits transactions that their revision determines, so what a store must hold follows
+//! from its revision alone.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use polyplane_storage::{
+    Op, OpenError, RangeRequest, Revision, SledOptions, SledStore, Store, Txn,
+};
+use tokio::runtime::Runtime;
+
+use crate::disk::{Disk, Image};
+use crate::random::Random;
+
+pub(crate) const FOLDER: &str = "POLYPLANE_POWER_FOLDER";
+pub(crate) const PLAN: &str = "POLYPLANE_POWER_PLAN";
+pub(crate) const KIND: &str = "POLYPLANE_POWER_KIND";
+
+/// Commits between two syncs of the acknowledged bound, as the store has it.
+const BOUND_COMMITS: u64 = 256;
+/// Commits between two compactions of the kind that has them.
+const COMPACT_COMMITS: u64 = 5;
+
+/// What is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Values from nothing to 20 kB.
+    Mixed,
+    /// Values of some bytes.
+    Small,
+    /// The same keys again and again with values of 50 kB, and compactions: space is used again.
+    Churn,
+    /// Now and then a value that fills several segments of the engine's log.
+    Bulk,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mixed => "mixed",
+            Self::Small => "small",
+            Self::Churn => "churn",
+            Self::Bulk => "bulk",
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        let all = [Self::Mixed, Self::Small, Self::Churn, Self::Bulk];
+        let found = all.into_iter().find(|kind| kind.name() == name);
+        found.expect("a kind")
+    }
+
+    fn value(self, revision: u64) -> Bytes {
+        let sizes = match self {
+            Self::Mixed => [90, 3_000, 0, 20_000, 700],
+            Self::Small => [20, 30, 40, 50, 60],
+            Self::Churn => [50_000, 45_000, 55_000, 40_000, 60_000],
+            Self::Bulk => [1_400_000, 100, 300_000, 200, 1_500_000],
+        };
+        let size = sizes[usize::try_from(revision % 5).expect("small")];
+        let mut random = Random::new(revision);
+        let mut bytes = Vec::with_capacity(size + 8);
+        while bytes.len() < size {
+            bytes.extend_from_slice(&random.next().to_le_bytes());
+        }
+        bytes.truncate(size);
+        bytes.into()
+    }
+
+    /// Keys that a revision puts, and those that it deletes.
+    fn keys(self, revision: u64) -> (Vec<String>, Vec<String>) {
+        match self {
+            Self::Churn | Self::Bulk => (vec![format!("{}", revision % 4)], vec![]),
+            Self::Small => (vec![format!("{}", revision % 7)], vec![]),
+            Self::Mixed => {
+                let old = revision.is_multiple_of(3).then(|| revision - 2);
+                let old = old.map(|old| format!("new/{old}"));
+                let new = vec!["own".to_owned(), format!("new/{revision}")];
+                (new, old.into_iter().collect())
+            }
+        }
+    }
+
+    fn txn(self, revision: u64) -> Txn {
+        let (put, deleted) = self.keys(revision);
+        let puts = put.into_iter().map(|key| Op::Put {
+            key: key.into(),
+            value: self.value(revision),
+            lease: None,
+        });
+        let deletes = deleted
+            .into_iter()
+            .map(|key| Op::Delete { key: key.into() });
+        Txn {
+            compares: vec![],
+            ops: puts.chain(deletes).collect(),
+        }
+    }
+
+    /// All keys as of a revision.
+    fn state(self, revision: u64) -> BTreeMap<Bytes, (Revision, Bytes)> {
+        let mut modified = BTreeMap::new();
+        for at in 1..=revision {
+            let (put, deleted) = self.keys(at);
+            modified.extend(put.into_iter().map(|key| (key, at)));
+            for key in deleted {
+                modified.remove(&key);
+            }
+        }
+        let state = modified.into_iter();
+        state
+            .map(|(key, at)| (key.into(), (Revision(at), self.value(at))))
+            .collect()
+    }
+}
+
+fn options() -> SledOptions {
+    SledOptions {
+        ballast_bytes: 64 * 1024,
+        cache_bytes: 8 * 1024 * 1024,
+        reader_threads: 1,
+        ..SledOptions::default()
+    }
+}
+
+fn runtime() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime")
+}
+
+fn say(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let written = writeln!(output, "{text}").and_then(|()| output.flush());
+    written.expect("the output takes it");
+}
+
+/// The recorded program.
+pub(crate) fn program(folder: &Path) {
+    let plan = std::env::var(PLAN).expect("a plan");
+    let kind = Kind::named(&std::env::var(KIND).expect("a kind"));
+    let runtime = runtime();
+    let mut open: Option<SledStore> = None;
+    for word in plan.split(' ') {
+        match (word.split_once(':'), open.take()) {
+            (None, None) if word == "open" => {
+                say("step opening");
+                match SledStore::open(folder, options()) {
+                    Ok(store) => {
+                        let head = runtime.block_on(store.revision()).expect("open");
+                        say(&format!("shown {head}"));
+                        open = Some(store);
+                    }
+                    Err(OpenError::Damaged { .. }) => say("refused"),
+                    Err(error) => panic!("{error}"),
+                }
+                say("loop serving");
+            }
+            (None, Some(store)) if word == "close" => {
+                let head = runtime.block_on(store.revision()).expect("open");
+                say("step closing");
+                runtime.block_on(store.close());
+                say(&format!("kept {head}"));
+                say("step ended");
+            }
+            (Some(("commit", count)), Some(store)) => {
+                let count = count.parse().expect("a count");
+                runtime.block_on(commit(&store, kind, count));
+                open = Some(store);
+            }
+            _ => panic!("{word} is not possible now"),
+        }
+    }
+}
+
+async fn commit(store: &SledStore, kind: Kind, count: u64) {
+    let first = store.revision().await.expect("open").0 + 1;
+    for revision in first..first + count {
+        say(&format!("trying {revision}"));
+        let committed = store.commit(kind.txn(revision)).await.expect("committed");
+        assert_eq!(committed.revision.0, revision);
+        say(&format!("shown {revision}"));
+        if matches!(kind, Kind::Churn | Kind::Bulk) && revision.is_multiple_of(COMPACT_COMMITS) {
+            let below = Revision(revision - 1);
+            store.compact(below).await.expect("compacted");
+        }
+        if (revision + 1 - first).is_multiple_of(BOUND_COMMITS) {
+            say(&format!("kept {revision}"));
+        }
+    }
+}
+
+/// What must be true of a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Expected {
+    pub(crate) kind: Kind,
+    /// The newest revision that the program acknowledged or showed.
+    pub(crate) shown: u64,
+    /// The newest one it asked for.
+    pub(crate) tried: u64,
+    /// The bound below which a store is refused must be durable up to here.
+    pub(crate) kept: u64,
+    /// Set for a damaged store: it must be refused, with these files as they were.
+    pub(crate) damaged: Option<Image>,
+}
+
+impl Expected {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            shown: 0,
+            tried: 0,
+            kept: 0,
+            damaged: None,
+        }
+    }
+
+    /// With what the program had said before a moment.
+    pub(crate) fn at(&self, disk: &Disk, moment: u64) -> Self {
+        let mut expected = self.clone();
+        for said in disk.said.iter().filter(|said| said.at < moment) {
+            let Some((word, number)) = said.text.split_once(' ') else {
+                continue;
+            };
+            let counter = match word {
+                "shown" => &mut expected.shown,
+                "trying" => &mut expected.tried,
+                "kept" => &mut expected.kept,
+                _ => continue,
+            };
+            *counter = number.parse::<u64>().expect("a number").max(*counter);
+        }
+        expected.tried = expected.tried.max(expected.shown);
+        expected
+    }
+
+    /// Opens a store as it would be opened after the cut, and says what is lost or broken.
+    pub(crate) fn check(&self, folder: &Path, again: bool) -> Result<(), String> {
+        if self.kept > 0 {
+            let bound = std::fs::read(folder.join("acked")).unwrap_or_default();
+            let bound = bound
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_be_bytes(*bytes));
+            if bound < self.kept {
+                return Err(format!("the bound is {bound} and was {}", self.kept));
+            }
+        }
+        let opened = SledStore::open(folder, options());
+        if let Some(files) = &self.damaged {
+            return match opened {
+                Err(OpenError::Damaged { .. }) if stored(folder) == *files => Ok(()),
+                Err(OpenError::Damaged { .. }) => Err("refused, but altered".to_owned()),
+                Err(error) => Err(format!("not refused as damaged: {error}")),
+                Ok(_) => Err("not refused".to_owned()),
+            };
+        }
+        let store = opened.map_err(|error| format!("refused: {error}"))?;
+        let runtime = runtime();
+        let result = runtime.block_on(self.check_open(&store));
+        runtime.block_on(store.close());
+        let head = result?;
+        if again {
+            let after = Self {
+                shown: head,
+                tried: head,
+                kept: head,
+                ..self.clone()
+            };
+            let result = after.check(folder, false);
+            return result.map_err(|lost| format!("opened again: {lost}"));
+        }
+        Ok(())
+    }
+
+    async fn check_open(&self, store: &SledStore) -> Result<u64, String> {
+        let range = store.range(RangeRequest::between("", "")).await;
+        let range = range.map_err(|error| error.to_string())?;
+        let head = range.revision.0;
+        if head < self.shown || head > self.tried {
+            let (shown, tried) = (self.shown, self.tried);
+            return Err(format!("at revision {head}, not in {shown}..={tried}"));
+        }
+        let found = range.items.into_iter();
+        let found = found.map(|item| (item.key, (item.modified, item.value)));
+        if found.collect::<BTreeMap<_, _>>() != self.kind.state(head) {
+            return Err(format!("at revision {head}, with another content"));
+        }
+        match store.commit(self.kind.txn(head + 1)).await {
+            Ok(committed) if committed.revision.0 == head + 1 => Ok(head + 1),
+            other => Err(format!("after revision {head}: {other:?}")),
+        }
+    }
+}
+
+/// What a store consists of, without what each opening writes again.
+pub(crate) fn stored(folder: &Path) -> Image {
+    let mut image = Image::read_from(folder);
+    let rewritten = ["lock", "ballast"].map(PathBuf::from);
+    image.files.retain(|name, _| !rewritten.contains(name));
+    image.folders.clear();
+    image
+}
