@@ -11,6 +11,7 @@ use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{Key, Snapshot};
 
 use crate::call::Call;
+use crate::parameters::CONTAINER;
 
 /// The log of a pod that no node runs yet: the only thing that is there without a node.
 pub struct EmptyLog;
@@ -63,7 +64,7 @@ fn found(call: &Call<'_>, cut: &Snapshot, name: &str) -> Result<Value, ApiError>
 fn container(call: &Call<'_>, cut: &Snapshot, name: &str, sub: &str) -> Result<EmptyLog, ApiError> {
     let pod = found(call, cut, name)?;
     if sub != "portforward" {
-        check_container(&pod, name, call.request.parameter("container"))?;
+        check_container(&pod, name, CONTAINER.read(&call.request.query))?;
     }
     match (pod.str_at(&["spec", "nodeName"]), sub) {
         ("", "log") => Ok(EmptyLog),

@@ -7,6 +7,7 @@ use crate::environment::Environment;
 use crate::kind::Resource;
 use crate::list::{number_of_version, reached};
 use crate::negotiate::{self, Conversions, Representation};
+use crate::parameters::RESOURCE_VERSION;
 use crate::request::{ResourceRequest, Verb};
 use crate::services::{Observer, Services};
 use crate::view::{self, Shown};
@@ -334,7 +335,7 @@ async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
 
 /// One object, as of now.
 async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
-    let asked = number_of_version(call.request.parameter("resourceVersion"))?;
+    let asked = number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
     answerable(call).await?;
     if asked != 0 {
         reached(call, asked).await?;

@@ -19,6 +19,7 @@ pub mod metadata;
 pub mod negotiate;
 pub mod object;
 pub mod options;
+pub mod parameters;
 pub mod patch;
 pub mod prepare;
 pub mod request;

@@ -7,6 +7,7 @@ use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
 use crate::call::Call;
 use crate::negotiate::{self, Conversions, Encoding, MetaVersion, Number, Representation, Shape};
 use crate::options::{ListOptions, ListPurpose, VersionMatch};
+use crate::parameters;
 use crate::select::{self, Selection};
 use crate::view::{self, Columns, RowObject, Shown, TableWriter};
 use crate::write::{answerable, within};
@@ -245,22 +246,10 @@ pub fn number_of_version(text: &str) -> Result<u64, ApiError> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|error| {
-        let detail = not_a_version(text, &error);
+    parameters::parse_version(text).map_err(|detail| {
         let error = FieldError::invalid(&Path::new("resourceVersion"), text, detail);
         ApiError::new(Reason::Unknown, error.to_string())
     })
-}
-
-/// Go's words for a text that is no version.
-pub fn not_a_version(text: &str, error: &std::num::ParseIntError) -> String {
-    use std::num::IntErrorKind::PosOverflow;
-    let why = if *error.kind() == PosOverflow {
-        "value out of range"
-    } else {
-        "invalid syntax"
-    };
-    format!("strconv.ParseUint: parsing {text:?}: {why}")
 }
 
 /// Waits until the plane has seen a version.
@@ -334,7 +323,7 @@ async fn continued(
         });
     }
     let version = Version::from_raw(u64::try_from(token.rv).unwrap_or_default());
-    let fresh = token.t + TOKEN_SECONDS_MAX >= now;
+    let fresh = token.t.saturating_add(TOKEN_SECONDS_MAX) >= now;
     let cut = if fresh {
         cut_at(call, version, prefix).await?
     } else {

@@ -2,9 +2,9 @@
 
 use crate::call::{Call, key_of};
 use crate::kind::{Resource, Scope};
-use crate::list::not_a_version;
 use crate::metadata;
 use crate::options::Persistence;
+use crate::parameters;
 use crate::prepare;
 use crate::strategy::{Companion, CompanionChange};
 use crate::write::{Plan, Unstored};
@@ -282,9 +282,9 @@ fn check_version(
     let given = tree.str_at(&["metadata", "resourceVersion"]);
     if !given.is_empty()
         && given != "0"
-        && let Err(error) = given.parse::<u64>()
+        && let Err(why) = parameters::parse_version(given)
     {
-        return Err(ApiError::new(Reason::Unknown, not_a_version(given, &error)));
+        return Err(ApiError::new(Reason::Unknown, why));
     }
     if given.is_empty() || given == "0" {
         let required = wish == VersionWish::AsGiven && !call.row.rules.unconditional_update;

@@ -1,8 +1,14 @@
 //! Query parameters and option bodies, checked as upstream checks them.
 //!
 //! Owns the parsed form of what a client may say beside the object: list, get, write and delete
-//! options. Unknown parameters are ignored, as upstream does.
+//! options, and which of them go together. How a single parameter is read stands in
+//! [`crate::parameters`].
 
+use crate::parameters::{
+    ALLOW_WATCH_BOOKMARKS, CONTINUE, DRY_RUN, FIELD_MANAGER, FIELD_SELECTOR, FIELD_VALIDATION,
+    FORCE, GRACE_PERIOD_SECONDS, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS, PROPAGATION_POLICY,
+    RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
+};
 use crate::request::ResourceRequest;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -48,14 +54,14 @@ impl WriteOptions {
     /// 422 naming every parameter that is out of range.
     pub fn parse(request: &ResourceRequest, kind: &str) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
-        if kind == "PatchOptions" && request.query.iter().any(|(key, _)| key == "force") {
+        if kind == "PatchOptions" && FORCE.read(&request.query).is_some() {
             let detail = "may not be specified for non-apply patch";
             errors.push(FieldError::forbidden(&Path::new("force"), detail));
         }
-        let manager = request.parameter("fieldManager");
+        let manager = FIELD_MANAGER.read(&request.query);
         check_field_manager(manager, &mut errors);
         let persistence = dry_run(request, &mut errors);
-        let field_validation = match request.parameter("fieldValidation") {
+        let field_validation = match FIELD_VALIDATION.read(&request.query) {
             "" | "Warn" => FieldValidation::Warn,
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
@@ -104,12 +110,7 @@ fn check_field_manager(manager: &str, errors: &mut Vec<FieldError>) {
 }
 
 fn dry_run(request: &ResourceRequest, errors: &mut Vec<FieldError>) -> Persistence {
-    let wishes: Vec<&str> = request
-        .query
-        .iter()
-        .filter(|(key, _)| key == "dryRun")
-        .map(|(_, value)| value.as_str())
-        .collect();
+    let wishes: Vec<&str> = DRY_RUN.read(&request.query).collect();
     dry_run_of(&wishes, errors)
 }
 
@@ -155,8 +156,8 @@ pub struct ListOptions {
     pub limit: usize,
     /// Token of the next page.
     pub continuation: String,
-    /// Seconds after which a watch ends.
-    pub timeout_seconds: Option<u64>,
+    /// Seconds after which a watch ends; 0 and `None` leave it to the server.
+    pub timeout_seconds: Option<i64>,
     /// Whether bookmarks are welcome.
     pub bookmarks: Bookmarks,
     /// Whether the watch begins with the present objects; `None` if not said.
@@ -187,15 +188,10 @@ impl ListOptions {
     /// # Errors
     /// 400 for numbers that are none, 422 naming combinations that are forbidden.
     pub fn parse(request: &ResourceRequest, purpose: ListPurpose) -> Result<Self, ApiError> {
-        let flag = |name: &str| {
-            let found = request.query.iter().find(|(key, _)| key == name);
-            found.map(|(_, text)| {
-                !(text.is_empty() || text == "0" || text.eq_ignore_ascii_case("false"))
-            })
-        };
-        let limit = number(request, "limit")?.unwrap_or(0);
-        let timeout = number(request, "timeoutSeconds")?;
-        let initial = flag("sendInitialEvents").map(|send| {
+        let query = &request.query;
+        let limit = LIMIT.read(query)?.unwrap_or(0);
+        let timeout = TIMEOUT_SECONDS.read(query)?;
+        let initial = SEND_INITIAL_EVENTS.read(query).map(|send| {
             if send {
                 InitialEvents::Send
             } else {
@@ -203,25 +199,25 @@ impl ListOptions {
             }
         });
         let options = Self {
-            label_selector: request.parameter("labelSelector").to_owned(),
-            field_selector: request.parameter("fieldSelector").to_owned(),
-            resource_version: request.parameter("resourceVersion").to_owned(),
-            version_match: match request.parameter("resourceVersionMatch") {
+            label_selector: LABEL_SELECTOR.read(query).to_owned(),
+            field_selector: FIELD_SELECTOR.read(query).to_owned(),
+            resource_version: RESOURCE_VERSION.read(query).to_owned(),
+            version_match: match RESOURCE_VERSION_MATCH.read(query) {
                 "NotOlderThan" => VersionMatch::NotOlderThan,
                 "Exact" => VersionMatch::Exact,
                 _ => VersionMatch::Unset,
             },
             limit: usize::try_from(limit.max(0)).unwrap_or(usize::MAX),
-            continuation: request.parameter("continue").to_owned(),
-            timeout_seconds: timeout.and_then(|seconds| u64::try_from(seconds).ok()),
-            bookmarks: if flag("allowWatchBookmarks") == Some(true) {
+            continuation: CONTINUE.read(query).to_owned(),
+            timeout_seconds: timeout,
+            bookmarks: if ALLOW_WATCH_BOOKMARKS.read(query) == Some(true) {
                 Bookmarks::Welcome
             } else {
                 Bookmarks::Unwanted
             },
             initial_events: initial,
         };
-        let errors = options.check(request.parameter("resourceVersionMatch"), purpose);
+        let errors = options.check(RESOURCE_VERSION_MATCH.read(query), purpose);
         if errors.is_empty() {
             Ok(options)
         } else {
@@ -309,20 +305,6 @@ pub enum ListPurpose {
     Watch,
 }
 
-fn number(request: &ResourceRequest, name: &str) -> Result<Option<i64>, ApiError> {
-    let Some((_, text)) = request.query.iter().find(|(key, _)| key == name) else {
-        return Ok(None);
-    };
-    text.parse::<i64>().map(Some).map_err(|error| {
-        use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-        let reason = match error.kind() {
-            PosOverflow | NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {reason}"))
-    })
-}
-
 /// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
@@ -364,11 +346,7 @@ impl DeleteOptions {
         };
         let policy = match body {
             Some(body) => body.get("propagationPolicy").and_then(Value::as_str),
-            None => request
-                .query
-                .iter()
-                .find(|(key, _)| key == "propagationPolicy")
-                .map(|(_, value)| value.as_str()),
+            None => PROPAGATION_POLICY.given(&request.query),
         };
         options.read_policy(policy, &mut errors);
         if errors.is_empty() {
@@ -400,16 +378,11 @@ impl DeleteOptions {
     }
 
     fn of_query(request: &ResourceRequest, errors: &mut Vec<FieldError>) -> Result<Self, ApiError> {
-        let orphan = request
-            .query
-            .iter()
-            .find(|(key, _)| key == "orphanDependents");
         Ok(Self {
             persistence: dry_run(request, errors),
-            grace_seconds: number(request, "gracePeriodSeconds")?,
+            grace_seconds: GRACE_PERIOD_SECONDS.read(&request.query)?,
             propagation: None,
-            orphan_dependents: orphan
-                .map(|(_, text)| !(text == "0" || text.eq_ignore_ascii_case("false"))),
+            orphan_dependents: ORPHAN_DEPENDENTS.read(&request.query),
             uid: None,
             resource_version: None,
         })

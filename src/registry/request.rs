@@ -79,13 +79,3 @@ pub struct ResourceRequest {
     /// When the answer is of no use any more.
     pub deadline: Instant,
 }
-
-impl ResourceRequest {
-    /// The first value of a query parameter; absent counts as empty.
-    pub fn parameter(&self, name: &str) -> &str {
-        self.query
-            .iter()
-            .find(|(key, _)| key == name)
-            .map_or("", |(_, value)| value)
-    }
-}

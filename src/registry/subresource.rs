@@ -6,6 +6,7 @@ use crate::delete;
 use crate::negotiate;
 use crate::object::{VersionWish, plan_update};
 use crate::options::{FieldValidation, WriteOptions};
+use crate::parameters::DRY_RUN;
 use crate::patch::{self, ReadPatch};
 use crate::request::{ResourceRequest, Verb};
 use crate::update::check_uid;
@@ -429,7 +430,8 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
     }
     let mut body = Vec::new();
     polyplane_apimachinery::json::write(&options, &mut body);
-    let dry_run = call.request.query.iter().filter(|(key, _)| key == "dryRun");
+    let query = call.request.query.iter();
+    let dry_run = query.filter(|(key, _)| key == DRY_RUN.row().name);
     let request = ResourceRequest {
         verb: Verb::Delete,
         subresource: None,

@@ -7,6 +7,7 @@ use crate::answer::AnswerBody;
 use crate::call::{Call, tree_of};
 use crate::kind::Resource;
 use crate::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
+use crate::parameters::INCLUDE_OBJECT;
 use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, scan};
@@ -26,12 +27,12 @@ pub enum RowObject {
 }
 
 impl RowObject {
-    /// Reads the `includeObject` parameter.
+    /// Reads the parameter that says how much of its object a row has.
     ///
     /// # Errors
     /// 400 for an unknown value.
     pub fn parse(call: &Call<'_>) -> Result<Self, ApiError> {
-        match call.request.parameter("includeObject") {
+        match INCLUDE_OBJECT.read(&call.request.query) {
             "" | "Metadata" => Ok(Self::Metadata),
             "None" => Ok(Self::None),
             "Object" => Ok(Self::Whole),

@@ -9,6 +9,7 @@ use crate::kind::Resource;
 use crate::list::{FUTURE_WAIT, number_of_version};
 use crate::negotiate::{self, MetaVersion, Shape};
 use crate::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
+use crate::parameters::DURATION_SECONDS_MAX;
 use crate::request::ResourceRequest;
 use crate::select::{self, Selection};
 use crate::services::Services;
@@ -113,9 +114,13 @@ fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
 }
 
 fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {
-    match options.timeout_seconds {
-        Some(seconds) if seconds > 0 => Duration::from_secs(seconds),
-        _ => {
+    match options.timeout_seconds.filter(|seconds| *seconds != 0) {
+        // A negative time has passed already.
+        Some(seconds) => {
+            let seconds = seconds.clamp(0, DURATION_SECONDS_MAX);
+            Duration::from_secs(seconds.unsigned_abs())
+        }
+        None => {
             let mut random = [0; 2];
             call.environment.random(&mut random);
             let more = u64::from(u16::from_le_bytes(random)) % TIMEOUT_SECONDS_MIN;

@@ -29,20 +29,23 @@ pub(crate) async fn authorize(
     query: &[(String, String)],
     method: &http::Method,
 ) -> Result<Authorized, Refusal> {
-    let lower;
+    let (lower, name);
     let attributes = match info {
-        RequestInfo::Resource(info) => Attributes {
-            user: &user,
-            verb: info.verb_name(),
-            subject: Subject::Resource {
-                group: info.group,
-                version: info.version,
-                resource: info.resource,
-                subresource: info.subresource,
-                namespace: info.namespace,
-                name: info.authorized_name(query),
-            },
-        },
+        RequestInfo::Resource(info) => {
+            name = info.authorized_name(query);
+            Attributes {
+                user: &user,
+                verb: info.verb_name(),
+                subject: Subject::Resource {
+                    group: info.group,
+                    version: info.version,
+                    resource: info.resource,
+                    subresource: info.subresource,
+                    namespace: info.namespace,
+                    name: &name,
+                },
+            }
+        }
         RequestInfo::Path(path) => Attributes {
             user: &user,
             verb: if method == http::Method::GET {

@@ -1,5 +1,7 @@
 //! Media types: what a client takes and what it gets.
 
+use polyplane_registry::parameters::{PRETTY, Query};
+
 /// One range of an Accept header.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MediaRange<'a> {
@@ -120,17 +122,11 @@ pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
 
 /// True if a person reads the answer: it was asked to be pretty, or the client is one that shows
 /// answers as they are.
-pub(crate) fn wants_pretty(query: &[(String, String)], user_agent: &str) -> bool {
-    let asked = query.iter().find(|(key, _)| key == "pretty");
-    match asked
-        .map(|(_, value)| value.as_str())
-        .filter(|value| !value.is_empty())
-    {
-        Some(value) => matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"),
-        None => ["curl", "Wget", "Mozilla/5.0"]
-            .iter()
-            .any(|agent| user_agent.starts_with(agent)),
-    }
+pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
+    PRETTY.read(query).unwrap_or_else(|| {
+        let agents = ["curl", "Wget", "Mozilla/5.0"];
+        agents.iter().any(|agent| user_agent.starts_with(agent))
+    })
 }
 
 /// True if the most wanted range says itself that a person reads it.

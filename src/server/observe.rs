@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use polyplane_registry::Verb;
+use polyplane_registry::parameters::{DRY_RUN, Query};
 
 use crate::body::{WatchCounter, WatchGauge};
 use crate::metrics::{EventCounter, Labels};
@@ -17,7 +18,7 @@ pub(crate) fn labels_of<'a>(
     method: &Method,
     headers: &HeaderMap,
     info: &'a RequestInfo<'a>,
-    query: &[(String, String)],
+    query: &Query,
 ) -> Labels<'a> {
     let by_method = match *method {
         Method::GET => "GET",
@@ -47,14 +48,12 @@ pub(crate) fn labels_of<'a>(
         Some(Verb::Patch) if applies() => "APPLY",
         _ => by_method,
     };
-    let dry_run = match query
-        .iter()
-        .find(|(key, _)| key == "dryRun")
-        .map(|(_, value)| &**value)
-    {
-        None => "",
-        Some("All") => "All",
-        Some(_) => "invalid",
+    let dry_run = match DRY_RUN.read(query).try_fold("", |_, text| match text {
+        "All" => Some("All"),
+        _ => None,
+    }) {
+        Some(label) => label,
+        None => "invalid",
     };
     let scope = if !info.name.is_empty() || info.verb == Some(Verb::Create) {
         "resource"

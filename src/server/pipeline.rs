@@ -16,6 +16,7 @@ use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use polyplane_apimachinery::status::ApiError;
+use polyplane_registry::parameters::{FIELD_SELECTOR, TIMEOUT};
 use polyplane_registry::{ResourceRequest, Verb};
 
 use crate::audit_id;
@@ -381,13 +382,9 @@ impl Pipeline<'_> {
             // Upstream does not look at `timeout` here.
             return Ok(start + longest);
         }
-        let asked = self.query.iter().find(|(key, _)| key == "timeout");
-        let time = match asked
-            .map(|(_, value)| value.as_str())
-            .filter(|value| !value.is_empty())
-        {
-            None => longest,
-            Some(text) => {
+        let time = match TIMEOUT.read(self.query) {
+            "" => longest,
+            text => {
                 let asked = parse_go_duration(text).map_err(|why| {
                     let message = format!("invalid timeout specified in the request URL - {why}");
                     ApiError::bad_request(message)
@@ -505,7 +502,7 @@ impl Pipeline<'_> {
         {
             // The old form of watching one object is a selector in the new one.
             let selector = format!("metadata.name={single}");
-            query.insert(0, ("fieldSelector".to_owned(), selector));
+            query.insert(0, (FIELD_SELECTOR.row().name.to_owned(), selector));
         }
         let namespace = if info.resource == "namespaces" && info.group.is_empty() {
             ""

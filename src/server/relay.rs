@@ -256,8 +256,14 @@ impl Lines {
         }
     }
 
+    /// What the client is shown of the bookmarks.
+    #[cfg(test)]
+    pub(crate) fn wish(&self) -> Wish {
+        self.wish
+    }
+
     /// Where another watch goes on, should this one break now.
-    fn told(&self) -> Option<u64> {
+    pub(crate) fn told(&self) -> Option<u64> {
         self.told.filter(|_| !self.failed)
     }
 

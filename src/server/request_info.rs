@@ -3,7 +3,11 @@
 //! Follows upstream's reading of paths exactly, because authorization and audit see its result.
 //! Everything borrows from the path; nothing is allocated for an ordinary request.
 
+use std::borrow::Cow;
+
+use polyplane_apimachinery::fields::FieldSelector;
 use polyplane_registry::Verb;
+use polyplane_registry::parameters::{FIELD_SELECTOR, Query, WATCH};
 
 /// A request as authorization sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +65,7 @@ impl<'a> RequestInfo<'a> {
     pub fn parse(
         method: &http::Method,
         path: &'a str,
-        query: &[(String, String)],
+        query: &Query,
     ) -> Result<Self, NothingNamed> {
         let trimmed = path.trim_matches('/');
         let mut parts = Segments::new(trimmed);
@@ -125,17 +129,15 @@ impl<'a> ResourceInfo<'a> {
         self.extra_segments = parts.count();
     }
 
-    fn refine(&mut self, query: &[(String, String)]) {
+    fn refine(&mut self, query: &Query) {
         if !self.name.is_empty() || self.verb_in_path.is_some() {
             return;
         }
         match self.verb {
             Some(Verb::Get) => {
-                let watch = query.iter().find(|(key, _)| key == "watch");
-                let off = |value: &str| value == "0" || value.eq_ignore_ascii_case("false");
-                self.verb = Some(match watch {
-                    Some((_, value)) if !off(value) => Verb::Watch,
-                    _ => Verb::List,
+                self.verb = Some(match WATCH.read(query) {
+                    Some(true) => Verb::Watch,
+                    Some(false) | None => Verb::List,
                 });
             }
             Some(Verb::Delete) => self.verb = Some(Verb::DeleteCollection),
@@ -159,22 +161,24 @@ impl<'a> ResourceInfo<'a> {
     }
 
     /// The name that authorization sees: that of the path, or the one a field selector pins.
-    pub fn authorized_name<'q>(&'q self, query: &'q [(String, String)]) -> &'q str {
+    pub fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
         if !self.name.is_empty() || !matches!(self.verb, Some(Verb::List | Verb::Watch)) {
-            return self.name;
+            return Cow::Borrowed(self.name);
         }
-        let selector = query.iter().find(|(key, _)| key == "fieldSelector");
-        selector
-            .and_then(|(_, text)| text.split(',').find_map(pinned_name))
-            .unwrap_or("")
+        match FIELD_SELECTOR.read(query) {
+            "" => Cow::Borrowed(""),
+            text => Cow::Owned(pinned_name(text).unwrap_or_default()),
+        }
     }
 }
 
-fn pinned_name(term: &str) -> Option<&str> {
-    let value = term.strip_prefix("metadata.name=")?;
-    let value = value.strip_prefix('=').unwrap_or(value);
-    let plain = !value.is_empty() && value != "." && value != "..";
-    (plain && !value.contains(['/', '%', '\\', '=', '!'])).then_some(value)
+/// The name that a field selector pins. Read as the list itself reads it: a shorter way would
+/// authorize one name and list others.
+fn pinned_name(selector: &str) -> Option<String> {
+    let selector = FieldSelector::parse(selector).ok()?;
+    let name = selector.requires_exact_match("metadata.name")?;
+    let is_segment = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '%']);
+    is_segment.then(|| name.to_owned())
 }
 
 fn verb_of(method: &http::Method) -> Option<Verb> {
@@ -394,8 +398,19 @@ mod tests {
         let query = crate::route::parse_query(Some("fieldSelector=a%3Db,metadata.name%3Dx"));
         let info = resource(&Method::GET, "/api/v1/pods", "");
         assert_eq!(info.authorized_name(&query), "x");
-        let query = crate::route::parse_query(Some("fieldSelector=metadata.name!%3Dx"));
-        assert_eq!(info.authorized_name(&query), "");
+        // Whose terms are not those between commas: all of these list more than one name.
+        for selector in [
+            "metadata.name!%3Dx",
+            "metadata.namespace!%3Da%5C,metadata.name%3Dx",
+            "metadata.name%3Dx%5C,",
+            "metadata.name%3Dx%2Fy",
+            "metadata.name%3D..",
+            "metadata.name%3Dx,broken",
+        ] {
+            let text = format!("fieldSelector={selector}");
+            let query = crate::route::parse_query(Some(&text));
+            assert_ne!(info.authorized_name(&query), "x", "{selector}");
+        }
         let created = resource(&Method::POST, "/api/v1/pods", "");
         assert_eq!(created.authorized_name(&query), "");
     }

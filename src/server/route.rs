@@ -145,9 +145,9 @@ fn decode_escapes(raw: &str, plus: Plus) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// Decodes the escapes of a header name's key; `None` if they are none.
+/// Decodes the key of a pair as [`parse_query`] does; `None` if its escapes are none.
 pub(crate) fn decode_key(raw: &str) -> Option<String> {
-    decode_escapes(raw, Plus::Literal)
+    decode_escapes(raw, Plus::Space)
 }
 
 /// The parameters of a query in their order; pairs that are badly encoded are left out, as

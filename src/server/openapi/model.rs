@@ -3,6 +3,7 @@
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::Type;
 use polyplane_registry::KindTable;
+use polyplane_registry::parameters::{self, OptionSet};
 
 /// A path and what can be done with it.
 pub(super) struct PathItem {
@@ -40,20 +41,17 @@ pub(super) struct Parameter {
 
 impl Parameter {
     pub(super) fn known(name: &str) -> Self {
-        let ty = match name {
-            "allowWatchBookmarks"
-            | "sendInitialEvents"
-            | "watch"
-            | "force"
-            | "orphanDependents"
-            | "ignoreStoreReadErrorWithClusterBreakingPotential" => "boolean",
-            "limit" | "timeoutSeconds" | "gracePeriodSeconds" => "integer",
-            _ => "string",
-        };
+        // Those that have no row stand in the path.
+        let ty = parameters::named(name).map_or("string", |row| row.form.documented());
         Self {
             name: name.into(),
             ty,
         }
+    }
+
+    /// The parameters that the documents of operations list.
+    pub(super) fn listed(set: OptionSet) -> Vec<Self> {
+        set.rows().map(|row| Self::known(row.name)).collect()
     }
 
     pub(super) fn all(names: &[&str]) -> Vec<Self> {

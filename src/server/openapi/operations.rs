@@ -2,50 +2,12 @@
 
 use polyplane_registry::Scope;
 use polyplane_registry::kind::{GroupVersion, KindTable, Resource, Subresource, api_version};
+use polyplane_registry::parameters::OptionSet;
 
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
 
 /// Definitions that operations refer to beside those of kinds.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
-
-const LIST: &[&str] = &[
-    "allowWatchBookmarks",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents",
-    "shardSelector",
-    "timeoutSeconds",
-    "watch",
-];
-const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
-const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
-const DELETE: &[&str] = &[
-    "dryRun",
-    "gracePeriodSeconds",
-    "ignoreStoreReadErrorWithClusterBreakingPotential",
-    "orphanDependents",
-    "propagationPolicy",
-];
-const DELETE_COLLECTION: &[&str] = &[
-    "continue",
-    "dryRun",
-    "fieldSelector",
-    "gracePeriodSeconds",
-    "ignoreStoreReadErrorWithClusterBreakingPotential",
-    "labelSelector",
-    "limit",
-    "orphanDependents",
-    "propagationPolicy",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents",
-    "shardSelector",
-    "timeoutSeconds",
-];
 
 /// All paths of a group and version.
 pub(super) fn of_version(table: &KindTable, group: &str, version: &GroupVersion) -> Vec<PathItem> {
@@ -162,6 +124,11 @@ fn lower(text: &str) -> String {
         .unwrap_or_default()
 }
 
+/// The names of the parameters that every operation takes.
+fn everywhere() -> Vec<&'static str> {
+    OptionSet::Every.rows().map(|row| row.name).collect()
+}
+
 fn kind_of(sub: &Subresource) -> [String; 3] {
     [
         sub.group.to_string(),
@@ -221,7 +188,7 @@ impl<'a> Writer<'a> {
         if self.row.scope == Scope::Namespaced {
             own.push("namespace");
         }
-        own.push("pretty");
+        own.extend(everywhere());
         own
     }
 
@@ -265,7 +232,7 @@ impl<'a> Writer<'a> {
                 self.title, self.scoped, self.row.kind
             );
             operations.push(Operation {
-                parameters: Parameter::all(DELETE_COLLECTION),
+                parameters: Parameter::listed(OptionSet::DeleteCollection),
                 body: Body::DeleteOptions,
                 answer: format!("{META}Status"),
                 ..self.operation("delete", "deletecollection", id)
@@ -273,7 +240,7 @@ impl<'a> Writer<'a> {
         }
         if self.row.allows("list") {
             operations.push(Operation {
-                parameters: Parameter::all(LIST),
+                parameters: Parameter::listed(OptionSet::List),
                 answer: self.list.clone(),
                 streams: Streams::Yes,
                 ..self.operation("get", "list", self.id("list", ""))
@@ -281,7 +248,7 @@ impl<'a> Writer<'a> {
         }
         if self.row.allows("create") {
             operations.push(Operation {
-                parameters: Parameter::all(WRITE),
+                parameters: Parameter::listed(OptionSet::Write),
                 body: Body::Object(self.definition.clone()),
                 statuses: &[200, 201, 202],
                 ..self.operation("post", "post", self.id("create", ""))
@@ -293,11 +260,11 @@ impl<'a> Writer<'a> {
             let operation = Operation {
                 answer: self.list.clone(),
                 streams: Streams::Yes,
-                parameters: Parameter::all(LIST),
+                parameters: Parameter::listed(OptionSet::List),
                 ..self.operation("get", "list", id)
             };
             let path = format!("{}/{}", self.root, self.row.name);
-            self.push(items, path, &["pretty"], vec![operation]);
+            self.push(items, path, &everywhere(), vec![operation]);
         }
     }
 
@@ -317,7 +284,7 @@ impl<'a> Writer<'a> {
         let mut operations = Vec::new();
         if self.row.allows("delete") {
             operations.push(Operation {
-                parameters: Parameter::all(DELETE),
+                parameters: Parameter::listed(OptionSet::Delete),
                 body: Body::DeleteOptions,
                 statuses: &[200, 202],
                 answer: self.deleted(),
@@ -329,7 +296,7 @@ impl<'a> Writer<'a> {
         }
         if self.row.allows("patch") {
             operations.push(Operation {
-                parameters: Parameter::all(PATCH),
+                parameters: Parameter::listed(OptionSet::Patch),
                 body: Body::Patch,
                 statuses: &[200, 201],
                 ..self.operation("patch", "patch", self.id("patch", ""))
@@ -337,7 +304,7 @@ impl<'a> Writer<'a> {
         }
         if self.row.allows("update") {
             operations.push(Operation {
-                parameters: Parameter::all(WRITE),
+                parameters: Parameter::listed(OptionSet::Write),
                 body: Body::Object(self.definition.clone()),
                 statuses: &[200, 201],
                 ..self.operation("put", "put", self.id("replace", ""))
@@ -378,12 +345,12 @@ impl<'a> Writer<'a> {
                     operation.parameters = Parameter::of_options(self.table, options);
                 }
                 "patch" => {
-                    operation.parameters = Parameter::all(PATCH);
+                    operation.parameters = Parameter::listed(OptionSet::Patch);
                     operation.body = Body::Patch;
                     operation.statuses = &[200, 201];
                 }
                 "post" | "put" => {
-                    operation.parameters = Parameter::all(WRITE);
+                    operation.parameters = Parameter::listed(OptionSet::Write);
                     operation.body = Body::Object(sub.definition.to_string());
                     let created: &[u16] = &[200, 201, 202];
                     operation.statuses = if action == "post" {
@@ -450,7 +417,7 @@ impl<'a> Writer<'a> {
         let watch = |action, id| Operation {
             answer: format!("{META}WatchEvent"),
             streams: Streams::Yes,
-            parameters: Parameter::all(LIST),
+            parameters: Parameter::listed(OptionSet::List),
             ..self.operation("get", action, id)
         };
         let list = watch("watchlist", self.id("watch", "List"));
@@ -465,7 +432,7 @@ impl<'a> Writer<'a> {
         if self.row.scope == Scope::Namespaced {
             let id = format!("watch{}{}ListForAllNamespaces", self.title, self.row.kind);
             let path = below(format!("{root}/{}", self.row.name));
-            self.push(items, path, &["pretty"], vec![watch("watchlist", id)]);
+            self.push(items, path, &everywhere(), vec![watch("watchlist", id)]);
         }
     }
 }

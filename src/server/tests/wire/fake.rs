@@ -189,15 +189,21 @@ async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiEr
             Ok(answer)
         }
         (Verb::List, _) => Ok(list(plane, &request)),
-        (Verb::Watch, _) if request.parameter("limit") == "never" => std::future::pending().await,
+        (Verb::Watch, _) if parameter(&request, "limit") == "never" => std::future::pending().await,
         (Verb::Watch, _) => Ok(watch(plane, &request)),
         _ => Ok(json(Outcome::Ok, vec![seen(plane, &request)])),
     }
 }
 
+/// The first value of a parameter, for requests that say to these fakes what to do.
+fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
+    let found = request.query.iter().find(|(key, _)| key == name);
+    found.map_or("", |(_, value)| value)
+}
+
 /// `limit` items of 1 KiB, in slices or, with `continue=stream`, as a stream.
 fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
-    let count = request.parameter("limit").parse().unwrap_or(0_usize);
+    let count = parameter(request, "limit").parse().unwrap_or(0_usize);
     if count == 0 {
         return json(Outcome::Ok, vec![seen(plane, request)]);
     }
@@ -207,7 +213,7 @@ fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
         slices.push(format!("{comma}\"{number:06}{}\"", "x".repeat(1016)).into());
     }
     slices.push(Bytes::from_static(b"]}\n"));
-    if request.parameter("continue") != "stream" {
+    if parameter(request, "continue") != "stream" {
         return json(Outcome::Ok, slices);
     }
     let body = stream::iter(slices.into_iter().map(Ok));
@@ -224,7 +230,7 @@ fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
     let first = seen(plane, request);
     let events = stream::iter([first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()].map(Ok));
     let body: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, StreamEnd>> + Send>> =
-        match request.parameter("limit") {
+        match parameter(request, "limit") {
             "broken" => Box::pin(events.chain(stream::iter([Err(StreamEnd::Lagged)]))),
             "flood" => {
                 let event = Bytes::from(format!("\"{}\"\n", "x".repeat(1021)));

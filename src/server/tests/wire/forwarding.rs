@@ -418,3 +418,50 @@ async fn a_replica_answers_for_itself_wherever_the_root_is() {
     }
     assert_eq!(asked(), 2);
 }
+
+/// What a client that follows a collection has seen: it opens its watch again whenever that ends,
+/// and takes an initial list for whole when the bookmark behind it says so.
+async fn initial_list(
+    client: &mut Client,
+    path: &str,
+    first_broken: impl AsyncFnOnce(),
+) -> Vec<String> {
+    let mut events = Events::of(client.open(Method::GET, path, &[], "").await);
+    let mut seen = events.take(2).await;
+    first_broken().await;
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(20), events.next());
+        match next.await.expect("an event or the end of the watch") {
+            Some(event) if event.starts_with("BOOKMARK") => return seen,
+            Some(event) => seen.push(event),
+            None => {
+                seen.clear();
+                events = Events::of(client.open(Method::GET, path, &[], "").await);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn initial_events_arrive_whole_though_the_owner_breaks_off_in_their_midst() {
+    for spelling in ["true", "yes", "t", "1", ""] {
+        for bookmarks in ["true", "yes", ""] {
+            let mut ring = Ring::start(3).await;
+            ring.world.first_stops_after.store(2, Ordering::SeqCst);
+            ring.world.tell(2);
+            let mut client = ring.client(1).await;
+            let path = format!(
+                "{WATCH}&resourceVersionMatch=NotOlderThan&resourceVersion=2\
+                 &sendInitialEvents={spelling}&allowWatchBookmarks={bookmarks}"
+            );
+            let broken = async || {
+                ring.kill(0).await;
+                ring.world.move_to(2);
+                ring.world.tell(1);
+            };
+            let seen = initial_list(&mut client, &path, broken).await;
+            let expected: Vec<_> = (1..=6).rev().map(|n| format!("ADDED {n}")).collect();
+            assert_eq!(seen, expected, "{spelling:?} {bookmarks:?}");
+        }
+    }
+}

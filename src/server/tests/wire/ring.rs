@@ -18,6 +18,7 @@ use polyplane_auth::{
     StaticTokens, UnionAuthorizer, UserInfo, Verdict,
 };
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
+use polyplane_registry::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
     Answer, AnswerBody, KindTable, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
 };
@@ -56,6 +57,8 @@ pub struct World {
     pub dropped: AtomicUsize,
     /// The first replica stands still: its watches tell nothing and do not end.
     pub is_first_frozen: AtomicBool,
+    /// The first replica stands still in the midst of initial events, after so many; 0 for never.
+    pub first_stops_after: AtomicUsize,
     /// Chunks of long lists that were taken.
     pub chunks: AtomicUsize,
     /// What each replica's messages were, with their payload's length.
@@ -184,7 +187,7 @@ async fn answer(seen: Arc<Seen>, request: ResourceRequest) -> Result<Answer, Api
             AnswerBody::Stream(events(Arc::clone(&seen), &request)),
         )),
         (Verb::List, _) => {
-            let count = request.parameter("limit").parse().unwrap_or(1_usize);
+            let count = parameter(&request, "limit").parse().unwrap_or(1_usize);
             let world = Arc::clone(world);
             let chunks = (0..count).map(move |number| {
                 world.chunks.fetch_add(1, Ordering::SeqCst);
@@ -200,7 +203,7 @@ async fn answer(seen: Arc<Seen>, request: ResourceRequest) -> Result<Answer, Api
         (Verb::Create, _) => {
             let text = String::from_utf8_lossy(&request.body).into_owned();
             world.created.lock().push((seen.index, text));
-            if request.parameter("fieldManager") == "broken" {
+            if parameter(&request, "fieldManager") == "broken" {
                 std::future::pending::<()>().await;
             }
             Ok(answer_of(
@@ -231,6 +234,13 @@ fn about(seen: &Seen, request: &ResourceRequest) -> AnswerBody {
     AnswerBody::Slices(vec![format!("{about}\n").into()])
 }
 
+fn initial_end(version: u64) -> String {
+    format!(
+        "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"metadata\":{{\"resourceVersion\":\
+         \"{version}\",\"annotations\":{{\"k8s.io/initial-events-end\":\"true\"}}}}}}}}\n"
+    )
+}
+
 fn event(kind: &str, version: u64) -> String {
     format!(
         "{{\"type\":\"{kind}\",\"object\":{{\"kind\":\"Pod\",\"metadata\":\
@@ -238,29 +248,44 @@ fn event(kind: &str, version: u64) -> String {
     )
 }
 
+/// The first value of a parameter, for requests that say to these fakes what to do.
+fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
+    let found = request.query.iter().find(|(key, _)| key == name);
+    found.map_or("", |(_, value)| value)
+}
+
 /// Events behind the version asked for, or all of them in reverse order and a bookmark; ends with
-/// a move when the replica does not own the plane any more.
+/// a move when the replica does not own the plane any more. Reads its options as the registry does.
 fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
-    let asked: u64 = request.parameter("resourceVersion").parse().unwrap_or(0);
-    let bookmarks = request.parameter("allowWatchBookmarks") == "true";
+    let options = ListOptions::parse(request, ListPurpose::Watch).expect("sound options");
+    let asked: u64 = options.resource_version.parse().unwrap_or(0);
+    let is_initial = match options.initial_events {
+        Some(initial) => initial == InitialEvents::Send,
+        None => asked == 0,
+    };
     let head = seen.world.truth.borrow().head;
     let mut first = String::new();
-    let told = if asked == 0 {
-        (1..=head)
-            .rev()
-            .for_each(|version| first += &event("ADDED", version));
-        if bookmarks && request.parameter("sendInitialEvents") == "true" {
-            first += &event("BOOKMARK", head);
+    let stops_after = match seen.world.first_stops_after.load(Ordering::SeqCst) {
+        count if count > 0 && seen.index == 0 => count,
+        _ => usize::MAX,
+    };
+    let told = if is_initial {
+        let initial = (1..=head).rev().take(stops_after);
+        initial.for_each(|version| first += &event("ADDED", version));
+        let ends = options.initial_events.is_some() && options.bookmarks == Bookmarks::Welcome;
+        if ends && stops_after == usize::MAX {
+            first += &initial_end(head);
         }
         head
     } else {
         asked
     };
+    let is_stopped = is_initial && stops_after < usize::MAX;
     let truth = seen.world.truth.subscribe();
     let state = (seen, truth, told, first, false);
     Box::pin(stream::unfold(
         state,
-        |(seen, mut truth, told, first, over)| async move {
+        move |(seen, mut truth, told, first, over)| async move {
             if over {
                 return None;
             }
@@ -270,6 +295,9 @@ fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
             }
             loop {
                 let now = truth.borrow_and_update().clone();
+                if is_stopped {
+                    std::future::pending::<()>().await;
+                }
                 if seen.index == 0 && seen.world.is_first_frozen.load(Ordering::SeqCst) {
                     std::future::pending::<()>().await;
                 }
@@ -350,6 +378,7 @@ impl Ring {
             asked: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
             is_first_frozen: AtomicBool::new(false),
+            first_stops_after: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             messages: Mutex::default(),
             kinds: kinds(),

@@ -1,0 +1,427 @@
+//! The request parameters: for each its name, how its text is read, which operations document it,
+//! and what becomes of it when a watch is forwarded.
+//!
+//! Whoever needs a parameter, in this crate or in the server, reads it through its row, so that no
+//! two of them can read one text differently. Of a parameter that occurs more than once the first
+//! value counts, unless its row says otherwise. A parameter without a row is ignored, as upstream
+//! ignores it.
+
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::status::ApiError;
+use std::num::IntErrorKind;
+
+/// The decoded pairs of a query, in the order of the request.
+pub type Query = [(String, String)];
+
+/// What the table says of one parameter.
+#[derive(Debug)]
+pub struct Row {
+    /// As clients write it.
+    pub name: &'static str,
+    /// How its text is read.
+    pub form: Form,
+    /// The operations whose documents list it. Empty if upstream reads it without documenting it,
+    /// or if the documents take it from the schema of an options object.
+    pub listed: &'static [OptionSet],
+    /// What becomes of it when a watch is forwarded.
+    pub hop: Hop,
+}
+
+/// How the text of a parameter is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A boolean of an options object: false for `0` and for `false` in any case, true for every
+    /// other text, the empty one included.
+    Flag,
+    /// The boolean `pretty`, which upstream reads apart from all options: Go's `ParseBool`, where
+    /// an empty text counts as absent and an unreadable one as false.
+    Pretty,
+    /// A signed decimal number of 64 bits.
+    Integer,
+    /// The text itself; empty and absent are the same.
+    Text,
+    /// All values.
+    Texts,
+}
+
+impl Form {
+    /// The type that OpenAPI names.
+    pub const fn documented(self) -> &'static str {
+        match self {
+            Self::Flag => "boolean",
+            Self::Integer => "integer",
+            Self::Pretty | Self::Text | Self::Texts => "string",
+        }
+    }
+}
+
+/// Operations that share a set of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionSet {
+    /// Every operation.
+    Every,
+    /// List and watch.
+    List,
+    /// Create and update.
+    Write,
+    /// Patch.
+    Patch,
+    /// Delete of one object.
+    Delete,
+    /// Delete of a collection.
+    DeleteCollection,
+}
+
+impl OptionSet {
+    /// The rows that the documents of these operations list, by name.
+    pub fn rows(self) -> impl Iterator<Item = &'static Row> {
+        let all = ROWS.iter().copied();
+        all.filter(move |row| row.listed.contains(&self))
+    }
+}
+
+/// What becomes of a parameter when a watch goes on at another replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// It goes along as the client wrote it.
+    AsSent,
+    /// It says how a watch begins, so the rest of a watch goes without it.
+    BeginningOnly,
+    /// A peer always gets this text, whatever the client wrote.
+    Always(&'static str),
+    /// The rest of a watch names the version up to which the client was told.
+    Position,
+    /// The rest of a watch has the time that is left.
+    TimeLeft,
+}
+
+/// The row of a boolean.
+#[derive(Debug)]
+pub struct Flag(Row);
+
+/// The row of a number.
+#[derive(Debug)]
+pub struct Integer(Row);
+
+/// The row of a text.
+#[derive(Debug)]
+pub struct Text(Row);
+
+/// The row of a parameter of which every value counts.
+#[derive(Debug)]
+pub struct Texts(Row);
+
+impl Flag {
+    /// The first value; `None` if there is none.
+    pub fn read(&self, query: &Query) -> Option<bool> {
+        let text = first(query, self.0.name)?;
+        match self.0.form {
+            Form::Pretty if text.is_empty() => None,
+            Form::Pretty => Some(matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")),
+            _ => Some(!(text == "0" || text.eq_ignore_ascii_case("false"))),
+        }
+    }
+
+    /// What the table says of it.
+    pub const fn row(&self) -> &Row {
+        &self.0
+    }
+}
+
+impl Integer {
+    /// The first value; `None` if there is none.
+    ///
+    /// # Errors
+    /// 400 in Go's words if it is no number of 64 bits.
+    pub fn read(&self, query: &Query) -> Result<Option<i64>, ApiError> {
+        let Some(text) = first(query, self.0.name) else {
+            return Ok(None);
+        };
+        text.parse::<i64>().map(Some).map_err(|error| {
+            let why = go_words(error.kind());
+            let text = quote(text);
+            ApiError::bad_request(format!("strconv.ParseInt: parsing {text}: {why}"))
+        })
+    }
+
+    /// What the table says of it.
+    pub const fn row(&self) -> &Row {
+        &self.0
+    }
+}
+
+impl Text {
+    /// The first value; empty if there is none.
+    pub fn read<'q>(&self, query: &'q Query) -> &'q str {
+        self.given(query).unwrap_or("")
+    }
+
+    /// The first value; `None` if there is none.
+    pub fn given<'q>(&self, query: &'q Query) -> Option<&'q str> {
+        first(query, self.0.name)
+    }
+
+    /// What the table says of it.
+    pub const fn row(&self) -> &Row {
+        &self.0
+    }
+}
+
+impl Texts {
+    /// All values in the order of the request.
+    pub fn read<'q>(&self, query: &'q Query) -> impl Iterator<Item = &'q str> {
+        let name = self.0.name;
+        let found = query.iter().filter(move |(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// What the table says of it.
+    pub const fn row(&self) -> &Row {
+        &self.0
+    }
+}
+
+fn first<'q>(query: &'q Query, name: &str) -> Option<&'q str> {
+    let found = query.iter().find(|(key, _)| key == name);
+    found.map(|(_, value)| value.as_str())
+}
+
+/// The longest time that Go's durations hold, in seconds: 292 years. Upstream's arithmetic wraps
+/// beyond it; here a longer time is as good as this one.
+pub const DURATION_SECONDS_MAX: i64 = i64::MAX / 1_000_000_000;
+
+/// A version as a client writes it: Go's `ParseUint` in base ten, which takes no sign.
+///
+/// # Errors
+/// Go's words.
+pub fn parse_version(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = if digits {
+        text.parse::<u64>()
+    } else {
+        "".parse()
+    };
+    parsed.map_err(|error| {
+        let why = go_words(error.kind());
+        format!("strconv.ParseUint: parsing {}: {why}", quote(text))
+    })
+}
+
+fn go_words(kind: &IntErrorKind) -> &'static str {
+    match kind {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+        _ => "invalid syntax",
+    }
+}
+
+const fn row(name: &'static str, form: Form, listed: &'static [OptionSet]) -> Row {
+    Row {
+        name,
+        form,
+        listed,
+        hop: Hop::AsSent,
+    }
+}
+
+const fn on_hop(hop: Hop, row: Row) -> Row {
+    Row { hop, ..row }
+}
+
+const LIST: &[OptionSet] = &[OptionSet::List];
+const LISTS: &[OptionSet] = &[OptionSet::List, OptionSet::DeleteCollection];
+const DELETES: &[OptionSet] = &[OptionSet::Delete, OptionSet::DeleteCollection];
+const WRITES: &[OptionSet] = &[OptionSet::Write, OptionSet::Patch];
+const CHANGES: &[OptionSet] = &[
+    OptionSet::Write,
+    OptionSet::Patch,
+    OptionSet::Delete,
+    OptionSet::DeleteCollection,
+];
+
+/// A peer is always asked for bookmarks; those that the client did not ask for are hidden from it.
+pub static ALLOW_WATCH_BOOKMARKS: Flag = Flag(on_hop(
+    Hop::Always("true"),
+    row("allowWatchBookmarks", Form::Flag, LIST),
+));
+/// The container of a pod's log or stream; documented with those options.
+pub static CONTAINER: Text = Text(row("container", Form::Text, &[]));
+/// The token of a further page.
+pub static CONTINUE: Text = Text(row("continue", Form::Text, LISTS));
+/// `All` for a write that is not stored.
+pub static DRY_RUN: Texts = Texts(row("dryRun", Form::Texts, CHANGES));
+/// Who writes, as the client names itself.
+pub static FIELD_MANAGER: Text = Text(row("fieldManager", Form::Text, WRITES));
+/// Fields that objects must have.
+pub static FIELD_SELECTOR: Text = Text(row("fieldSelector", Form::Text, LISTS));
+/// What happens to unknown fields.
+pub static FIELD_VALIDATION: Text = Text(row("fieldValidation", Form::Text, WRITES));
+/// Takes over fields of others in a server-side apply.
+pub static FORCE: Flag = Flag(row("force", Form::Flag, &[OptionSet::Patch]));
+/// How long a deletion waits.
+pub static GRACE_PERIOD_SECONDS: Integer =
+    Integer(row("gracePeriodSeconds", Form::Integer, DELETES));
+/// Deletes what cannot be read. Documented and ignored: nothing here is stored so that it cannot.
+pub static IGNORE_STORE_READ_ERROR: Flag = Flag(row(
+    "ignoreStoreReadErrorWithClusterBreakingPotential",
+    Form::Flag,
+    DELETES,
+));
+/// How much of its object a row of a table has. Upstream does not document it.
+pub static INCLUDE_OBJECT: Text = Text(row("includeObject", Form::Text, &[]));
+/// Labels that objects must have.
+pub static LABEL_SELECTOR: Text = Text(row("labelSelector", Form::Text, LISTS));
+/// Most items of a page.
+pub static LIMIT: Integer = Integer(row("limit", Form::Integer, LISTS));
+/// The old way to say what happens to dependents.
+pub static ORPHAN_DEPENDENTS: Flag = Flag(row("orphanDependents", Form::Flag, DELETES));
+/// Whether a person reads the answer.
+pub static PRETTY: Flag = Flag(row("pretty", Form::Pretty, &[OptionSet::Every]));
+/// What happens to dependents.
+pub static PROPAGATION_POLICY: Text = Text(row("propagationPolicy", Form::Text, DELETES));
+/// The version that a read starts from.
+pub static RESOURCE_VERSION: Text = Text(on_hop(
+    Hop::Position,
+    row("resourceVersion", Form::Text, LISTS),
+));
+/// How that version is meant.
+pub static RESOURCE_VERSION_MATCH: Text = Text(on_hop(
+    Hop::BeginningOnly,
+    row("resourceVersionMatch", Form::Text, LISTS),
+));
+/// Whether a watch begins with what is there.
+pub static SEND_INITIAL_EVENTS: Flag = Flag(on_hop(
+    Hop::BeginningOnly,
+    row("sendInitialEvents", Form::Flag, LISTS),
+));
+/// The part of a sharded list. Documented and ignored: it is of an alpha feature that is off.
+pub static SHARD_SELECTOR: Text = Text(row("shardSelector", Form::Text, LISTS));
+/// How long the client waits for an answer, as a Go duration. Upstream does not document it. A peer
+/// gets what is left of it beside the request as well.
+pub static TIMEOUT: Text = Text(row("timeout", Form::Text, &[]));
+/// How long a watch lasts.
+pub static TIMEOUT_SECONDS: Integer = Integer(on_hop(
+    Hop::TimeLeft,
+    row("timeoutSeconds", Form::Integer, LISTS),
+));
+/// Makes a list a watch. Upstream reads it twice, once to name the verb and once with the other
+/// options of a list, by the same rule.
+pub static WATCH: Flag = Flag(row("watch", Form::Flag, LIST));
+
+/// All rows by name.
+pub static ROWS: &[&Row] = &[
+    &ALLOW_WATCH_BOOKMARKS.0,
+    &CONTAINER.0,
+    &CONTINUE.0,
+    &DRY_RUN.0,
+    &FIELD_MANAGER.0,
+    &FIELD_SELECTOR.0,
+    &FIELD_VALIDATION.0,
+    &FORCE.0,
+    &GRACE_PERIOD_SECONDS.0,
+    &IGNORE_STORE_READ_ERROR.0,
+    &INCLUDE_OBJECT.0,
+    &LABEL_SELECTOR.0,
+    &LIMIT.0,
+    &ORPHAN_DEPENDENTS.0,
+    &PRETTY.0,
+    &PROPAGATION_POLICY.0,
+    &RESOURCE_VERSION.0,
+    &RESOURCE_VERSION_MATCH.0,
+    &SEND_INITIAL_EVENTS.0,
+    &SHARD_SELECTOR.0,
+    &TIMEOUT.0,
+    &TIMEOUT_SECONDS.0,
+    &WATCH.0,
+];
+
+/// The row of a name.
+pub fn named(name: &str) -> Option<&'static Row> {
+    let at = ROWS.binary_search_by_key(&name, |row| row.name).ok()?;
+    ROWS.get(at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(name: &str, value: &str) -> Vec<(String, String)> {
+        vec![(name.to_owned(), value.to_owned())]
+    }
+
+    #[test]
+    fn rows_are_found_by_name() {
+        assert!(ROWS.is_sorted_by_key(|row| row.name));
+        for row in ROWS {
+            assert!(named(row.name).is_some_and(|found| std::ptr::eq(found, *row)));
+        }
+        assert!(named("nothing").is_none());
+    }
+
+    /// Upstream's two rules, and which rows follow the second one.
+    #[test]
+    fn booleans_are_read_as_upstream_reads_them() {
+        let cases = [
+            ("", true, None),
+            ("0", false, Some(false)),
+            ("1", true, Some(true)),
+            ("2", true, Some(false)),
+            ("00", true, Some(false)),
+            ("true", true, Some(true)),
+            ("TRUE", true, Some(true)),
+            ("tRuE", true, Some(false)),
+            ("t", true, Some(true)),
+            ("f", true, Some(false)),
+            ("false", false, Some(false)),
+            ("FaLsE", false, Some(false)),
+            ("yes", true, Some(false)),
+            ("no", true, Some(false)),
+            (" false", true, Some(false)),
+        ];
+        for (text, converted, pretty) in cases {
+            for flag in [
+                &ALLOW_WATCH_BOOKMARKS,
+                &FORCE,
+                &IGNORE_STORE_READ_ERROR,
+                &ORPHAN_DEPENDENTS,
+                &SEND_INITIAL_EVENTS,
+                &WATCH,
+            ] {
+                let read = flag.read(&query(flag.row().name, text));
+                assert_eq!(read, Some(converted), "{} {text:?}", flag.row().name);
+                assert_eq!(flag.read(&[]), None);
+            }
+            assert_eq!(PRETTY.read(&query("pretty", text)), pretty, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_upstream_reads_them() {
+        let of = |text: &str| {
+            LIMIT
+                .read(&query("limit", text))
+                .map_err(|error| error.message)
+        };
+        assert_eq!(of("+5"), Ok(Some(5)));
+        assert_eq!(of("-9223372036854775808"), Ok(Some(i64::MIN)));
+        let wrong = [
+            ("", r#"parsing "": invalid syntax"#),
+            ("1_0", r#"parsing "1_0": invalid syntax"#),
+            ("\u{1}", r#"parsing "\x01": invalid syntax"#),
+            (
+                "9223372036854775808",
+                r#"parsing "9223372036854775808": value out of range"#,
+            ),
+        ];
+        for (text, why) in wrong {
+            assert_eq!(of(text), Err(format!("strconv.ParseInt: {why}")));
+        }
+        assert_eq!(parse_version("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(parse_version("007"), Ok(7));
+        for text in ["", "+5", "-1", "5 ", "٣"] {
+            let why = format!("strconv.ParseUint: parsing {}: invalid syntax", quote(text));
+            assert_eq!(parse_version(text), Err(why));
+        }
+        let why = r#"strconv.ParseUint: parsing "18446744073709551616": value out of range"#;
+        assert_eq!(parse_version("18446744073709551616"), Err(why.to_owned()));
+    }
+}
