@@ -8,6 +8,7 @@ use crate::metadata;
 use crate::negotiate;
 use crate::object::{new_object, plan_removal};
 use crate::options::{DeleteOptions, ListOptions, ListPurpose, Persistence, Propagation};
+use crate::parameters::DURATION_SECONDS_MAX;
 use crate::request::ResourceRequest;
 use crate::select::{self, Selection};
 use crate::strategy::Grace;
@@ -21,6 +22,8 @@ use polyplane_plane::{Claim, Key, ObjectRef, Operation, Snapshot, Write};
 
 /// Deletions of one collection that are under way at once.
 const DELETES_MAX: usize = 64;
+/// The last second of the year 9999. Clients cannot read an object with a later time.
+const LAST_SECOND: i64 = 253_402_300_799;
 
 /// How a deletion ended.
 pub struct Deleted {
@@ -207,7 +210,7 @@ impl Delete<'_> {
         let pending = !finalizers.is_empty() || self.call.row.strategy.awaits(old);
         set_finalizers(&mut tree, finalizers);
         if graceful && !marked {
-            set_deletion(&mut tree, now + grace, grace, Count::Generation);
+            set_deletion(&mut tree, after(now, span(grace)), grace, Count::Generation);
             return Marked::Keep(tree);
         }
         if !pending {
@@ -230,7 +233,7 @@ impl Delete<'_> {
     fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> Marked {
         let at = Timestamp::parse(old.str_at(&["metadata", "deletionTimestamp"]))
             .map_or(now, |at| at.seconds);
-        let (mut at, mut seconds) = (at - had + wished, wished);
+        let (mut at, mut seconds) = (after(at, span(wished) - span(had)), wished);
         if at < now {
             at = now;
             seconds = seconds.min(1);
@@ -314,6 +317,16 @@ impl Delete<'_> {
     }
 }
 
+/// The part of a grace period that counts. A client may give any number of 64 bits.
+fn span(seconds: i64) -> i64 {
+    seconds.clamp(0, DURATION_SECONDS_MAX)
+}
+
+/// A time so many seconds after another one, within the years that RFC 3339 can write.
+fn after(at: i64, seconds: i64) -> i64 {
+    at.saturating_add(seconds).clamp(0, LAST_SECOND)
+}
+
 /// Whether a change counts in `metadata.generation`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
@@ -329,7 +342,7 @@ fn set_deletion(tree: &mut Value, at: i64, grace: i64, count: Count) {
     tree.set(&["metadata", "deletionGracePeriodSeconds"], grace);
     let generation = tree.int_at(&["metadata", "generation"]).unwrap_or(0);
     if count == Count::Generation && generation > 0 {
-        tree.set(&["metadata", "generation"], generation + 1);
+        tree.set(&["metadata", "generation"], generation.saturating_add(1));
     }
 }
 

@@ -1,0 +1,322 @@
+//! Parameters that no honest client sends: each is refused in upstream's words or answered. Nothing
+//! panics, and nothing is a failure of the server.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::{Masters, UserInfo};
+use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_plane::{
+    Committer, Flags, Key, Layer, Layers, LogBounds, NewObject, Operation, Plane, PlaneParams,
+    PlaneRecord, SoleHolder, Version, Write,
+};
+use polyplane_registry::environment::System;
+use polyplane_registry::parameters::ROWS;
+use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
+use polyplane_registry::{AnswerBody, Registry, ResourceRequest, Tenant, Verb};
+use polyplane_storage::{MemoryOptions, MemoryStore, Revision};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const NUMBERS: &[i64] = &[
+    i64::MIN,
+    i64::MIN + 1,
+    -253_402_300_800,
+    -1,
+    0,
+    1,
+    9_223_372_036,
+    9_223_372_037,
+    253_402_300_800,
+    i64::MAX - 1,
+    i64::MAX,
+];
+
+/// Texts that are numbers, nearly numbers, or nothing of the kind.
+fn texts() -> Vec<String> {
+    let mut texts: Vec<String> = NUMBERS.iter().map(i64::to_string).collect();
+    let others = [
+        "",
+        "+1",
+        "-0",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "18446744073709551615",
+        "18446744073709551616",
+        "1e400",
+        "NaN",
+        "\0",
+        "yes",
+        "Exact",
+        "NotOlderThan",
+        "All",
+        "Orphan",
+        "99999999999h",
+        "metadata.name=a",
+        "a=b",
+        "....",
+        "e30",
+        "%",
+    ];
+    texts.extend(others.map(str::to_owned));
+    texts
+}
+
+/// Page tokens of versions and times that no page was made at.
+fn tokens() -> Vec<String> {
+    let mut texts = Vec::new();
+    for version in NUMBERS {
+        for age in [i64::MIN, 0, i64::MAX] {
+            for start in ["a\0", "default/a\0", "/", "\u{10FFFF}"] {
+                let token = format!(
+                    r#"{{"v":"meta.k8s.io/v1","rv":{version},"start":{start:?},"t":{age}}}"#
+                );
+                texts.push(URL_SAFE_NO_PAD.encode(token.replace("\\0", "\\u0000")));
+            }
+        }
+    }
+    texts
+}
+
+struct Site {
+    registry: Registry,
+    tenant: Tenant,
+}
+
+impl Site {
+    async fn open() -> Self {
+        let store: Arc<dyn polyplane_storage::Store> =
+            Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+        let plane = Plane::open(PlaneParams {
+            record: PlaneRecord {
+                id: "test".into(),
+                base: 0,
+                birth: None,
+                layer: Layer::empty().hash().clone(),
+                params: Default::default(),
+            },
+            born: Version::from_raw(256),
+            born_at: "2024-05-06T07:08:09Z".into(),
+            layers: Layers::new(Arc::clone(&store)),
+            uid_seed: [0; 32],
+            indexes: polyplane_batteries::core::indexes(),
+            committer: Committer::new(store),
+            guard: guard.expect("memory takes the fence"),
+            acquired: Revision(1),
+            log: LogBounds::default(),
+            foreign: None,
+            import: None,
+        });
+        let settings = PlaneSettings {
+            service_range: ServiceRange {
+                base: [10, 0, 0, 0].into(),
+                bits: 28,
+            },
+            node_ports: (30000, 30003),
+            serving_ca: "CERTIFICATE".into(),
+            endpoint: Str::default(),
+            birth_layer: BirthLayer::fixed(""),
+        };
+        Self {
+            registry: Registry::new(Arc::new(System), Arc::new(Masters), Vec::new()),
+            tenant: Tenant {
+                name: "test".into(),
+                plane: plane.await.expect("an empty plane opens"),
+                kinds: tenant_kinds(),
+                settings: Arc::new(settings),
+            },
+        }
+    }
+
+    async fn put(&self, resource: &str, name: &str, mut tree: Value) {
+        let kinds = &self.tenant.kinds;
+        let row = kinds.stored("", resource).expect("the kind is stored");
+        tree.set(&["metadata", "name"], name);
+        tree.set(&["metadata", "namespace"], "default");
+        tree.set(&["metadata", "uid"], name);
+        tree.set(&["metadata", "creationTimestamp"], "2024-05-06T07:08:09Z");
+        let schemas = kinds.schemas();
+        let decoded = schemas.decode(row.stored_definition, &mut tree, Empties::Null);
+        decoded.expect("it fits its schema");
+        let encoded = schemas.encode_stored(row.stored_definition, &tree);
+        let slot = encoded.version.expect("it has metadata");
+        let object = NewObject {
+            body: encoded.bytes.into(),
+            version_slot: slot.following(),
+            labels: encoded.labels,
+            storage_version: row.storage.version.clone(),
+            expires: None,
+            flags: Flags::NONE,
+        };
+        let write = Write {
+            operations: vec![Operation::Put {
+                key: Key::new("", resource, Some("default"), name),
+                object,
+            }],
+            claims: Vec::new(),
+            deadline: None,
+        };
+        let written = self.tenant.plane.submit(write).await;
+        written.expect("memory takes what is put");
+    }
+
+    /// A pod that a node runs, whose deletion has a grace period.
+    async fn run_pod(&self, name: &str) {
+        let container = json!({"name": "c", "image": "i"});
+        let spec = json!({"nodeName": "n", "containers": [container]});
+        self.put("pods", name, json!({"spec": spec})).await;
+    }
+
+    async fn ask(
+        &self,
+        verb: Verb,
+        (resource, name): (&str, Option<&str>),
+        query: &[(String, String)],
+        body: String,
+    ) -> Result<Vec<u8>, ApiError> {
+        let request = ResourceRequest {
+            verb,
+            group: Str::default(),
+            version: "v1".into(),
+            resource: resource.into(),
+            namespace: Some("default".into()),
+            name: name.map(Str::from),
+            subresource: None,
+            query: query.to_vec(),
+            accept: String::new(),
+            content_type: None,
+            user_agent: String::new(),
+            body: Bytes::from(body),
+            user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+            deadline: Instant::now() + Duration::from_secs(30),
+        };
+        let answer = self.registry.handle(&self.tenant, &request).await?;
+        Ok(match answer.body {
+            AnswerBody::Slices(slices) => slices.concat(),
+            AnswerBody::Stream(mut stream) => {
+                let soon = tokio::time::timeout(Duration::from_secs(10), stream.next());
+                match soon.await {
+                    Ok(Some(frame)) => frame.expect("it does not move").to_vec(),
+                    Ok(None) | Err(_) => Vec::new(),
+                }
+            }
+        })
+    }
+}
+
+/// Upstream has no reason for what it says of a version that is none where it starts a watch or a
+/// get, and answers 500; everything else has to be the client's fault.
+fn is_refusal(error: &ApiError) -> bool {
+    let is_upstreams = error.reason == Reason::Unknown
+        && error
+            .message
+            .starts_with("resourceVersion: Invalid value: ");
+    is_upstreams || error.code < 500 || error.code == 504
+}
+
+fn on_paused_clock<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build();
+    runtime.expect("a runtime can be built").block_on(work)
+}
+
+async fn ask_all(site: &Site, query: &[(String, String)], made: &mut usize) {
+    let body = || r#"{"metadata":{"generateName":"x-"}}"#.to_owned();
+    let config_maps = ("configmaps", None);
+    for (verb, what, body) in [
+        (Verb::List, config_maps, String::new()),
+        (Verb::Watch, config_maps, String::new()),
+        (Verb::Get, ("configmaps", Some("a")), String::new()),
+        (Verb::Create, config_maps, body()),
+        (Verb::Delete, ("configmaps", Some("gone")), String::new()),
+    ] {
+        if let Err(error) = site.ask(verb, what, query, body).await {
+            assert!(is_refusal(&error), "{verb:?} {query:?}: {error:?}");
+        }
+    }
+    *made += 1;
+    let pod = format!("p{made}");
+    site.run_pod(&pod).await;
+    let pod = ("pods", Some(pod.as_str()));
+    if let Err(error) = site.ask(Verb::Delete, pod, query, String::new()).await {
+        assert!(is_refusal(&error), "delete {query:?}: {error:?}");
+    }
+}
+
+#[test]
+fn every_parameter_takes_every_text() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        site.put("configmaps", "a", json!({"data": {"k": "v"}}))
+            .await;
+        site.put("configmaps", "b", json!({"data": {"k": "v"}}))
+            .await;
+        let mut made = 0;
+        for row in ROWS {
+            let tokens = if row.name == "continue" {
+                tokens()
+            } else {
+                Vec::new()
+            };
+            for text in texts().into_iter().chain(tokens) {
+                let query = [(row.name.to_owned(), text)];
+                ask_all(&site, &query, &mut made).await;
+            }
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn parameters_take_texts_in_any_company(
+        picked in proptest::collection::vec((0..ROWS.len(), 0..texts().len() + tokens().len()), 1..5),
+    ) {
+        on_paused_clock(async {
+            let site = Site::open().await;
+            let texts: Vec<String> = texts().into_iter().chain(tokens()).collect();
+            let pair = |(row, text): &(usize, usize)| (ROWS[*row].name.to_owned(), texts[*text].clone());
+            let query: Vec<_> = picked.iter().map(pair).collect();
+            ask_all(&site, &query, &mut 0).await;
+        });
+    }
+}
+
+#[test]
+fn a_grace_period_of_any_length_leaves_a_time_that_can_be_read() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        for (at, first) in NUMBERS.iter().enumerate() {
+            for second in NUMBERS {
+                let name = format!("p{at}");
+                site.run_pod(&name).await;
+                for grace in [first, second] {
+                    let body = format!(r#"{{"gracePeriodSeconds":{grace}}}"#);
+                    let pod = ("pods", Some(name.as_str()));
+                    let answer = match site.ask(Verb::Delete, pod, &[], body).await {
+                        Ok(answer) => answer,
+                        // The first one did not wait.
+                        Err(error) if error.code == 404 => continue,
+                        Err(error) => panic!("{first} {second}: {error:?}"),
+                    };
+                    let answer: serde_json::Value =
+                        serde_json::from_slice(&answer).expect("an object");
+                    let time = answer["metadata"]["deletionTimestamp"].as_str();
+                    let time = time.expect("it is being deleted");
+                    assert!(Timestamp::parse(time).is_ok(), "{first} {second}: {time}");
+                }
+            }
+        }
+    });
+}
