@@ -13,7 +13,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
 use polyplane_registry::{Answer, KindTable, ResourceRequest};
 
-use crate::metrics::Exposition;
+use crate::exposition::Exposition;
 use crate::route::PlaneReference;
 
 /// A future that a trait object returns.

@@ -16,12 +16,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use polyplane_apimachinery::status::ApiError;
+use prometheus::core::Collector as _;
+use prometheus::{Histogram, HistogramOpts};
 use tokio::time::Instant;
 
 use crate::backend::{Peer, Place, PlaneRecord};
 use crate::body::ResponseBody;
+use crate::exposition::{Exposition, Kind};
 use crate::limits::Seat;
-use crate::metrics::{Exposition, Kind};
 use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
 use crate::peer::pool::{Link, SendError};
 use crate::peer::stream::PeerStream;
@@ -44,9 +46,17 @@ const TRIES_AT_ONCE: u32 = 4;
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// What became of forwarded requests.
-#[derive(Debug, Default)]
+/// Upper bounds of the buckets for forwarded requests, in seconds.
+const DURATION_BOUNDS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0,
+];
+
+/// What became of forwarded requests. The metrics with upstream's names count a request where it is
+/// answered; the replica that passes it on counts it here alone.
+#[derive(Debug)]
 pub(crate) struct Forwarding {
+    /// From a request's head to the head of the answer that another replica gave.
+    pub took: Histogram,
     pub answered: AtomicU64,
     pub moved: AtomicU64,
     pub unreached: AtomicU64,
@@ -60,8 +70,30 @@ pub(crate) struct Forwarding {
     pub failed_handshakes: AtomicU64,
 }
 
+impl Default for Forwarding {
+    fn default() -> Self {
+        let options = HistogramOpts::new(
+            "polyplane_forwarded_request_duration_seconds",
+            "Time from a request's head to the head of the answer that another replica gave.",
+        );
+        let options = options.buckets(DURATION_BOUNDS.to_vec());
+        Self {
+            took: Histogram::with_opts(options).expect("the name and the bounds are sound"),
+            answered: AtomicU64::default(),
+            moved: AtomicU64::default(),
+            unreached: AtomicU64::default(),
+            broken: AtomicU64::default(),
+            timed_out: AtomicU64::default(),
+            told_moved: AtomicU64::default(),
+            resumed: AtomicU64::default(),
+            failed_handshakes: AtomicU64::default(),
+        }
+    }
+}
+
 impl Forwarding {
     pub(crate) fn expose(&self, out: &mut Exposition) {
+        out.collected(&self.took.collect());
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let name = "polyplane_forwarded_requests_total";
         out.family(

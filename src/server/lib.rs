@@ -20,6 +20,7 @@ mod discovery;
 mod documents;
 mod door;
 mod drain;
+mod exposition;
 mod forward;
 mod gather;
 mod guard;
@@ -56,9 +57,9 @@ mod websocket;
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Peer, Place, PlaneApi, PlaneRecord,
 };
+pub use exposition::{Exposition, Kind};
 pub use limits::Limits;
 pub use local::DrainRequested;
-pub use metrics::{Exposition, Kind};
 pub use options::{CompletedOptions, Config, Options, StopPolicy};
 pub use peer::transport::PeerTransport;
 pub use peer::{PeerLimits, Peering};

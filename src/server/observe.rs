@@ -48,13 +48,11 @@ pub(crate) fn labels_of<'a>(
         Some(Verb::Patch) if applies() => "APPLY",
         _ => by_method,
     };
-    let dry_run = match DRY_RUN.read(query).try_fold("", |_, text| match text {
+    let wishes = DRY_RUN.read(query).try_fold("", |_, text| match text {
         "All" => Some("All"),
         _ => None,
-    }) {
-        Some(label) => label,
-        None => "invalid",
-    };
+    });
+    let dry_run = wishes.unwrap_or("invalid");
     let scope = if !info.name.is_empty() || info.verb == Some(Verb::Create) {
         "resource"
     } else if info.namespace.is_empty() {

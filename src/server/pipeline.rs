@@ -206,6 +206,16 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
     {
         reply.extensions_mut().insert(Unqueued);
     }
+    let is_forwarded = reply.extensions().get::<Forwarded>().is_some();
+    if is_forwarded || reply.status() == StatusCode::MISDIRECTED_REQUEST {
+        // Whoever answered it has counted it, or whoever is asked next will: one request is one in
+        // the sum of all replicas.
+        if is_forwarded {
+            let took = started.elapsed().as_secs_f64();
+            shared.metrics.forwarding.took.observe(took);
+        }
+        return reply;
+    }
     let counted = if pipeline.known_kind {
         labels
     } else {

@@ -9,11 +9,12 @@ use crate::backend::Backend;
 use crate::body::AtomicCounter;
 use crate::documents::Documents;
 use crate::drain::Drain;
+use crate::exposition::{Exposition, Kind};
 use crate::guard::Patience;
 use crate::health::Checks;
 use crate::limits::Limits;
 use crate::local::DrainOnce;
-use crate::metrics::{Exposition, Kind, Metrics};
+use crate::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::respond::CommonHeaders;
 

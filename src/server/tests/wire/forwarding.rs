@@ -465,3 +465,46 @@ async fn initial_events_arrive_whole_though_the_owner_breaks_off_in_their_midst(
         }
     }
 }
+
+/// The sum of a metric's samples over all replicas.
+async fn fleet_sum(ring: &Ring, sample: &str) -> u64 {
+    let mut sum = 0;
+    for replica in 0..ring.replicas.len() {
+        let metrics = ring.client(replica).await.get("/metrics").await;
+        let text = metrics.text().to_owned();
+        let found = text.lines().filter(|line| line.starts_with(sample));
+        let values = found.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        sum += values.sum::<u64>();
+    }
+    sum
+}
+
+#[tokio::test]
+async fn a_forwarded_request_counts_once_in_the_sum_of_all_replicas() {
+    const TOTAL: &str = "apiserver_request_total{code=\"20";
+    let ring = Ring::start(3).await;
+    let mut client = ring.client(1).await;
+    // Reading the metrics is a request too, of each replica to itself.
+    let before = fleet_sum(&ring, TOTAL).await;
+    let own = fleet_sum(&ring, TOTAL).await - before;
+    for _ in 0..5 {
+        assert_eq!(client.get(POD).await.status, StatusCode::OK);
+    }
+    let created = client.send(Method::POST, PODS, &[], POD_JSON).await;
+    assert_eq!(created.status, StatusCode::CREATED);
+    let mut events = Events::of(client.open(Method::GET, WATCH, &[], "").await);
+    assert_eq!(events.take(3).await.len(), 3);
+    let after = fleet_sum(&ring, TOTAL).await;
+    assert_eq!(after - before - 2 * own, 7);
+    let took = "polyplane_forwarded_request_duration_seconds_count";
+    assert_eq!(fleet_sum(&ring, took).await, 7);
+    assert_eq!(fleet_sum(&ring, "apiserver_longrunning_requests{").await, 1);
+    // One that asks a replica which lost the plane is counted where it ends.
+    let peers = ring.world.peers.lock().clone();
+    ring.world.beliefs.lock()[2] = Some(Place::There(peers[1].clone()));
+    let before = fleet_sum(&ring, "apiserver_request_total").await;
+    let mut lost = ring.client(2).await;
+    assert_eq!(lost.get(POD).await.json()["replica"], 0);
+    let after = fleet_sum(&ring, "apiserver_request_total").await;
+    assert_eq!(after - before - own, 1);
+}

@@ -1,0 +1,108 @@
+//! The text in which metrics are shown.
+
+use std::fmt::{Display, Write as _};
+
+/// What a family of samples measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts by bucket.
+    Histogram,
+}
+
+/// Metrics in the text form that Prometheus reads.
+#[derive(Debug, Default)]
+pub struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    /// Opens a family; its samples follow.
+    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+    }
+
+    /// One sample of the family `name`.
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.text.push_str(name);
+        self.labels(labels, None);
+        self.line(format_args!(" {value}\n"));
+    }
+
+    pub(crate) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        buckets: impl Iterator<Item = (String, u64)>,
+        (sum, count): (impl Display, u64),
+    ) {
+        let mut below = 0;
+        for (bound, own) in buckets {
+            below += own;
+            self.line(format_args!("{name}_bucket"));
+            self.labels(labels, Some(&bound));
+            self.line(format_args!(" {below}\n"));
+        }
+        self.line(format_args!("{name}_bucket"));
+        self.labels(labels, Some("+Inf"));
+        self.line(format_args!(" {count}\n"));
+        self.sample(&format!("{name}_sum"), labels, sum);
+        self.sample(&format!("{name}_count"), labels, count);
+    }
+
+    fn labels(&mut self, labels: &[(&str, &str)], bound: Option<&str>) {
+        let bound = bound.map(|bound| ("le", bound));
+        let mut separator = '{';
+        for (name, value) in labels.iter().copied().chain(bound) {
+            self.text.push(separator);
+            self.text.push_str(name);
+            self.text.push_str("=\"");
+            for character in value.chars() {
+                match character {
+                    '\\' => self.text.push_str("\\\\"),
+                    '"' => self.text.push_str("\\\""),
+                    '\n' => self.text.push_str("\\n"),
+                    other => self.text.push(other),
+                }
+            }
+            self.text.push('"');
+            separator = ',';
+        }
+        if separator == ',' {
+            self.text.push('}');
+        }
+    }
+
+    fn line(&mut self, arguments: std::fmt::Arguments<'_>) {
+        self.text
+            .write_fmt(arguments)
+            .expect("a String takes all text");
+    }
+
+    /// Adds the process's own figures: CPU, memory, open files, start.
+    pub(crate) fn process(&mut self) {
+        use prometheus::core::Collector as _;
+        self.collected(&prometheus::process_collector::ProcessCollector::for_self().collect());
+    }
+
+    /// Adds what was counted with the library of Prometheus.
+    pub fn collected(&mut self, families: &[prometheus::proto::MetricFamily]) {
+        match prometheus::TextEncoder::new().encode_to_string(families) {
+            Ok(text) => self.text.push_str(&text),
+            Err(error) => tracing::warn!(%error, "some figures cannot be shown"),
+        }
+    }
+
+    /// The text.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
