@@ -12,8 +12,9 @@ use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, St
 
 use crate::entry::{Entry, ObjectRef, Versions};
 use crate::fills::Fills;
+use crate::forgotten::Forgotten;
 use crate::key::Key;
-use crate::log::Event;
+use crate::log::{Event, Floor};
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
 use crate::version::{Base, Stamp, Version};
@@ -87,9 +88,14 @@ impl Plane {
     fn rebuild(&self, past: &Past) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
         // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
-        let known = Version::after(self.base(), past.after).max(self.birth());
+        let told = Version::after(self.base(), past.after);
+        let floor = if told > self.birth() {
+            Floor::new(told, Forgotten::Compacted)
+        } else {
+            Floor::new(self.birth(), Forgotten::BeforeBirth)
+        };
         let mut rebuilt = Rebuilt {
-            floor: known.min(opened.head),
+            floor: Floor::new(floor.version.min(opened.head), floor.cause),
             events: Vec::new(),
             newest: HashMap::new(),
             fills: Arc::clone(&self.published().fills),
@@ -231,7 +237,7 @@ impl Plane {
 
 /// A log in the making.
 struct Rebuilt {
-    floor: Version,
+    floor: Floor,
     events: Vec<Arc<Event>>,
     /// The newest entry of each key so far; `None` if it was deleted.
     newest: HashMap<Key, Option<Arc<Entry>>>,
@@ -332,7 +338,7 @@ impl Rebuilt {
     /// The store has forgotten what an event replaced: the log begins after it.
     fn forgotten(&mut self, version: Version) {
         self.events.clear();
-        self.floor = version;
+        self.floor = Floor::new(version, Forgotten::Compacted);
     }
 
     fn push(

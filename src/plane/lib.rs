@@ -21,6 +21,7 @@ mod export;
 mod fills;
 mod follow;
 pub mod foreign;
+mod forgotten;
 mod guard;
 mod history;
 mod import;
@@ -57,6 +58,7 @@ pub use committer::{Committer, DeleteError, delete_range};
 pub use entry::{Entry, Flags, NewObject, ObjectRef};
 pub use export::{Export, ExportError};
 pub use fills::{Fills, uid_seed};
+pub use forgotten::Forgotten;
 pub use guard::{
     Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, first_change,
 };

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::entry::ObjectRef;
+use crate::forgotten::{Forgotten, Logged};
 use crate::key::{Key, Prefix, resource_len};
 use crate::version::Version;
 use crate::watch::Ended;
@@ -129,12 +130,34 @@ struct HubState {
     first: u64,
     events: VecDeque<Arc<Event>>,
     /// The newest version that is not told by `events`.
-    floor: Version,
+    floor: Floor,
     /// Bytes of all events that were ever appended.
     passed: u64,
     /// Grows when all watches of the resource end because its kind has changed.
     era: u64,
     ended: Option<Ended>,
+}
+
+/// Where a log begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floor {
+    /// Everything after this version is told.
+    pub(crate) version: Version,
+    /// Why nothing before it is.
+    pub(crate) cause: Forgotten,
+}
+
+impl Floor {
+    pub(crate) fn new(version: Version, cause: Forgotten) -> Self {
+        Self { version, cause }
+    }
+
+    fn check(self, version: Version) -> Result<(), Forgotten> {
+        if version < self.version {
+            return Err(self.cause);
+        }
+        Ok(())
+    }
 }
 
 /// Where a watcher stands in a hub.
@@ -157,7 +180,7 @@ pub(crate) enum Found {
 }
 
 impl Hub {
-    fn new(floor: Version, ended: Option<Ended>) -> Arc<Self> {
+    fn new(floor: Floor, ended: Option<Ended>) -> Arc<Self> {
         Arc::new(Self {
             state: RwLock::new(HubState {
                 first: FIRST,
@@ -175,14 +198,12 @@ impl Hub {
         &self.wake
     }
 
-    /// The place of the first event after a version; `None` if some of them are gone.
-    pub(crate) fn place_after(&self, version: Version) -> Option<Place> {
+    /// The place of the first event after a version, or why some of them are gone.
+    pub(crate) fn place_after(&self, version: Version) -> Result<Place, Forgotten> {
         let state = self.state.read();
-        if version < state.floor {
-            return None;
-        }
+        state.floor.check(version)?;
         let at = state.events.partition_point(|e| e.version <= version);
-        Some(Place {
+        Ok(Place {
             next: state.first + at as u64,
             era: state.era,
             passed: state.passed,
@@ -230,19 +251,13 @@ impl Hub {
         }
     }
 
-    /// Events after a version, newest first; `None` if some of them are gone.
-    fn undo_list(&self, version: Version) -> Option<Vec<Arc<Event>>> {
+    /// Events after a version, newest first, or why some of them are gone.
+    fn undo_list(&self, version: Version) -> Result<Vec<Arc<Event>>, Forgotten> {
         let state = self.state.read();
+        state.floor.check(version)?;
         let newest = |event: &&Arc<Event>| event.version > version;
-        (version >= state.floor).then(|| {
-            state
-                .events
-                .iter()
-                .rev()
-                .take_while(newest)
-                .cloned()
-                .collect()
-        })
+        let newest = state.events.iter().rev().take_while(newest);
+        Ok(newest.cloned().collect())
     }
 
     fn push(&self, event: Arc<Event>) {
@@ -252,11 +267,13 @@ impl Hub {
     }
 
     /// Drops the oldest event; returns its version.
-    fn pop(&self) -> Option<Version> {
+    fn pop(&self, cause: Forgotten) -> Option<Version> {
         let mut state = self.state.write();
         let event = state.events.pop_front()?;
         state.first += 1;
-        state.floor = state.floor.max(event.version);
+        if event.version >= state.floor.version {
+            state.floor = Floor::new(event.version, cause);
+        }
         if state.events.is_empty() {
             state.events.shrink_to_fit();
         }
@@ -265,7 +282,7 @@ impl Hub {
 
     /// Whether nothing was dropped since the log began at this version.
     fn whole_since(&self, version: Version) -> bool {
-        self.state.read().floor <= version
+        self.state.read().floor.version <= version
     }
 
     fn push_front(&self, event: Arc<Event>) {
@@ -274,7 +291,7 @@ impl Hub {
         state.events.push_front(event);
     }
 
-    fn lower_floor(&self, floor: Version) {
+    fn lower_floor(&self, floor: Floor) {
         self.state.write().floor = floor;
     }
 
@@ -307,6 +324,8 @@ pub(crate) struct Log {
     bounds: LogBounds,
     /// The version up to which everything published stands in the hubs.
     appended: AtomicU64,
+    /// When it was last logged that a version is gone.
+    logged: Logged,
 }
 
 #[derive(Debug)]
@@ -316,33 +335,41 @@ struct Inner {
     order: VecDeque<(Instant, Arc<Hub>, usize)>,
     bytes: usize,
     /// The floor of hubs that never had an event.
-    floor: Version,
+    floor: Floor,
     ended: Option<Ended>,
 }
 
 impl Log {
+    /// A log that begins after `head`. What was before it is not told until the history is read,
+    /// so whoever is refused although it was read is refused because that failed.
     pub(crate) fn new(head: Version, bounds: LogBounds) -> Self {
+        Self::beginning(Floor::new(head, Forgotten::Unreadable), head, bounds)
+    }
+
+    fn beginning(floor: Floor, head: Version, bounds: LogBounds) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 hubs: BTreeMap::new(),
                 order: VecDeque::new(),
                 bytes: 0,
-                floor: head,
+                floor,
                 ended: None,
             }),
             bounds,
             appended: AtomicU64::new(head.raw()),
+            logged: Logged::default(),
         }
     }
 
     /// The log that another one was, up to `head`.
     pub(crate) fn restore(kept: Kept, head: Version, bounds: LogBounds) -> Self {
-        let log = Self::new(kept.floor, bounds);
+        let of_before = |floor| Floor::new(floor, Forgotten::HandedOver);
+        let log = Self::beginning(of_before(kept.floor), head, bounds);
         let now = Instant::now();
         {
             let mut inner = log.inner.lock();
             for (resource, floor) in kept.floors {
-                inner.hub(&resource).state.write().floor = floor;
+                inner.hub(&resource).lower_floor(of_before(floor));
             }
             for (age, event) in kept.events {
                 let hub = inner.hub(event.key.as_bytes());
@@ -354,7 +381,6 @@ impl Log {
             }
             inner.trim(now, bounds);
         }
-        log.appended.store(head.raw(), Ordering::Release);
         log
     }
 
@@ -366,7 +392,7 @@ impl Log {
         let mut events = Vec::with_capacity(inner.order.len());
         for (resource, hub) in &inner.hubs {
             let state = hub.state.read();
-            floors.insert(Arc::clone(resource), state.floor);
+            floors.insert(Arc::clone(resource), state.floor.version);
             events.extend(state.events.iter().cloned());
         }
         // Versions rise in the order in which events were appended.
@@ -374,7 +400,7 @@ impl Log {
         let ages = inner.order.iter();
         let ages = ages.map(|(came, _, _)| now.saturating_duration_since(*came));
         let kept = Kept {
-            floor: inner.floor,
+            floor: inner.floor.version,
             floors,
             events: ages.zip(events).collect(),
         };
@@ -428,7 +454,7 @@ impl Log {
         prefix: &Prefix,
         version: Version,
         root: impl FnOnce() -> R,
-    ) -> (R, Option<Vec<Arc<Event>>>) {
+    ) -> (R, Result<Vec<Arc<Event>>, Forgotten>) {
         let mut inner = self.inner.lock();
         let hub = inner.hub(prefix.as_bytes());
         (root(), hub.undo_list(version))
@@ -436,10 +462,10 @@ impl Log {
 
     /// Takes in what happened before the plane was opened, oldest first; from now on the log
     /// begins after `floor`. Resources that have dropped newer events since stay as they are.
-    pub(crate) fn prepend(&self, events: Vec<Arc<Event>>, floor: Version) {
+    pub(crate) fn prepend(&self, events: Vec<Arc<Event>>, floor: Floor) {
         let now = Instant::now();
         let mut inner = self.inner.lock();
-        let loaded_at = inner.floor;
+        let loaded_at = inner.floor.version;
         for event in events.into_iter().rev() {
             let hub = inner.hub(event.key.as_bytes());
             if hub.whole_since(loaded_at) {
@@ -483,6 +509,11 @@ impl Log {
         self.inner.lock().bytes
     }
 
+    /// Whether it is to be logged that a version is gone for a cause.
+    pub(crate) fn logs(&self, cause: Forgotten) -> bool {
+        self.logged.is_due(cause, Instant::now())
+    }
+
     pub(crate) fn bounds(&self) -> LogBounds {
         self.bounds
     }
@@ -505,7 +536,11 @@ impl Inner {
             if !old && self.bytes <= bounds.bytes_max {
                 break;
             }
-            hub.pop();
+            hub.pop(if old {
+                Forgotten::Age
+            } else {
+                Forgotten::Bytes
+            });
             self.bytes -= weight;
             self.order.pop_front();
         }

@@ -1,9 +1,11 @@
-//! Figures about the commits of one store, for metrics. Owns what is counted only.
+//! Figures about the commits of one store and about what its planes forgot, for metrics. Owns what
+//! is counted only.
 
 use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
 
+use crate::forgotten::Forgotten;
 use polyplane_storage::CommitError;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ pub(crate) struct Measures {
     took: Histogram,
     outcomes: IntCounterVec,
     again: IntCounter,
+    forgotten: IntCounterVec,
 }
 
 impl Default for Measures {
@@ -40,7 +43,16 @@ impl Default for Measures {
         for outcome in OUTCOMES {
             outcomes.with_label_values(&[outcome]);
         }
+        let forgotten = Opts::new(
+            "polyplane_expired_versions_total",
+            "Lists and watches of versions that are no longer kept, by why they are not.",
+        );
+        let forgotten = IntCounterVec::new(forgotten, &["cause"]).expect("the names are sound");
+        for cause in Forgotten::ALL {
+            forgotten.with_label_values(&[cause.name()]);
+        }
         Self {
+            forgotten,
             planes: histogram(
                 "polyplane_commit_planes",
                 "Control planes whose writes share a transaction.",
@@ -90,6 +102,11 @@ impl Measures {
         self.again.inc();
     }
 
+    /// Somebody was told that a version is no longer kept.
+    pub(crate) fn forgot(&self, cause: Forgotten) {
+        self.forgotten.with_label_values(&[cause.name()]).inc();
+    }
+
     /// All of them.
     pub(crate) fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.planes.collect();
@@ -97,6 +114,7 @@ impl Measures {
         families.extend(self.took.collect());
         families.extend(self.outcomes.collect());
         families.extend(self.again.collect());
+        families.extend(self.forgotten.collect());
         families
     }
 }

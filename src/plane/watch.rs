@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::forgotten::Forgotten;
 use crate::key::{Key, Prefix};
 use crate::log::{Event, Found, Hub, Place};
 use crate::plane::Plane;
@@ -39,8 +40,8 @@ pub enum WatchFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// The events after this version are not all in the log any more.
-    #[error("the version is older than the log")]
-    Expired,
+    #[error("the version is older than the log: {0}")]
+    Expired(Forgotten),
     /// The version is beyond everything this plane can have told.
     #[error("the version is in the future of {current}")]
     Future {
@@ -59,8 +60,8 @@ pub enum WatchError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AtError {
     /// The events after this version are not all in the log any more.
-    #[error("the version is older than the log")]
-    Expired,
+    #[error("the version is older than the log: {0}")]
+    Expired(Forgotten),
     /// The store does not tell for now whether they are.
     #[error("the history of the control plane cannot be read for now")]
     Unavailable,
@@ -139,11 +140,11 @@ impl Watcher {
         scope: WatchScope,
         hub: Arc<Hub>,
         told: Version,
-    ) -> Option<Self> {
+    ) -> Result<Self, Forgotten> {
         let place = hub.place_after(told)?;
         let quarter = plane.log().bounds().bytes_max / 4;
         plane.watcher_came();
-        Some(Self {
+        Ok(Self {
             plane,
             hub,
             scope,

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
-use polyplane_plane::{AtError, ObjectRef, Prefix, Snapshot, Start, Version};
+use polyplane_plane::{AtError, Forgotten, ObjectRef, Prefix, Snapshot, Start, Version};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -199,8 +199,9 @@ pub async fn page(
     let cut = if exact {
         cut_at(call, Version::from_raw(asked), prefix)
             .await?
-            .ok_or_else(|| {
-                ApiError::expired("The resourceVersion for the provided list is too old.")
+            .map_err(|cause| {
+                let text = "The resourceVersion for the provided list is too old.";
+                expired(text, cause)
             })?
     } else {
         if asked != 0 {
@@ -270,15 +271,20 @@ pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
     }
 }
 
-/// The state at a version, or nothing if it is forgotten.
+/// The refusal of a version that is no longer kept: upstream's `text`, and why.
+fn expired(text: &str, cause: Forgotten) -> ApiError {
+    ApiError::expired(format!("{text} Cause: {cause}."))
+}
+
+/// The state at a version, or why it is forgotten.
 async fn cut_at(
     call: &Call<'_>,
     version: Version,
     prefix: &Prefix,
-) -> Result<Option<Snapshot>, ApiError> {
+) -> Result<Result<Snapshot, Forgotten>, ApiError> {
     match within(call, call.tenant.plane.at(version, prefix)).await? {
-        Ok(cut) => Ok(Some(cut)),
-        Err(AtError::Expired) => Ok(None),
+        Ok(cut) => Ok(Ok(cut)),
+        Err(AtError::Expired(cause)) => Ok(Err(cause)),
         Err(error @ AtError::Unavailable) => {
             Err(ApiError::service_unavailable(error.to_string()).with_retry_after(1))
         }
@@ -327,22 +333,20 @@ async fn continued(
     let cut = if fresh {
         cut_at(call, version, prefix).await?
     } else {
-        None
+        Err(call.tenant.plane.forgot(Forgotten::TokenAge, version))
     };
     match cut {
-        Some(cut) => Ok(Page {
+        Ok(cut) => Ok(Page {
             cut,
             version,
             start,
             since: token.t,
             limit,
         }),
-        None => {
+        Err(cause) => {
             let again = write_token(-1, &token.start, now);
-            Err(ApiError::expired(
-                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
-            )
-            .with_continue(&again))
+            let text = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+            Err(expired(text, cause).with_continue(&again))
         }
     }
 }

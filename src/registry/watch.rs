@@ -227,9 +227,9 @@ impl Feed {
         };
         match within(call, plane.watch(scope, from)).await? {
             Ok(watcher) => self.watcher = Some(watcher),
-            Err(WatchError::Expired) => {
+            Err(WatchError::Expired(cause)) => {
                 let current = plane.snapshot().version();
-                let text = format!("too old resource version: {asked} ({current})");
+                let text = format!("too old resource version: {asked} ({current}): {cause}");
                 self.ready.push_back(error_frame(&ApiError::expired(text)));
             }
             Err(WatchError::Future { current }) => {

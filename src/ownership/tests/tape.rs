@@ -249,7 +249,7 @@ impl Watching {
             Ok(watcher) => watcher,
             Err(error) => {
                 session.end = match error {
-                    polyplane_plane::WatchError::Expired => SessionEnd::Expired,
+                    polyplane_plane::WatchError::Expired(_) => SessionEnd::Expired,
                     polyplane_plane::WatchError::Future { .. }
                     | polyplane_plane::WatchError::Unavailable
                     | polyplane_plane::WatchError::Ended(_) => SessionEnd::Refused(UNAVAILABLE),

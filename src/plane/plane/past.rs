@@ -8,6 +8,7 @@ use polyplane_storage::ReadError;
 use tokio::time::{Instant, timeout_at};
 
 use super::{LOOK_EVERY, Plane};
+use crate::forgotten::Forgotten;
 use crate::guard::Answerable;
 use crate::key::Prefix;
 use crate::sequencer::Mode;
@@ -38,12 +39,12 @@ impl Plane {
             self.log.undo_list(prefix, version, published)
         };
         let (mut newest, mut later) = read();
-        if later.is_none() {
+        if later.is_err() {
             let loaded = self.load_history_once().await;
             loaded.map_err(|_| AtError::Unavailable)?;
             (newest, later) = read();
         }
-        let later = later.ok_or(AtError::Expired)?;
+        let later = later.map_err(|cause| AtError::Expired(self.forgot(cause, version)))?;
         let mut root = (*newest).clone();
         for event in later {
             match event.previous() {
@@ -77,7 +78,7 @@ impl Plane {
             return Err(WatchError::Future { current });
         }
         let hub = self.log.hub(&scope.resource());
-        if hub.place_after(told).is_none() {
+        if hub.place_after(told).is_err() {
             let loaded = self.load_history_once().await;
             if loaded.is_err() {
                 return Err(match self.sequencer.lock().mode {
@@ -86,7 +87,19 @@ impl Plane {
                 });
             }
         }
-        Watcher::new(Arc::clone(self), scope, hub, told).ok_or(WatchError::Expired)
+        Watcher::new(Arc::clone(self), scope, hub, told)
+            .map_err(|cause| WatchError::Expired(self.forgot(cause, told)))
+    }
+
+    /// Counts that somebody asked for a version that is gone, and logs it now and then.
+    pub fn forgot(&self, cause: Forgotten, version: Version) -> Forgotten {
+        self.committer.measures().forgot(cause);
+        if self.log.logs(cause) {
+            let (plane, cause) = (self.id(), cause.name());
+            let appended = self.log.appended();
+            tracing::info!(plane, cause, %version, newest = %appended, "a version is no longer kept");
+        }
+        cause
     }
 
     /// The version of the objects that the plane was born with.

@@ -177,7 +177,10 @@ async fn old_events_stay_behind_and_who_needs_them_is_told() {
     assert!(next.stats().log_bytes <= 4000);
     let scope = || WatchScope::Prefix(configmaps());
     let old = next.watch(scope(), WatchFrom::After(versions[0])).await;
-    assert_eq!(old.expect_err("left behind"), WatchError::Expired);
+    assert_eq!(
+        old.expect_err("left behind"),
+        WatchError::Expired(Forgotten::Bytes)
+    );
     let told = rest(&next, versions[37], versions[39]).await;
     assert_eq!(told.map(|told| told.len()), Some(2));
     let other = WatchScope::Prefix(Prefix::resource("", "secrets"));

@@ -184,11 +184,14 @@ async fn history_begins_where_the_store_still_knows_it() {
     let plane = site.open("a").await;
     let scope = || WatchScope::Prefix(configmaps());
     let old = plane.watch(scope(), WatchFrom::After(versions[1])).await;
-    assert_eq!(old.expect_err("forgotten"), WatchError::Expired);
+    assert_eq!(
+        old.expect_err("forgotten"),
+        WatchError::Expired(Forgotten::Compacted)
+    );
     let from = WatchFrom::After(versions[2]);
     let from = match plane.watch(scope(), from).await {
         // The floor is the end of that revision.
-        Err(WatchError::Expired) => WatchFrom::After(versions[2].end_of_revision()),
+        Err(WatchError::Expired(_)) => WatchFrom::After(versions[2].end_of_revision()),
         Ok(_) => from,
         Err(error) => panic!("{error}"),
     };
@@ -246,9 +249,13 @@ async fn nothing_goes_on_from_before_the_birth() {
     for _ in ["new", "written to"] {
         let plane = site.open("a").await;
         let old = plane.watch(scope(), WatchFrom::After(before)).await;
-        assert_eq!(old.expect_err("of another plane"), WatchError::Expired);
+        let gone = Forgotten::BeforeBirth;
+        assert_eq!(
+            old.expect_err("of another plane"),
+            WatchError::Expired(gone)
+        );
         let old = plane.at(before, &configmaps()).await;
-        assert_eq!(old.expect_err("of another plane"), AtError::Expired);
+        assert_eq!(old.expect_err("of another plane"), AtError::Expired(gone));
         let birth = WatchFrom::After(Version::new(Base(0), Revision(1), 0));
         plane
             .watch(scope(), birth)

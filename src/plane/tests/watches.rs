@@ -190,9 +190,12 @@ async fn versions_outside_the_log_are_expired_or_in_the_future() {
     assert!(matches!(slow.next().await, Next::Lagged));
     let scope = || WatchScope::Prefix(configmaps());
     let old = plane.watch(scope(), WatchFrom::After(before)).await;
-    assert_eq!(old.expect_err("gone"), WatchError::Expired);
+    assert_eq!(
+        old.expect_err("gone"),
+        WatchError::Expired(Forgotten::Bytes)
+    );
     let old = plane.at(before, &configmaps()).await;
-    assert_eq!(old.expect_err("gone"), AtError::Expired);
+    assert_eq!(old.expect_err("gone"), AtError::Expired(Forgotten::Bytes));
     // Another resource had no event: whoever watches it has missed nothing.
     let other = WatchScope::Prefix(Prefix::resource("", "secrets"));
     plane
@@ -341,4 +344,44 @@ async fn a_frame_is_built_once_per_event_and_view() {
     assert_eq!(frame(1), frame(1));
     assert_eq!(frame(2), frame(1));
     assert_eq!(*built.lock(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_gone_has_a_cause_that_is_counted() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let before = plane.snapshot().version();
+    let one = write(vec![put("m", "1")]);
+    plane.submit(one).await.expect("fine");
+    let since = plane.snapshot().version();
+    tokio::time::advance(LogBounds::default().age_max + Duration::from_secs(1)).await;
+    plane.sweep_log();
+    let scope = || WatchScope::Prefix(configmaps());
+    for _ in 0..3 {
+        let old = plane.watch(scope(), WatchFrom::After(before)).await;
+        let gone = Forgotten::Age;
+        assert_eq!(old.expect_err("dropped"), WatchError::Expired(gone));
+    }
+    let kept = plane.watch(scope(), WatchFrom::After(since)).await;
+    assert!(kept.is_ok());
+    let families = site.committer.collect();
+    let family = families
+        .iter()
+        .find(|family| family.name() == "polyplane_expired_versions_total");
+    let counts: Vec<_> = family
+        .expect("it is shown")
+        .get_metric()
+        .iter()
+        .map(|metric| {
+            (
+                metric.get_label()[0].value(),
+                metric.get_counter().get_value(),
+            )
+        })
+        .collect();
+    assert_eq!(counts.len(), Forgotten::ALL.len());
+    for (cause, count) in counts {
+        let expected = if cause == "age" { 3.0 } else { 0.0 };
+        assert_eq!(count, expected, "{cause}");
+    }
 }

@@ -1,0 +1,94 @@
+//! Why a version of the past cannot be told any more: the cause behind every 410.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// One plane logs one cause at most this often: clients that begin anew come in crowds.
+const LOG_EVERY: Duration = Duration::from_secs(600);
+
+/// What made a plane forget what it once could have told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Forgotten {
+    /// The log dropped events for their age.
+    #[error("it is older than the log of the control plane keeps events")]
+    Age,
+    /// The log dropped events for its size.
+    #[error("more changes have come since than the log of the control plane holds")]
+    Bytes,
+    /// The store has compacted its history.
+    #[error("the store has compacted its history since")]
+    Compacted,
+    /// It is of the time before the plane was created, restored or moved to this store.
+    #[error("it is from before the control plane was created, restored or moved to its store")]
+    BeforeBirth,
+    /// The former owner had dropped it before it handed the plane over.
+    #[error("the former owner of the control plane had dropped it before the hand-over")]
+    HandedOver,
+    /// What the store tells of it cannot be understood.
+    #[error("the history of the control plane cannot be read")]
+    Unreadable,
+    /// A page token was made longer ago than the log keeps events.
+    #[error("the page token was made longer ago than the log of the control plane keeps events")]
+    TokenAge,
+}
+
+impl Forgotten {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Age,
+        Self::Bytes,
+        Self::Compacted,
+        Self::BeforeBirth,
+        Self::HandedOver,
+        Self::Unreadable,
+        Self::TokenAge,
+    ];
+
+    /// The name in metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Age => "age",
+            Self::Bytes => "bytes",
+            Self::Compacted => "compacted",
+            Self::BeforeBirth => "before_birth",
+            Self::HandedOver => "handed_over",
+            Self::Unreadable => "unreadable",
+            Self::TokenAge => "token_age",
+        }
+    }
+}
+
+/// When each cause was last logged.
+#[derive(Debug, Default)]
+pub(crate) struct Logged([Mutex<Option<Instant>>; Forgotten::ALL.len()]);
+
+impl Logged {
+    /// Whether a cause is to be logged now.
+    pub(crate) fn is_due(&self, cause: Forgotten, now: Instant) -> bool {
+        let mut last = self.0[cause as usize].lock();
+        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_EVERY);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_logged_now_and_then() {
+        let (logged, now) = (Logged::default(), Instant::now());
+        for (at, cause) in Forgotten::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, at);
+            assert!(logged.is_due(cause, now));
+            assert!(!logged.is_due(cause, now + LOG_EVERY / 2));
+            assert!(logged.is_due(cause, now + LOG_EVERY));
+        }
+    }
+}
