@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start};
+use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Slices, Snapshot, Start};
 use polyplane_registry::delete::Removal;
 use polyplane_registry::{KindTable, Scope, Tenant, Verb};
 use std::collections::{BTreeSet, HashMap};
@@ -148,15 +148,17 @@ impl Dependents {
     }
 
     /// Looks through a plane that woke.
-    pub(crate) fn survey(&self, tenant: &Tenant) -> Vec<Work> {
+    pub(crate) async fn survey(&self, tenant: &Tenant) -> Vec<Work> {
         let cut = tenant.plane.snapshot();
         if cut.own_bytes() == 0 {
             return Vec::new();
         }
         let mut work = Vec::new();
+        let mut slices = Slices::default();
         for row in tenant.kinds.stored_resources() {
             let prefix = Prefix::resource(&row.storage.group, &row.storage.resource);
             for object in cut.range(&prefix, Start::First) {
+                slices.pass(object.body_len()).await;
                 work.extend(self.written(tenant, &object, Removal::Pending));
             }
         }

@@ -242,7 +242,7 @@ impl Reconcilers {
             Item::ControlPlane(name) => control_planes::remove(desk, tenant, name).await,
             Item::Layer => layers::step(desk, tenant).await,
             Item::Survey => {
-                for work in self.dependents.survey(tenant) {
+                for work in self.dependents.survey(tenant).await {
                     self.add(tenant, Item::Belonging(work));
                 }
                 Ok(Progress::Done)

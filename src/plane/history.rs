@@ -17,6 +17,7 @@ use crate::key::Key;
 use crate::log::{Event, Floor};
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
+use crate::slices::Slices;
 use crate::version::{Base, Stamp, Version};
 
 /// What the store told of the time since a revision.
@@ -48,7 +49,7 @@ impl Plane {
                 }
             }
         };
-        match self.rebuild(&past) {
+        match self.rebuild(&past).await {
             Ok(rebuilt) => self.log().prepend(rebuilt.events, rebuilt.floor),
             Err(error) => {
                 tracing::warn!(plane = self.id(), %error, "the history cannot be understood");
@@ -85,7 +86,7 @@ impl Plane {
     }
 
     /// The events of a history with the versions they had when they were first told.
-    fn rebuild(&self, past: &Past) -> Result<Rebuilt, RecordError> {
+    async fn rebuild(&self, past: &Past) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
         // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
         let told = Version::after(self.base(), past.after);
@@ -100,7 +101,9 @@ impl Plane {
             newest: HashMap::new(),
             fills: Arc::clone(&self.published().fills),
         };
+        let mut slices = Slices::default();
         for item in &past.foreign {
+            slices.pass(item.value.len()).await;
             let Some(key) = self.keys().key_of(&item.key)? else {
                 continue;
             };
@@ -123,6 +126,7 @@ impl Plane {
             if part[0].revision > opened.revision {
                 break;
             }
+            slices.pass(part.iter().map(bytes_of).sum()).await;
             match self.layer_step_of(part)? {
                 Some((version, silent)) => rebuilt.layer_step(version, &silent)?,
                 None => self.rebuild_part(part, &mut rebuilt)?,
@@ -367,6 +371,12 @@ pub(crate) fn foreign_versions(base: Base, item: &KeyValue) -> Versions {
         version: Version::new(base, item.modified, 0),
         created: Version::new(base, item.created, 0),
     }
+}
+
+/// Bytes of what an event put and of what stood there before.
+fn bytes_of(event: &StoreEvent) -> usize {
+    let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+    len(&event.value) + len(&event.previous)
 }
 
 fn index_of(at: usize) -> Result<u8, RecordError> {

@@ -19,6 +19,7 @@ use crate::load::{Loaded, Opening};
 use crate::log::{Event, Kept, Log};
 use crate::plane::Opened;
 use crate::record::{Record, decode};
+use crate::slices::{SLICE_BYTES, Slices};
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
 
@@ -57,21 +58,8 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         context,
         born,
     } = opening;
-    let bytes = &import.bytes;
-    if !bytes.starts_with(MAGIC) {
-        return Err(ImportError::Form);
-    }
-    let digest_at = bytes
-        .len()
-        .checked_sub(DIGEST_LEN)
-        .ok_or(ImportError::Damaged)?;
-    let mut reader = Reader(bytes.slice(MAGIC.len()..digest_at.max(MAGIC.len())));
-    if reader.u16()? != FORMAT {
-        return Err(ImportError::Form);
-    }
-    if digest::digest(&digest::SHA256, &bytes[..digest_at]).as_ref() != &bytes[digest_at..] {
-        return Err(ImportError::Damaged);
-    }
+    let mut slices = Slices::default();
+    let mut reader = open(&import.bytes, &mut slices).await?;
     let same = |same: bool, what| {
         if same {
             Ok(())
@@ -97,14 +85,16 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     let mut expiries = BTreeSet::new();
     for _ in 0..reader.count()? {
         let key = reader.key()?;
+        let before = reader.0.len();
         let entry = reader.object(&key, context)?;
+        slices.pass(before - reader.0.len()).await;
         expiries.extend(entry.expires().map(|at| (at, key)));
         root.put(entry, context);
     }
     for _ in 0..reader.count()? {
         root.remove(&reader.key()?, context);
     }
-    let kept = reader.history(&root, context)?;
+    let kept = reader.history(&root, context, &mut slices).await?;
     if reader.0.has_remaining() {
         return Err(ImportError::Damaged);
     }
@@ -121,6 +111,30 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         log: Log::restore(kept, head, params.log),
         imported: true,
     })
+}
+
+/// The content of an export that is whole and of a form that this program reads.
+async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<Reader, ImportError> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(ImportError::Form);
+    }
+    let digest_at = bytes
+        .len()
+        .checked_sub(DIGEST_LEN)
+        .ok_or(ImportError::Damaged)?;
+    let mut reader = Reader(bytes.slice(MAGIC.len()..digest_at.max(MAGIC.len())));
+    if reader.u16()? != FORMAT {
+        return Err(ImportError::Form);
+    }
+    let mut digest = digest::Context::new(&digest::SHA256);
+    for slice in bytes[..digest_at].chunks(SLICE_BYTES) {
+        digest.update(slice);
+        slices.pass(slice.len()).await;
+    }
+    if digest.finish().as_ref() != &bytes[digest_at..] {
+        return Err(ImportError::Damaged);
+    }
+    Ok(reader)
 }
 
 struct Reader(Bytes);
@@ -185,7 +199,12 @@ impl Reader {
         ))
     }
 
-    fn history(&mut self, root: &Root, context: &Context) -> Result<Kept, ImportError> {
+    async fn history(
+        &mut self,
+        root: &Root,
+        context: &Context,
+        slices: &mut Slices,
+    ) -> Result<Kept, ImportError> {
         let mut kept = Kept {
             floor: self.version()?,
             floors: BTreeMap::new(),
@@ -197,6 +216,7 @@ impl Reader {
         }
         let mut newest: HashMap<Key, Option<Arc<Entry>>> = HashMap::new();
         for _ in 0..self.count()? {
+            let whole = self.0.len();
             let age = Duration::from_millis(u64::from(self.u32()?));
             let version = self.version()?;
             let key = self.key()?;
@@ -212,6 +232,7 @@ impl Reader {
             let current = current.map(|entry| ObjectRef::new(entry, is));
             let event = Event::new(version, key, previous, current);
             kept.events.push((age, event));
+            slices.pass(whole - self.0.len()).await;
         }
         Ok(kept)
     }

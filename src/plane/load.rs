@@ -20,6 +20,7 @@ use crate::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
 use crate::record::{Kept, KeySpace, Record, RecordError, decode};
 use crate::shelf::ShelfError;
+use crate::slices::Slices;
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
 
@@ -206,6 +207,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         newest: Revision(0),
     };
     let mut read_at = None;
+    let mut slices = Slices::default();
     let (start, end) = keys.bounds();
     let mut request = Some(RangeRequest::between(start, end));
     while let Some(page) = request {
@@ -213,6 +215,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         request = page.next_page(&reply);
         read_at.get_or_insert(reply.revision);
         for item in reply.items {
+            slices.pass(item.value.len()).await;
             loading.take(item).await?;
         }
     }

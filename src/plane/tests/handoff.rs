@@ -1,5 +1,6 @@
 //! Pause, hand-off and end: the successor is equal, and everybody is told the truth.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use polyplane_storage::CommitFault;
@@ -321,4 +322,51 @@ async fn a_change_is_not_lost_between_a_handed_over_state_and_the_store() {
     let until = next.snapshot().version();
     let mut watcher = watch_from(&next, WatchFrom::After(born)).await;
     assert_eq!(events_until(&mut watcher, until).await.len(), 3);
+}
+
+/// How often another task of the same thread ran while `work` was done.
+async fn turns_of_others<T>(work: impl Future<Output = T>) -> (T, usize) {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    let done = work.await;
+    other.abort();
+    (done, turns.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn others_run_while_a_large_plane_wakes() {
+    const OBJECTS: usize = 120;
+    const OBJECT_BYTES: usize = 100 << 10;
+    // Each stretch is a quarter of a mebibyte; half as many leave room for where pages end.
+    const TURNS_MIN: usize = OBJECTS * OBJECT_BYTES / (512 << 10);
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let first = plane.snapshot().version();
+    let text = "x".repeat(OBJECT_BYTES);
+    for number in 0..OBJECTS {
+        let one = write(vec![put(
+            &format!("m{number:05}"),
+            &format!("{number}{text}"),
+        )]);
+        plane.submit(one).await.expect("fine");
+    }
+    let head = plane.snapshot().version();
+    let (plane, turns) = turns_of_others(site.open("a")).await;
+    assert!(turns >= TURNS_MIN, "loaded from the store: {turns}");
+    let (cut, turns) = turns_of_others(plane.at(head, &configmaps())).await;
+    assert!(cut.is_ok(), "{turns}");
+    let old = WatchFrom::After(first);
+    let scope = WatchScope::Prefix(configmaps());
+    let (_, turns) = turns_of_others(plane.watch(scope, old)).await;
+    assert!(turns >= TURNS_MIN, "history: {turns}");
+    let log = LogBounds::default();
+    let (next, turns) = turns_of_others(hand_over(&site, &plane, log)).await;
+    assert!(turns >= TURNS_MIN, "handed over: {turns}");
+    assert_eq!(next.stats().objects, plane.stats().objects);
 }
