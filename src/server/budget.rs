@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::backend::PlaneRecord;
-use crate::metrics::{Exposition, Kind};
+use crate::exposition::{Exposition, Kind};
 
 /// Whose bound was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::body::{BodyEnd, ResponseBody};
 use crate::drain::Drain;
 use crate::limits::{Limits, Seat, Seats};
-use crate::metrics::{Exposition, Kind};
+use crate::exposition::{Exposition, Kind};
 use crate::respond::Reply;
 
 /// How long a connection that was asked to close may take before it is cut off.
