@@ -195,7 +195,8 @@ pub struct StoreOptions {
     /// The store: etcd://HOST:PORT,HOST:PORT or, over TLS, etcds://HOST:PORT.
     #[arg(long, value_name = "URL", env = "POLYPLANE_STORE")]
     pub store: String,
-    /// Certificates that sign etcd's, PEM; the store must be etcds://.
+    /// Certificates that sign etcd's, PEM; the store must be etcds://. Like the other files below it
+    /// is read again when it changes.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
     /// Client certificate for etcd, PEM.

@@ -4,7 +4,8 @@ use crate::cli::{StoreKind, StoreOptions};
 use crate::waiting::StoreWait;
 use anyhow::{Context, bail};
 use polyplane_storage::{
-    EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, SledOptions, SledStore, Store,
+    EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, Secret, SledOptions, SledStore,
+    Store,
 };
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -92,35 +93,25 @@ fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
             options.store_prefix
         );
     }
-    let tls = secure.then(|| tls(options)).transpose()?;
-    let user = match (&options.store_user, &options.store_password_file) {
-        (Some(user), Some(file)) => {
-            let password = String::from_utf8(read(file)?)
-                .with_context(|| format!("{} is not text", file.display()))?;
-            Some((user.clone(), password.trim_end_matches('\n').to_owned()))
-        }
-        _ => None,
-    };
-    Ok(EtcdOptions {
+    let tls = secure.then(|| tls(options));
+    let user = options.store_user.clone();
+    let user = user.zip(options.store_password_file.clone().map(Secret::File));
+    let etcd = EtcdOptions {
         endpoints,
         prefix: options.store_prefix.clone().into(),
         user,
         tls,
         ..EtcdOptions::default()
-    })
+    };
+    etcd.check()?;
+    Ok(etcd)
 }
 
-fn tls(options: &StoreOptions) -> anyhow::Result<EtcdTls> {
-    let certificate = options.store_cert.as_deref().map(read).transpose()?;
-    let key = options.store_key.as_deref().map(read).transpose()?;
-    Ok(EtcdTls {
-        ca: options.store_ca.as_deref().map(read).transpose()?,
-        cert_and_key: certificate.zip(key),
+fn tls(options: &StoreOptions) -> EtcdTls {
+    let file = |path: &Option<PathBuf>| path.clone().map(Secret::File);
+    EtcdTls {
+        ca: file(&options.store_ca),
+        cert_and_key: file(&options.store_cert).zip(file(&options.store_key)),
         server_name: None,
-    })
-}
-
-fn read(path: impl AsRef<Path>) -> anyhow::Result<Vec<u8>> {
-    let path = path.as_ref();
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    }
 }

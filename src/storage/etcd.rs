@@ -20,6 +20,8 @@
 //!   election timeout. A change of leader begins each term anew.
 
 mod calls;
+mod clients;
+mod credentials;
 mod feed;
 mod members;
 mod reply;
@@ -37,6 +39,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::credentials::Credentials;
+pub use self::credentials::Secret;
 use self::feed::{Asked, EventStream, Feed, Part, Told};
 use self::members::{Members, Report};
 use self::space::Space;
@@ -64,21 +68,21 @@ const ETCD_LIMITS: Limits = Limits {
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Calls that fail ask for it at once, but not more often than this.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
+/// How often files with credentials are read. A replica whose old ones have expired is without a
+/// store for at most this long after there are new ones.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 /// Bytes of a history beyond which it is not gathered.
 const HISTORY_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// How long a history may take to begin or to go on.
 const HISTORY_STALL_MAX: Duration = Duration::from_secs(10);
 
-/// Text in PEM form.
-pub type Pem = Vec<u8>;
-
-/// TLS to etcd.
+/// TLS to etcd, in PEM form.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
     /// Who may sign the servers' certificates; `None` is the system's roots.
-    pub ca: Option<Pem>,
+    pub ca: Option<Secret>,
     /// The client's certificate and its key.
-    pub cert_and_key: Option<(Pem, Pem)>,
+    pub cert_and_key: Option<(Secret, Secret)>,
     /// The name in the servers' certificates, if it is not the endpoint's host.
     pub server_name: Option<String>,
 }
@@ -92,7 +96,7 @@ pub struct EtcdOptions {
     /// etcd without seeing each other.
     pub prefix: Bytes,
     /// User and password.
-    pub user: Option<(String, String)>,
+    pub user: Option<(String, Secret)>,
     /// Given, endpoints without a scheme speak TLS.
     pub tls: Option<EtcdTls>,
     /// How long a call may take. A commit that takes longer is unknown.
@@ -111,6 +115,16 @@ impl Default for EtcdOptions {
             call_timeout: Duration::from_secs(5),
             open_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl EtcdOptions {
+    /// Reads what the options name, so that a missing file is found before anything is asked.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or a password is not text.
+    pub fn check(&self) -> Result<(), OpenError> {
+        Credentials::read(self).map(drop)
     }
 }
 
@@ -179,11 +193,17 @@ impl EtcdStore {
         });
         inner.note(report);
         inner.look_first().await?;
-        // Ends by itself when the store is closed or dropped.
+        // Both end by themselves when the store is closed or dropped.
         tokio::spawn(keep_probing(
             Arc::downgrade(&inner),
             inner.closed.subscribe(),
         ));
+        if inner.members.may_change() {
+            tokio::spawn(keep_renewing(
+                Arc::downgrade(&inner.members),
+                inner.closed.subscribe(),
+            ));
+        }
         Ok(Arc::new(Self { inner }))
     }
 }
@@ -217,6 +237,21 @@ async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
         if inner.space.is_full() {
             inner.look_for_space().await;
         }
+    }
+}
+
+/// Looks whether files hold other credentials.
+async fn keep_renewing(members: Weak<Members>, mut closed: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = closing(&mut closed) => return,
+            () = tokio::time::sleep(RENEWAL_INTERVAL) => {}
+        }
+        let Some(members) = members.upgrade() else {
+            return;
+        };
+        members.renew().await;
     }
 }
 

@@ -23,7 +23,7 @@ mod store;
 mod txn;
 mod watch;
 
-pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Pem};
+pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
 pub use self::sled::{DiskHook, SledOptions, SledStore};
 pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};

@@ -170,7 +170,7 @@ impl Inner {
     /// Asks the cluster, not one member, whether the alarm is still raised.
     pub(super) async fn look_for_space(&self) {
         let member = self.members.current();
-        let mut maintenance = member.calls.maintenance_client();
+        let mut maintenance = member.calls().maintenance_client();
         let asked = maintenance.alarm(AlarmAction::Get, AlarmType::Nospace, None);
         match timeout(ATTEMPT_TIMEOUT, asked).await {
             Ok(Ok(reply)) if reply.alarms().is_empty() => self.space.free(),
@@ -407,7 +407,7 @@ impl Inner {
             // So that our floor is above etcd's compaction revision.
             let revision = number(below) - 1;
             let done = self.read(|member| async move {
-                member.calls.kv_client().compact(revision, None).await
+                member.calls().kv_client().compact(revision, None).await
             });
             match done.await {
                 Ok(_) => {}
@@ -438,7 +438,7 @@ impl Inner {
         let seconds = i64::try_from((ttl.as_secs() + up).max(1)).unwrap_or(i64::MAX);
         // A grant whose answer is lost leaves a lease that nobody renews.
         let granted = self
-            .read(|member| async move { member.calls.lease_client().grant(seconds, None).await });
+            .read(|member| async move { member.calls().lease_client().grant(seconds, None).await });
         match granted.await {
             Ok(lease) => Ok(LeaseId(lease.id())),
             Err(fault) => Err(LeaseError::Unavailable(fault.to_string())),
@@ -448,7 +448,7 @@ impl Inner {
     pub(super) async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError> {
         self.open_lease()?;
         let kept = self.read(|member| async move {
-            match member.calls.lease_client().keep_alive(lease.0).await {
+            match member.calls().lease_client().keep_alive(lease.0).await {
                 Ok(_) => Ok(true),
                 // Its word for an answer without a term.
                 Err(Error::LeaseKeepAliveError(_)) => Ok(false),
@@ -465,7 +465,7 @@ impl Inner {
     pub(super) async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError> {
         self.open_lease()?;
         let revoked =
-            self.read(|member| async move { member.calls.lease_client().revoke(lease.0).await });
+            self.read(|member| async move { member.calls().lease_client().revoke(lease.0).await });
         match revoked.await {
             Ok(reply) => {
                 self.saw(head(reply.header()));

@@ -5,28 +5,25 @@
 //! answers without asking another. A member is not asked before it has shown its version.
 //!
 //! Each member has two connections, for calls and for streams, so that a large history does not
-//! stand in front of a commit.
+//! stand in front of a commit. Both are replaced when the credentials have changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Channel, Client, ConnectOptions, KvClient, WatchClient};
+use etcd_client::{Client, KvClient, WatchClient};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::EtcdOptions;
-use super::reply::{Fault, describe, fault, is_untrusted};
+use super::clients::{Clients, EndpointUrl, PROBE_TIMEOUT};
+use super::credentials::Credentials;
+use super::reply::Fault;
 use super::version;
 use crate::error::OpenError;
 
-/// Bytes of one message from etcd beyond which it is refused.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// How long a member may take to say how it is.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long members are waited for that tell how they are.
 const PROBE_ROUND: Duration = Duration::from_millis(300);
 /// A call that takes longer has the members asked how they are.
@@ -38,12 +35,6 @@ const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
 const HOLD_MAX: Duration = Duration::from_secs(5);
 /// How often whoever waits has the members asked how they are.
 const HURRY_EVERY: Duration = Duration::from_millis(100);
-/// The server counts pings that come faster than every 5 seconds as an attack.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Flow-control windows: enough to keep a gigabit busy over 10 ms.
-const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 
 /// How a member is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,14 +91,10 @@ pub(super) struct Report {
 /// One member.
 pub(super) struct Member {
     pub(super) endpoint: String,
-    pub(super) calls: Client,
-    kv: KvClient,
-    streams: Client,
-    watches: WatchClient,
+    clients: RwLock<Arc<Clients>>,
     standing: watch::Sender<Standing>,
     /// The term in which it last answered: a leader's time.
     term: watch::Sender<u64>,
-    logged_in: AtomicBool,
     /// It is being asked how it is.
     asked: AtomicBool,
     /// What it told last and nobody has taken in.
@@ -115,12 +102,31 @@ pub(super) struct Member {
 }
 
 impl Member {
+    fn new(endpoint: &str, clients: Arc<Clients>) -> Self {
+        Self {
+            clients: RwLock::new(clients),
+            endpoint: endpoint.to_owned(),
+            standing: watch::Sender::new(Standing::New),
+            term: watch::Sender::new(0),
+            asked: AtomicBool::new(false),
+            report: Mutex::default(),
+        }
+    }
+
+    fn clients(&self) -> Arc<Clients> {
+        Arc::clone(&self.clients.read())
+    }
+
+    pub(super) fn calls(&self) -> Client {
+        self.clients.read().calls.clone()
+    }
+
     pub(super) fn kv(&self) -> KvClient {
-        self.kv.clone()
+        self.clients.read().kv.clone()
     }
 
     pub(super) fn watches(&self) -> WatchClient {
-        self.watches.clone()
+        self.clients.read().watches.clone()
     }
 
     fn standing(&self) -> Standing {
@@ -143,47 +149,14 @@ impl Member {
     }
 
     /// Takes a new token for both connections.
-    pub(super) async fn log_in(&self, options: &EtcdOptions) -> Result<(), Fault> {
-        let Some(user) = &options.user else {
-            return Ok(());
-        };
-        for client in [&self.calls, &self.streams] {
-            let logged_in = client.clone().update_user(Some(user.clone())).await;
-            match logged_in {
-                Ok(()) => {}
-                Err(error) => match fault(&error) {
-                    Fault::AuthOff => {
-                        tracing::warn!(endpoint = %self.endpoint, "etcd checks no passwords");
-                    }
-                    fault => return Err(fault),
-                },
-            }
-        }
-        self.logged_in.store(true, Ordering::Relaxed);
-        Ok(())
+    pub(super) async fn log_in(&self) -> Result<(), Fault> {
+        self.clients().log_in(&self.endpoint).await
     }
 
     /// Asks the member how it is, on both connections.
-    async fn probe(&self, cluster: &AtomicU64, options: &EtcdOptions) -> (Standing, Report) {
-        let asked = timeout(PROBE_TIMEOUT, async {
-            if options.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
-                match self.log_in(options).await {
-                    // Without a connection the calls below fail too, and say whether TLS is why.
-                    Ok(()) | Err(Fault::NotProposed(_)) => {}
-                    Err(fault) => return Err((fault, false)),
-                }
-            }
-            let mut streams = self.streams.maintenance_client();
-            let mut calls = self.calls.maintenance_client();
-            let (first, second) = tokio::join!(calls.status(), streams.status());
-            let untrusted = [&first, &second]
-                .iter()
-                .any(|asked| asked.as_ref().is_err_and(is_untrusted));
-            second
-                .and(first)
-                .map_err(|error| (fault(&error), untrusted))
-        });
-        let status = match asked.await {
+    async fn probe(&self, cluster: &AtomicU64) -> (Standing, Report) {
+        let clients = self.clients();
+        let status = match timeout(PROBE_TIMEOUT, clients.status(&self.endpoint)).await {
             Err(_) => {
                 let text = "it does not answer".to_owned();
                 return (Standing::Unfit(text), Report::default());
@@ -193,7 +166,7 @@ impl Member {
                 let standing = match fault {
                     _ if untrusted => Standing::Untrusted(why),
                     Fault::TokenInvalid => {
-                        self.logged_in.store(false, Ordering::Relaxed);
+                        clients.logged_in.store(false, Ordering::Relaxed);
                         Standing::Unfit(why)
                     }
                     Fault::LoginWrong(_) | Fault::Denied(_) => Standing::Barred(why),
@@ -240,115 +213,22 @@ fn is_of(cluster: &AtomicU64, id: u64) -> bool {
     }
 }
 
-/// An endpoint before anything was sent to it.
-struct EndpointUrl {
-    name: String,
-    endpoint: Endpoint,
+/// Reads the credentials where blocking is allowed.
+async fn read_credentials(options: &Arc<EtcdOptions>) -> Result<Credentials, OpenError> {
+    let options = Arc::clone(options);
+    let read = tokio::task::spawn_blocking(move || Credentials::read(&options)).await;
+    read.unwrap_or_else(|error| {
+        let reason = error.to_string();
+        Err(OpenError::Options { reason })
+    })
 }
 
-impl EndpointUrl {
-    fn new(given: &str, options: &EtcdOptions) -> Result<Self, OpenError> {
-        let wrong = |reason: String| OpenError::Options {
-            reason: format!("the etcd endpoint {given:?}: {reason}"),
-        };
-        let (scheme, rest) = match given.split_once("://") {
-            Some((scheme, rest)) => (Some(scheme), rest),
-            None => (None, given),
-        };
-        let scheme = match (scheme, &options.tls) {
-            (Some("https"), _) | (None, Some(_)) => "https",
-            (Some("http"), Some(_)) => {
-                return Err(wrong("http:// with TLS options; use https://".to_owned()));
-            }
-            (Some("http") | None, None) => "http",
-            (Some(other), _) => return Err(wrong(format!("{other}:// is not spoken by etcd"))),
-        };
-        let has_port = rest.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok()
-        });
-        if !has_port {
-            return Err(wrong("it needs a host and a port".to_owned()));
-        }
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{rest}"))
-            .map_err(|error| wrong(error.to_string()))?
-            .connect_timeout(PROBE_TIMEOUT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-            .keep_alive_while_idle(false)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        if scheme == "https" {
-            endpoint = endpoint
-                .tls_config(tls_config(options))
-                .map_err(|error| wrong(format!("TLS: {}", chain(&error))))?;
-        }
-        Ok(Self {
-            name: given.to_owned(),
-            endpoint,
-        })
-    }
-
-    async fn client(&self) -> Result<Client, OpenError> {
-        // Every call wants a leader: a member without one says so instead of waiting for it.
-        let options = ConnectOptions::new()
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        let channel = Channel::Tonic(self.endpoint.connect_lazy());
-        let client = Client::from_channel(channel, Some(options)).await;
-        client.map_err(|error| OpenError::Options {
-            reason: format!("the etcd endpoint {:?}: {}", self.name, describe(&error)),
-        })
-    }
-
-    async fn member(self) -> Result<Member, OpenError> {
-        let calls = self.client().await?;
-        let streams = self.client().await?;
-        Ok(Member {
-            kv: calls
-                .kv_client()
-                .max_decoding_message_size(MESSAGE_BYTES_MAX),
-            watches: streams
-                .watch_client()
-                .max_decoding_message_size(MESSAGE_BYTES_MAX),
-            endpoint: self.name,
-            calls,
-            streams,
-            standing: watch::Sender::new(Standing::New),
-            term: watch::Sender::new(0),
-            logged_in: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
-            report: Mutex::default(),
-        })
-    }
-}
-
-fn tls_config(options: &EtcdOptions) -> ClientTlsConfig {
-    let mut config = ClientTlsConfig::new();
-    let Some(tls) = &options.tls else {
-        return config.with_native_roots();
-    };
-    config = match &tls.ca {
-        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
-        None => config.with_native_roots(),
-    };
-    if let Some((cert, key)) = &tls.cert_and_key {
-        config = config.identity(Identity::from_pem(cert, key));
-    }
-    if let Some(name) = &tls.server_name {
-        config = config.domain_name(name);
-    }
-    config
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
+/// What is known of the credentials.
+struct Renewal {
+    /// Those the connections were made with.
+    current: Credentials,
+    /// Why newer ones were not taken, as it was last logged.
+    trouble: String,
 }
 
 /// All members.
@@ -357,6 +237,7 @@ pub(super) struct Members {
     current: RwLock<Arc<Member>>,
     cluster: Arc<AtomicU64>,
     options: Arc<EtcdOptions>,
+    renewal: Mutex<Renewal>,
     /// Since when no member has been fit.
     out: watch::Sender<Option<Instant>>,
     /// Have all members asked how they are at once.
@@ -366,11 +247,12 @@ pub(super) struct Members {
 impl Members {
     /// Connects to nothing yet.
     pub(super) async fn new(options: Arc<EtcdOptions>) -> Result<Self, OpenError> {
+        let credentials = read_credentials(&options).await?;
         let mut all = Vec::with_capacity(options.endpoints.len());
         for endpoint in &options.endpoints {
-            all.push(Arc::new(
-                EndpointUrl::new(endpoint, &options)?.member().await?,
-            ));
+            let url = EndpointUrl::new(endpoint, &options, &credentials)?;
+            let clients = url.clients(&credentials).await?;
+            all.push(Arc::new(Member::new(endpoint, clients)));
         }
         let Some(first) = all.first() else {
             return Err(OpenError::Options {
@@ -382,6 +264,10 @@ impl Members {
             all,
             cluster: Arc::new(AtomicU64::new(0)),
             options,
+            renewal: Mutex::new(Renewal {
+                current: credentials,
+                trouble: String::new(),
+            }),
             out: watch::Sender::new(None),
             hurry: Notify::new(),
         })
@@ -457,7 +343,7 @@ impl Members {
 
     /// Takes a new token at a member that does not know the old one.
     pub(super) async fn log_in(&self, member: &Member) {
-        if let Err(fault) = member.log_in(&self.options).await {
+        if let Err(fault) = member.log_in().await {
             tracing::warn!(endpoint = %member.endpoint, %fault, "cannot log in to etcd");
         }
     }
@@ -499,6 +385,71 @@ impl Members {
         "another leader was elected meanwhile".to_owned()
     }
 
+    /// Whether the credentials may change while the store is open.
+    pub(super) fn may_change(&self) -> bool {
+        Credentials::may_change(&self.options)
+    }
+
+    /// Reads the credentials again. If they changed, and a member takes them, all that begins from
+    /// now on goes over connections made with them; what is under way stays where it is. Until then
+    /// the old ones are used, as far as they go.
+    pub(super) async fn renew(&self) {
+        let trouble = match self.try_renew().await {
+            Ok(()) => String::new(),
+            Err(why) => why,
+        };
+        let mut renewal = self.renewal.lock();
+        if !trouble.is_empty() && trouble != renewal.trouble {
+            tracing::warn!(why = trouble, "changed etcd credentials are not used yet");
+        }
+        renewal.trouble = trouble;
+    }
+
+    async fn try_renew(&self) -> Result<(), String> {
+        let read = read_credentials(&self.options).await;
+        let fresh = read.map_err(|error| error.to_string())?;
+        if fresh == self.renewal.lock().current {
+            return Ok(());
+        }
+        let mut all = Vec::with_capacity(self.all.len());
+        let mut asked = JoinSet::new();
+        for member in &self.all {
+            let endpoint = member.endpoint.clone();
+            let url = EndpointUrl::new(&endpoint, &self.options, &fresh);
+            let url = url.map_err(|error| error.to_string())?;
+            let clients = url.clients(&fresh).await;
+            let clients = clients.map_err(|error| error.to_string())?;
+            all.push(Arc::clone(&clients));
+            asked.spawn(async move {
+                let status = timeout(PROBE_TIMEOUT, clients.status(&endpoint)).await;
+                let status =
+                    status.unwrap_or(Err(Fault::Unavailable("it does not answer".to_owned())));
+                status.map_err(|fault| format!("{endpoint}: {fault}"))
+            });
+        }
+        let mut reasons = Vec::new();
+        let is_taken = loop {
+            match asked.join_next().await {
+                Some(Ok(Ok(_))) => break true,
+                Some(Ok(Err(why))) => reasons.push(why),
+                Some(Err(error)) => reasons.push(error.to_string()),
+                None => break false,
+            }
+        };
+        // The others may go on being asked: their connections are about to be used.
+        asked.detach_all();
+        if !is_taken {
+            return Err(reasons.join("; "));
+        }
+        for (member, clients) in self.all.iter().zip(all) {
+            *member.clients.write() = clients;
+        }
+        self.renewal.lock().current = fresh;
+        self.hurry.notify_one();
+        tracing::info!("the credentials for etcd were read again");
+        Ok(())
+    }
+
     /// Asks all members how they are, at the same time, and chooses. One that is slow to tell is
     /// not waited for, nor asked once more. Gives the report of the one that is chosen.
     pub(super) async fn probe(self: &Arc<Self>) -> Option<Report> {
@@ -517,7 +468,7 @@ impl Members {
     }
 
     async fn probe_one(&self, member: &Member) {
-        let (standing, report) = member.probe(&self.cluster, &self.options).await;
+        let (standing, report) = member.probe(&self.cluster).await;
         if matches!(standing, Standing::Fit { .. }) {
             *member.report.lock() = Some(report);
         }

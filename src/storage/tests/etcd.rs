@@ -4,6 +4,8 @@
 mod cluster;
 #[path = "etcd/proxy.rs"]
 mod proxy;
+#[path = "etcd/rotation.rs"]
+mod rotation;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -282,7 +284,7 @@ async fn password_is_needed_and_checked() {
     cluster.ctl(&["user", "grant-role", "planes", "planes"]);
     cluster.ctl(&["auth", "enable"]);
     let with = |user: Option<(&str, &str)>| EtcdOptions {
-        user: user.map(|(name, password)| (name.to_owned(), password.to_owned())),
+        user: user.map(|(name, password)| (name.to_owned(), password.into())),
         open_timeout: Duration::from_secs(2),
         ..cluster.options()
     };
@@ -379,8 +381,8 @@ async fn tls_shows_who_is_who() {
     let cluster = Cluster::start(1, "https", &flags);
     let (cert, key) = leaf("client");
     let tls = EtcdTls {
-        ca: Some(ca.into_bytes()),
-        cert_and_key: Some((cert.into_bytes(), key.into_bytes())),
+        ca: Some(ca.into()),
+        cert_and_key: Some((cert.into(), key.into())),
         server_name: Some("etcd.internal".to_owned()),
     };
     let with = |tls: EtcdTls| EtcdOptions {
@@ -391,7 +393,7 @@ async fn tls_shows_who_is_who() {
     done(&store, vec![put("k", "1")]).await;
     assert_eq!(value(&store, "k").await, Some("1".into()));
     let other_ca = EtcdTls {
-        ca: Some(other_ca.into_bytes()),
+        ca: Some(other_ca.into()),
         ..tls.clone()
     };
     let other_name = EtcdTls {
@@ -540,7 +542,7 @@ async fn endpoints_of_two_clusters_are_refused() {
 #[tokio::test]
 async fn nonsense_is_told_before_anything_is_sent() {
     let tls = EtcdTls {
-        ca: Some(b"not a certificate".to_vec()),
+        ca: Some("not a certificate".into()),
         ..EtcdTls::default()
     };
     let nonsense = [

@@ -1,0 +1,193 @@
+//! The connections to one member of the etcd cluster, and the endpoint and credentials they are made
+//! with. Must not know how members compare.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Channel, Client, ConnectOptions, KvClient, StatusResponse, WatchClient};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use super::EtcdOptions;
+use super::credentials::Credentials;
+use super::reply::{Fault, describe, fault, is_untrusted};
+use crate::error::OpenError;
+
+/// How long a member may take to say how it is.
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of one message from etcd beyond which it is refused.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The server counts pings that come faster than every 5 seconds as an attack.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Flow-control windows: enough to keep a gigabit busy over 10 ms.
+const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+/// The connections to one member, with the credentials they were made with.
+pub(super) struct Clients {
+    pub(super) calls: Client,
+    pub(super) kv: KvClient,
+    streams: Client,
+    pub(super) watches: WatchClient,
+    user: Option<(String, String)>,
+    pub(super) logged_in: AtomicBool,
+}
+
+impl Clients {
+    /// Takes a new token for both connections.
+    pub(super) async fn log_in(&self, endpoint: &str) -> Result<(), Fault> {
+        let Some(user) = &self.user else {
+            return Ok(());
+        };
+        for client in [&self.calls, &self.streams] {
+            let logged_in = client.clone().update_user(Some(user.clone())).await;
+            match logged_in {
+                Ok(()) => {}
+                Err(error) => match fault(&error) {
+                    Fault::AuthOff => {
+                        tracing::warn!(%endpoint, "etcd checks no passwords");
+                    }
+                    fault => return Err(fault),
+                },
+            }
+        }
+        self.logged_in.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What the member says of itself, over both connections. Of an error also whether TLS is in the
+    /// way.
+    pub(super) async fn status(&self, endpoint: &str) -> Result<StatusResponse, (Fault, bool)> {
+        if self.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
+            match self.log_in(endpoint).await {
+                // Without a connection the calls below fail too, and say whether TLS is why.
+                Ok(()) | Err(Fault::NotProposed(_)) => {}
+                Err(fault) => return Err((fault, false)),
+            }
+        }
+        let mut streams = self.streams.maintenance_client();
+        let mut calls = self.calls.maintenance_client();
+        let (first, second) = tokio::join!(calls.status(), streams.status());
+        let untrusted = [&first, &second]
+            .iter()
+            .any(|asked| asked.as_ref().is_err_and(is_untrusted));
+        second
+            .and(first)
+            .map_err(|error| (fault(&error), untrusted))
+    }
+}
+
+/// An endpoint before anything was sent to it.
+pub(super) struct EndpointUrl {
+    name: String,
+    endpoint: Endpoint,
+}
+
+impl EndpointUrl {
+    pub(super) fn new(
+        given: &str,
+        options: &EtcdOptions,
+        credentials: &Credentials,
+    ) -> Result<Self, OpenError> {
+        let wrong = |reason: String| OpenError::Options {
+            reason: format!("the etcd endpoint {given:?}: {reason}"),
+        };
+        let (scheme, rest) = match given.split_once("://") {
+            Some((scheme, rest)) => (Some(scheme), rest),
+            None => (None, given),
+        };
+        let scheme = match (scheme, &options.tls) {
+            (Some("https"), _) | (None, Some(_)) => "https",
+            (Some("http"), Some(_)) => {
+                return Err(wrong("http:// with TLS options; use https://".to_owned()));
+            }
+            (Some("http") | None, None) => "http",
+            (Some(other), _) => return Err(wrong(format!("{other}:// is not spoken by etcd"))),
+        };
+        let has_port = rest.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.trim_end_matches('/').parse::<u16>().is_ok()
+        });
+        if !has_port {
+            return Err(wrong("it needs a host and a port".to_owned()));
+        }
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{rest}"))
+            .map_err(|error| wrong(error.to_string()))?
+            .connect_timeout(PROBE_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_while_idle(false)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        if scheme == "https" {
+            endpoint = endpoint
+                .tls_config(tls_config(options, credentials))
+                .map_err(|error| wrong(format!("TLS: {}", chain(&error))))?;
+        }
+        Ok(Self {
+            name: given.to_owned(),
+            endpoint,
+        })
+    }
+
+    async fn client(&self) -> Result<Client, OpenError> {
+        // Every call wants a leader: a member without one says so instead of waiting for it.
+        let options = ConnectOptions::new()
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        let channel = Channel::Tonic(self.endpoint.connect_lazy());
+        let client = Client::from_channel(channel, Some(options)).await;
+        client.map_err(|error| OpenError::Options {
+            reason: format!("the etcd endpoint {:?}: {}", self.name, describe(&error)),
+        })
+    }
+
+    pub(super) async fn clients(
+        &self,
+        credentials: &Credentials,
+    ) -> Result<Arc<Clients>, OpenError> {
+        let calls = self.client().await?;
+        let streams = self.client().await?;
+        Ok(Arc::new(Clients {
+            kv: calls
+                .kv_client()
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            watches: streams
+                .watch_client()
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            calls,
+            streams,
+            user: credentials.user.clone(),
+            logged_in: AtomicBool::new(false),
+        }))
+    }
+}
+
+fn tls_config(options: &EtcdOptions, credentials: &Credentials) -> ClientTlsConfig {
+    let mut config = ClientTlsConfig::new();
+    let Some(tls) = &options.tls else {
+        return config.with_native_roots();
+    };
+    config = match &credentials.ca {
+        Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
+        None => config.with_native_roots(),
+    };
+    if let Some((cert, key)) = &credentials.cert_and_key {
+        config = config.identity(Identity::from_pem(cert, key));
+    }
+    if let Some(name) = &tls.server_name {
+        config = config.domain_name(name);
+    }
+    config
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
