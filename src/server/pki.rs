@@ -15,14 +15,16 @@
 //! read again when their files change ([`pair`]). A folder that holds everything may be read-only.
 //!
 //! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
+//! Files that somebody else put there are read and nothing else ([`files`]).
 
+mod files;
 pub mod pair;
 pub mod peer;
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +37,10 @@ use rcgen::{
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
+use files::{lock, read, read_secret, sync_folder_of, write_private_together};
 use pair::PairFiles;
+
+pub use files::write_private;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
@@ -128,6 +133,7 @@ impl Pki {
     /// If the folder cannot be used or holds something else.
     pub fn load_or_create(folder: &Path) -> Result<Self, PkiError> {
         make_folder(folder)?;
+        let _alone = lock(folder);
         let ca = Authority::load_or_create(folder, "ca", "polyplane-ca")?;
         Ok(Self {
             ca,
@@ -196,13 +202,21 @@ struct Authority {
 impl Authority {
     /// Reads `<stem>.crt` and `<stem>.key`, or makes both for a CA called `name`.
     fn load_or_create(folder: &Path, stem: &str, name: &str) -> Result<Self, PkiError> {
+        let is_there = |ending: &str| folder.join(format!("{stem}.{ending}")).exists();
+        if !is_there("crt") && !is_there("key") {
+            create_ca(folder, stem, name)?;
+        }
+        Self::load(folder, stem)
+    }
+
+    /// Reads `<stem>.crt` and `<stem>.key`.
+    fn load(folder: &Path, stem: &str) -> Result<Self, PkiError> {
         let certificate_path = folder.join(format!("{stem}.crt"));
         let key_path = folder.join(format!("{stem}.key"));
-        let (root_pem, key_pem) = match (read(&certificate_path)?, read(&key_path)?) {
+        let (root_pem, key_pem) = match (read(&certificate_path)?, read_secret(&key_path)?) {
             (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) => create_ca(name, &certificate_path, &key_path)?,
             (Some(_), None) => return Err(PkiError::Half { path: key_path }),
-            (None, Some(_)) => {
+            (None, _) => {
                 return Err(PkiError::Half {
                     path: certificate_path,
                 });
@@ -241,10 +255,15 @@ impl Authority {
 }
 
 fn make_folder(folder: &Path) -> Result<(), PkiError> {
-    fs::DirBuilder::new()
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(folder)
+        .create(folder);
+    // A CA that a power cut takes away with its folder would leave certificates of nobody.
+    made.and_then(|()| sync_folder_of(folder))
         .map_err(|source| PkiError::Folder {
             path: folder.to_owned(),
             source,
@@ -279,11 +298,7 @@ fn leaf(name: &str, usages: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
     params
 }
 
-fn create_ca(
-    name: &str,
-    certificate_path: &Path,
-    key_path: &Path,
-) -> Result<(String, String), PkiError> {
+fn create_ca(folder: &Path, stem: &str, name: &str) -> Result<(), PkiError> {
     let mut params = base_params(name, CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
@@ -294,13 +309,15 @@ fn create_ca(
     let key = new_key()?;
     let certificate = params.self_signed(&key).map_err(PkiError::Issue)?;
     let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
-    write_private(key_path, key_pem.as_bytes())?;
-    write_private(certificate_path, certificate_pem.as_bytes())?;
-    Ok((certificate_pem, key_pem))
+    let path = |ending: &str| folder.join(format!("{stem}.{ending}"));
+    write_private_together([
+        (&path("key"), key_pem.as_bytes()),
+        (&path("crt"), certificate_pem.as_bytes()),
+    ])
 }
 
 fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
-    if let Some(text) = read(path)? {
+    if let Some(text) = read_secret(path)? {
         let token = text.trim();
         if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(PkiError::Damaged {
@@ -320,90 +337,10 @@ fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
     Ok(token)
 }
 
-fn read(path: &Path) -> Result<Option<String>, PkiError> {
-    match fs::read_to_string(path) {
-        Ok(text) => {
-            close_to_others(path)?;
-            Ok(Some(text))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(PkiError::Read {
-            path: path.to_owned(),
-            source,
-        }),
-    }
-}
-
-/// A copy or a restore may have opened a key to others; it is closed again, and that is said, for
-/// somebody may have read it. Files of a mounted secret belong to somebody else and stay as they
-/// are.
-fn close_to_others(path: &Path) -> Result<(), PkiError> {
-    let failed = |source| PkiError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
-    if mode & 0o077 == 0 {
-        return Ok(());
-    }
-    match fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
-        Ok(()) => {
-            tracing::warn!(path = %path.display(), "others could use this file; it is private again");
-            Ok(())
-        }
-        Err(error) if is_not_ours(&error) => {
-            tracing::debug!(path = %path.display(), "others may use this file, and it is not ours");
-            Ok(())
-        }
-        Err(error) => Err(failed(error)),
-    }
-}
-
-fn is_not_ours(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-    )
-}
-
-/// Replaces `path` with `bytes`, readable by its owner only, durable before it is seen.
-///
-/// # Errors
-/// If the folder cannot be written.
-pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
-    let failed = |source| PkiError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let staged = path.with_file_name(name);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&staged)
-        .map_err(failed)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600))
-        .and_then(|()| file.write_all(bytes))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&staged, path))
-        .map_err(failed)?;
-    match path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-    {
-        Some(parent) => fs::File::open(parent)
-            .and_then(|folder| folder.sync_all())
-            .map_err(failed),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_second_start_finds_the_same_ca_and_token() {
@@ -418,9 +355,28 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");
         }
         Pki::load_or_create(&folder.path().join("pki")).expect("loaded");
-        for name in ["ca.crt", "ca.key", "admin.token"] {
+        for (name, mode) in [("ca.crt", 0o644), ("ca.key", 0o600), ("admin.token", 0o600)] {
             let metadata = fs::metadata(folder.path().join("pki").join(name)).expect("is there");
-            assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name}");
+            assert_eq!(metadata.permissions().mode() & 0o777, mode, "{name}");
+        }
+    }
+
+    /// Such as the three replicas of a ring, begun at once with one folder.
+    #[test]
+    fn those_who_start_together_share_what_one_of_them_made() {
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("pki");
+            let starting = [(); 4].map(|()| {
+                let path = path.clone();
+                std::thread::spawn(move || {
+                    let pki = Pki::load_or_create(&path).expect("made or found");
+                    (pki.root().clone(), pki.admin_token().to_owned())
+                })
+            });
+            let started = starting.map(|one| one.join().expect("no panic"));
+            assert!(started.iter().all(|one| *one == started[0]));
+            assert_eq!(fs::read_dir(&path).expect("made").count(), 3);
         }
     }
 

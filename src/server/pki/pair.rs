@@ -7,6 +7,7 @@
 //! that does.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -102,11 +103,15 @@ struct State {
     taken: Vec<Option<Stamp>>,
 }
 
-/// Time and length of a file.
+/// What shows that a file is another one, or was changed. Behind a link it is that of the file
+/// the link leads to: a mounted Secret is exchanged by one link to the folder of all its files,
+/// and what comes then may have the times and lengths of what was there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
     length: u64,
+    device: u64,
+    inode: u64,
 }
 
 /// What the files looked like at one moment.
@@ -153,6 +158,8 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
         Some(Stamp {
             modified: metadata.modified().ok(),
             length: metadata.len(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
         })
     };
     paths.iter().map(stamp).collect()
@@ -176,6 +183,59 @@ mod tests {
         let sight = lookout.changed_after(Duration::ZERO).expect("not taken");
         lookout.taken(sight);
         assert!(lookout.changed_after(Duration::ZERO).is_none());
+    }
+
+    /// As Kubernetes mounts a Secret: each file is a link through one link to a folder.
+    #[test]
+    fn a_mounted_secret_is_followed_and_left_as_it_is() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let made = tempfile::tempdir().expect("a folder");
+        let pki = Pki::load_or_create(made.path()).expect("created");
+        let mount = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| mount.path().join(name);
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let begun = SystemTime::now();
+        let fill = |folder: &str| {
+            let issued = pki
+                .issue_serving(&["localhost".to_owned()])
+                .expect("issued");
+            fs::create_dir(path(folder)).expect("made");
+            for (name, text) in [
+                ("given.crt", &issued.certificate_pem),
+                ("given.key", &issued.key_pem),
+            ] {
+                let path = path(folder).join(name);
+                fs::write(&path, text).expect("written");
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
+                // Of the same moment, as far as times show.
+                let file = fs::File::options().append(true).open(&path).expect("there");
+                file.set_modified(begun).expect("ours");
+            }
+            issued.chain
+        };
+        let first = fill("..1");
+        symlink("..1", path("..data")).expect("made");
+        for name in ["given.crt", "given.key"] {
+            symlink(Path::new("..data").join(name), path(name)).expect("made");
+        }
+        let pair = PairFiles::find(mount.path(), "given")
+            .expect("whole")
+            .expect("there");
+        let lookout = Lookout::new(pair.paths());
+        assert_eq!(pair.load(&provider).expect("they fit").cert, first);
+        assert!(lookout.changed_after(Duration::ZERO).is_none());
+        let second = fill("..2");
+        symlink("..2", path("..next")).expect("made");
+        fs::rename(path("..next"), path("..data")).expect("renamed");
+        assert!(lookout.changed_after(Duration::ZERO).is_some());
+        assert_eq!(pair.load(&provider).expect("they fit").cert, second);
+        for name in ["given.crt", "given.key"] {
+            let mode =
+                |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+            assert_eq!(mode(&path("..2").join(name)), 0o644);
+            let link = fs::symlink_metadata(path(name)).expect("there");
+            assert!(link.is_symlink());
+        }
     }
 
     #[test]

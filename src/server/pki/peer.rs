@@ -25,6 +25,7 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
 };
 
+use super::files::lock;
 use super::pair::{Lookout, PairFiles, certificates};
 use super::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
 use crate::peer::ALPN_PEER;
@@ -66,13 +67,15 @@ impl PeerTls {
     /// If files are missing beside others, damaged, or cannot be made.
     pub fn load_or_create(folder: &Path, replica: &str) -> Result<Arc<Self>, PkiError> {
         make_folder(folder)?;
+        let _alone = lock(folder);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let roots = folder.join("peer-ca.crt");
         let source = match PairFiles::find(folder, "peer")? {
             Some(_) if !roots.exists() => return Err(PkiError::Half { path: roots }),
             Some(pair) => Source::Given(pair),
             None => {
-                // Made here, so that the files exist before they are watched.
+                // Made here, so that the files exist before they are watched, and only here: files
+                // that are gone for a moment while somebody replaces them must not be made anew.
                 Authority::load_or_create(folder, "peer-ca", "polyplane-peer-ca")?;
                 Source::Issued(folder.to_owned())
             }
@@ -147,7 +150,7 @@ impl Source {
         let key = match self {
             Self::Given(pair) => pair.load(provider)?,
             Self::Issued(folder) => {
-                let ca = Authority::load_or_create(folder, "peer-ca", "polyplane-peer-ca")?;
+                let ca = Authority::load(folder, "peer-ca")?;
                 let Identity { chain, key, .. } = issue(&ca, replica)?;
                 CertifiedKey::from_der(chain, key, provider).map_err(|source| {
                     PkiError::Mismatch {
@@ -308,6 +311,21 @@ mod tests {
             ("polyplane-0", "polyplane-1")
         );
         assert!(!folder.path().join("peer.crt").exists());
+    }
+
+    #[test]
+    fn a_ca_that_is_gone_while_it_is_replaced_is_not_made_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tls = PeerTls::load_or_create(folder.path(), "polyplane-0").expect("created");
+        for name in ["peer-ca.crt", "peer-ca.key"] {
+            fs::remove_file(folder.path().join(name)).expect("it was there");
+        }
+        let read = || {
+            let (source, roots) = (&tls.source, &tls.roots);
+            source.configs(roots, "polyplane-0", &tls.provider)
+        };
+        assert!(read().is_err());
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 
     #[test]

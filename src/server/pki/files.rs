@@ -1,0 +1,244 @@
+//! Reading and writing the files of the certificate folder.
+//!
+//! Files that this program makes are private, whole and durable. Everything else may be somebody
+//! else's: a mounted Secret is a folder of links, which Kubernetes exchanges all together, and its
+//! files may be meant for other programs too. They are read through their links and never changed.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags};
+use uuid::Uuid;
+
+use super::PkiError;
+
+const PRIVATE: u32 = 0o600;
+const OF_OTHERS: u32 = 0o077;
+
+/// The text of a file, through links; none if it is not there. Changes nothing.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PkiError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// The same for a secret that this program makes if it is absent. A copy or a restore may have
+/// opened it to others; it is closed again, and that is logged, because somebody may have read it.
+///
+/// # Errors
+/// If it cannot be read, or is this user's own and cannot be closed.
+pub(crate) fn read_secret(path: &Path) -> Result<Option<String>, PkiError> {
+    let text = read(path)?;
+    if text.is_some() {
+        close_to_others(path).map_err(|source| PkiError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
+    }
+    Ok(text)
+}
+
+/// Makes a file private that is no link and belongs to this user.
+fn close_to_others(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let Ok(file) = options.open(path) else {
+        // A link: what it leads to was put there by somebody else.
+        return Ok(());
+    };
+    let metadata = file.metadata()?;
+    if metadata.permissions().mode() & OF_OTHERS == 0 {
+        return Ok(());
+    }
+    let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    if !is_ours || !metadata.is_file() {
+        tracing::debug!(path = %path.display(), "others may use this file, and it is not ours");
+        return Ok(());
+    }
+    // Of the open file: nobody can put another one in its place meanwhile.
+    match file.set_permissions(Permissions::from_mode(PRIVATE)) {
+        Ok(()) => {
+            tracing::warn!(path = %path.display(), "others could use this file; it is private again");
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file beside the one it is to replace; removed unless it does.
+struct Staged {
+    path: PathBuf,
+    is_done: bool,
+}
+
+impl Staged {
+    /// A new file for this user only. The name is new, so nobody has prepared a link there.
+    fn create(path: &Path) -> io::Result<(Self, File)> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.new", Uuid::new_v4().simple()));
+        let staged = path.with_file_name(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(PRIVATE);
+        let file = options.open(&staged)?;
+        let staged = Self {
+            path: staged,
+            is_done: false,
+        };
+        Ok((staged, file))
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.is_done {
+            // What failed before says why.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Replaces `path` with `bytes`, readable by its owner only: after a power cut it holds what it
+/// held before, or all of `bytes`, and the latter once this has returned. A link at `path` is
+/// replaced, not followed.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
+    write_private_together([(path, bytes)])
+}
+
+/// The same for files of one folder that are of no use without each other: all of them are durable
+/// under other names before the first is seen.
+///
+/// # Errors
+/// The same.
+pub(super) fn write_private_together<const N: usize>(
+    files: [(&Path, &[u8]); N],
+) -> Result<(), PkiError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| PkiError::Write { path, source }
+    };
+    let mut all = Vec::with_capacity(N);
+    for (path, bytes) in files {
+        all.push((path, stage(path, bytes).map_err(failed(path))?));
+    }
+    for (path, staged) in &mut all {
+        fs::rename(&staged.path, *path).map_err(failed(path))?;
+        staged.is_done = true;
+    }
+    match files.first() {
+        Some((path, _)) => sync_folder_of(path).map_err(failed(path)),
+        None => Ok(()),
+    }
+}
+
+fn stage(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
+    let (staged, mut file) = Staged::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(staged)
+}
+
+/// Lets other processes that start with the same folder wait until this is dropped. Two that find
+/// it empty would each make a CA, and distrust each other.
+pub(super) fn lock(folder: &Path) -> Option<File> {
+    let file = File::open(folder).ok()?;
+    match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+        Ok(()) => Some(file),
+        Err(error) => {
+            // Such as a network file system without locks: as before there were any.
+            tracing::debug!(folder = %folder.display(), %error, "the folder cannot be locked");
+            None
+        }
+    }
+}
+
+/// Makes the names in the folder of `path` durable.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) => Path::new("."),
+        None => return Ok(()),
+    };
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("is there").permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_written_is_private_and_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        for text in ["one", "two"] {
+            write_private(&path, text.as_bytes()).expect("written");
+            assert_eq!(read(&path).expect("read").as_deref(), Some(text));
+            assert_eq!(mode(&path), 0o600);
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        // A folder in the way: nothing is left of the attempt.
+        let taken = folder.path().join("taken");
+        fs::create_dir(&taken).expect("made");
+        fs::write(taken.join("x"), "x").expect("written");
+        write_private(&taken, b"text").expect_err("a folder with a file is not replaced");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2);
+    }
+
+    #[test]
+    fn a_link_is_neither_followed_nor_changed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, link) = (folder.path().join("theirs"), folder.path().join("secret"));
+        fs::write(&target, "theirs").expect("written");
+        fs::set_permissions(&target, Permissions::from_mode(0o644)).expect("ours");
+        symlink(&target, &link).expect("made");
+        let text = read_secret(&link).expect("read");
+        assert_eq!(text.as_deref(), Some("theirs"));
+        assert_eq!(mode(&target), 0o644);
+        write_private(&link, b"ours").expect("written");
+        let is_link = |path: &Path| fs::symlink_metadata(path).expect("there").is_symlink();
+        assert!(!is_link(&link));
+        assert_eq!(read(&target).expect("read").as_deref(), Some("theirs"));
+        assert_eq!(mode(&link), 0o600);
+    }
+
+    #[test]
+    fn an_own_secret_that_was_opened_is_closed_and_nothing_else_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let open = || {
+            fs::write(&path, "text").expect("written");
+            fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("ours");
+        };
+        open();
+        read(&path).expect("read");
+        assert_eq!(mode(&path), 0o644);
+        read_secret(&path).expect("read");
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(
+            read_secret(&folder.path().join("none")).expect("read"),
+            None
+        );
+    }
+}
