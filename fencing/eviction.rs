@@ -18,9 +18,9 @@ pub const EVICTION_SPACING: Duration = Duration::from_millis(1000);
 /// How a peer appears from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trouble {
-    /// All its connections were reset and new ones are refused: its process is gone.
-    ResetAndRefused,
-    /// All attempts time out: it, or the way to it, is stuck.
+    /// A new connection was refused by the system it was meant for: no process listens there.
+    Refused,
+    /// All attempts time out, or end before an answer: it, or the way to it, is stuck.
     TimedOut,
 }
 
@@ -141,18 +141,18 @@ impl Eviction {
         let known = self.troubles.insert(peer.clone(), trouble);
         match (known, trouble) {
             (Some(Trouble::TimedOut), Trouble::TimedOut) => Vec::new(),
-            (None | Some(Trouble::ResetAndRefused), Trouble::TimedOut) => {
+            (None | Some(Trouble::Refused), Trouble::TimedOut) => {
                 vec![Action::Complain(peer)]
             }
-            (Some(Trouble::TimedOut), Trouble::ResetAndRefused) => vec![Action::Withdraw(peer)],
-            (None | Some(Trouble::ResetAndRefused), Trouble::ResetAndRefused) => Vec::new(),
+            (Some(Trouble::TimedOut), Trouble::Refused) => vec![Action::Withdraw(peer)],
+            (None | Some(Trouble::Refused), Trouble::Refused) => Vec::new(),
         }
     }
 
     fn reached(&mut self, peer: Holder) -> Vec<Action> {
         match self.troubles.remove(&peer) {
             Some(Trouble::TimedOut) => vec![Action::Withdraw(peer)],
-            Some(Trouble::ResetAndRefused) | None => Vec::new(),
+            Some(Trouble::Refused) | None => Vec::new(),
         }
     }
 
@@ -183,7 +183,7 @@ impl Eviction {
 
     fn convicted(&self, peer: &Holder) -> bool {
         match self.troubles.get(peer) {
-            Some(Trouble::ResetAndRefused) => true,
+            Some(Trouble::Refused) => true,
             Some(Trouble::TimedOut) => {
                 let from_living = |from: &&ReplicaId| {
                     **from != peer.replica && self.members.iter().any(|m| m.replica == **from)
@@ -237,7 +237,7 @@ mod tests {
     fn refused(peer: &str) -> Event {
         Event::Unreachable {
             peer: holder(peer),
-            trouble: Trouble::ResetAndRefused,
+            trouble: Trouble::Refused,
         }
     }
 

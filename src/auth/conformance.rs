@@ -170,16 +170,54 @@ fn a_certificate_must_be_valid_now_and_meant_for_clients() {
     });
     let nameless = ca.issue(|_| {});
     for chain in [expired, serving, nameless] {
-        assert!(judge.verify(&chain, SystemTime::now()).is_err());
+        assert!(judge.judge(&chain, SystemTime::now()).user.is_err());
     }
     let good = ca.issue(|params| {
         named(params);
         params.not_after = (SystemTime::now() + day()).into();
     });
-    let (user, until) = judge.verify(&good, SystemTime::now()).expect("valid today");
-    assert_eq!(user.name, "dora");
-    assert!(until <= SystemTime::now() + day());
-    assert!(judge.verify(&good, SystemTime::now() + day() * 2).is_err());
+    let judgement = judge.judge(&good, SystemTime::now());
+    assert_eq!(judgement.user.expect("valid today").name, "dora");
+    let until = judgement.until.expect("it expires");
+    assert!(until <= SystemTime::now() + day() + Duration::from_secs(1));
+    let late = judge.judge(&good, SystemTime::now() + day() * 2);
+    assert!(late.user.is_err());
+}
+
+#[test]
+fn a_judgement_holds_until_the_next_date_in_the_chain() {
+    let ca = Ca::new("plane");
+    let judge = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
+    let second = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let chain = ca.issue(|params| {
+        params.distinguished_name.push(DnType::CommonName, "dora");
+        params.not_before = second(2_000_000_000).into();
+        params.not_after = second(2_000_000_100).into();
+    });
+    for (now, is_valid, until) in [
+        (1_999_999_999, false, Some(2_000_000_000)),
+        (2_000_000_000, true, Some(2_000_000_101)),
+        (2_000_000_100, true, Some(2_000_000_101)),
+        (2_000_000_101, false, None),
+    ] {
+        let judgement = judge.judge(&chain, second(now));
+        assert_eq!(judgement.user.is_ok(), is_valid, "{now}");
+        assert_eq!(judgement.until, until.map(second), "{now}");
+        assert!(judgement.holds_at(second(now)), "{now}");
+    }
+}
+
+#[test]
+fn a_chain_that_would_be_much_work_is_known_by_its_length() {
+    let ca = Ca::new("plane");
+    let admin = ca.admin();
+    let leaf = &admin.certificates()[0];
+    let of = |count: usize| vec![ca.root.clone(); count];
+    assert!(ClientChain::is_short(leaf, &of(0)));
+    assert!(ClientChain::is_short(leaf, &of(4)));
+    assert!(!ClientChain::is_short(leaf, &of(5)));
+    let long = vec![0; 12_001 - leaf.len()].into();
+    assert!(!ClientChain::is_short(leaf, &[long]));
 }
 
 #[test]
@@ -199,7 +237,7 @@ fn subject_attributes_become_name_groups_and_uid() {
             vec![5, 0],
         )];
     });
-    let (user, _) = judge.verify(&chain, SystemTime::now()).expect("valid");
+    let user = judge.judge(&chain, SystemTime::now()).user.expect("valid");
     assert_eq!(
         *user,
         UserInfo {

@@ -21,8 +21,14 @@ use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
 
-/// Certificates a chain may have: a leaf and a few intermediates.
+/// Certificates that replicas of the first release show each other on behalf of a client.
 const CHAIN_LENGTH_MAX: usize = 10;
+/// Certificates that a handshake takes. A verifier tries every order of intermediates that share a
+/// name: with four that is work of milliseconds, with nine of a second.
+const SHOWN_LENGTH_MAX: usize = 5;
+/// Their bytes. A chain of five with RSA keys of 4096 bits has about 10 000; in base64 a chain of
+/// this length still fits a slot of the channel between replicas, and so travels once.
+const SHOWN_BYTES_MAX: usize = 12_000;
 /// The attribute of a subject that carries the uid of the user.
 const UID_ATTRIBUTE: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
@@ -43,9 +49,23 @@ impl ClientChain {
         })
     }
 
+    /// Whether certificates are few and short enough to be judged. To be asked in the handshake,
+    /// before anything is done with them.
+    pub fn is_short(leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> bool {
+        let bytes: usize = intermediates.iter().map(|one| one.len()).sum();
+        intermediates.len() < SHOWN_LENGTH_MAX && leaf.len() + bytes <= SHOWN_BYTES_MAX
+    }
+
     /// The certificates, leaf first.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
+    }
+
+    /// The next date at which one of the certificates becomes valid or expires. Until then the
+    /// same CA judges the chain the same.
+    fn next_date(&self, now: SystemTime) -> Option<SystemTime> {
+        let dates = self.certificates.iter().filter_map(dates_of).flatten();
+        dates.filter(|date| *date > now).min()
     }
 }
 
@@ -97,15 +117,16 @@ impl ClientCa {
         &self.fingerprint
     }
 
-    /// The user a chain stands for at `now`, and until when that holds.
-    ///
-    /// # Errors
-    /// If the chain does not lead to the CA, is not valid now or not meant for clients.
-    pub fn verify(
-        &self,
-        chain: &ClientChain,
-        now: SystemTime,
-    ) -> Result<(Arc<UserInfo>, SystemTime), Denied> {
+    /// The user a chain stands for at `now`, or why none, and until when that holds. Takes up to
+    /// some milliseconds, so callers keep the answer and hold no lock.
+    pub fn judge(&self, chain: &ClientChain, now: SystemTime) -> Judgement {
+        Judgement {
+            user: self.verify(chain, now),
+            until: chain.next_date(now),
+        }
+    }
+
+    fn verify(&self, chain: &ClientChain, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
         let (leaf, intermediates) = chain
             .certificates
             .split_first()
@@ -117,21 +138,37 @@ impl ClientCa {
             .verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch))
             .map_err(|error| Denied::Certificate(error.to_string()))?;
         let (user, _) = user_of(leaf)?;
-        // A cached identity ends with the first certificate of the chain that expires.
-        let until = chain
-            .certificates
-            .iter()
-            .filter_map(|certificate| expiry_of(certificate))
-            .min()
-            .unwrap_or(now);
-        Ok((Arc::new(user), until))
+        Ok(Arc::new(user))
     }
 }
 
-fn expiry_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+/// What a CA makes of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// The user, or why there is none.
+    pub user: Result<Arc<UserInfo>, Denied>,
+    /// From then on the chain has to be judged again; never, if absent.
+    pub until: Option<SystemTime>,
+}
+
+impl Judgement {
+    /// Whether it still holds.
+    pub fn holds_at(&self, now: SystemTime) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+/// When a certificate becomes valid, and the first second in which it is not any more.
+fn dates_of(certificate: &CertificateDer<'_>) -> Option<[SystemTime; 2]> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    let date = |seconds: i64| {
+        let seconds = u64::try_from(seconds).ok()?;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    };
+    let validity = parsed.validity();
+    let begins = date(validity.not_before.timestamp())?;
+    let ends = date(validity.not_after.timestamp().checked_add(1)?)?;
+    Some([begins, ends])
 }
 
 impl fmt::Debug for ClientCa {
@@ -182,7 +219,7 @@ impl Authenticator for ClientCa {
             return Verdict::now(Authentication::NoOpinion);
         };
         Verdict::now(match self.verify(chain, credentials.now) {
-            Ok((user, _)) => Authentication::User(user),
+            Ok(user) => Authentication::User(user),
             Err(why) => Authentication::Denied(why),
         })
     }

@@ -225,13 +225,18 @@ impl Told {
 /// Why a call has no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// The connections were reset and a new one was refused: nobody listens there. Nothing was
-    /// handled.
+    /// The system at the peer's address refused a new connection: no process listens there.
+    /// Nothing was handled. This alone proves that the peer is gone, so a transport returns it for
+    /// nothing else.
     #[error("the peer refuses connections")]
     Refused,
-    /// No reply in time, or no connection in time.
+    /// No reply in time, or no connection in time, however often one was tried.
     #[error("the peer did not answer in time")]
     TimedOut,
+    /// A connection ended, or was reset, before the reply. Whether the request was handled is
+    /// unknown; a new connection shows how the peer is.
+    #[error("the connection to the peer ended before its reply: {0}")]
+    Ended(String),
     /// Anything else: a certificate, a broken message, an answer that means nothing.
     #[error("the peer could not be asked: {0}")]
     Failed(String),

@@ -6,7 +6,7 @@
 //! time-outs evict only when half of the ring complains (FENCING 18).
 
 use crate::pace::Pace;
-use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest};
+use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
 use crate::record::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
 use crate::ring::Shared;
 use crate::translate::member_txn;
@@ -73,25 +73,29 @@ pub(crate) fn view(shared: &Shared, members: Vec<Holder>) {
 
 /// Notes whether a member could be reached.
 pub(crate) fn report(shared: &Shared, about: &Member, result: Result<(), &PeerError>) {
-    let peer = crate::members::holder(about);
-    let event = match result {
-        Ok(()) => Event::Reached(peer),
-        Err(PeerError::Refused) => Event::Unreachable {
-            peer,
-            trouble: Trouble::ResetAndRefused,
-        },
-        Err(PeerError::TimedOut) => Event::Unreachable {
-            peer,
-            trouble: Trouble::TimedOut,
-        },
-        // It was reached, in some way.
-        Err(PeerError::Failed(_)) => return,
-    };
-    step(shared, event);
+    if let Some(event) = evidence(crate::members::holder(about), result) {
+        step(shared, event);
+    }
 }
 
-/// Sends a request. Any answer shows that the peer lives; a refusal that it does not. A request may
-/// take its time, so only pings count as timed out.
+/// What the outcome of a call proves about a peer. Only [`PeerError::Refused`] evicts by itself,
+/// because a stranger cannot bring it about; whatever a full listener, a proxy or a lost packet
+/// can look like does not.
+fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
+    let trouble = match result {
+        Ok(()) => return Some(Event::Reached(peer)),
+        Err(PeerError::Refused) => Trouble::Refused,
+        Err(PeerError::TimedOut) => Trouble::TimedOut,
+        // The next connection will tell.
+        Err(PeerError::Ended(_)) => return None,
+        // It was reached, in some way.
+        Err(PeerError::Failed(_)) => return None,
+    };
+    Some(Event::Unreachable { peer, trouble })
+}
+
+/// Sends a request. Any answer shows that the peer lives; a refused connection that it does not.
+/// Only pings count as timed out.
 pub(crate) async fn call(
     shared: &Shared,
     to: &Member,
@@ -102,6 +106,7 @@ pub(crate) async fn call(
     let result = called.unwrap_or(Err(PeerError::TimedOut));
     match &result {
         Ok(_) => report(shared, to, Ok(())),
+        // A request may take its time.
         Err(PeerError::TimedOut) => {}
         Err(error) => report(shared, to, Err(error)),
     }
@@ -111,14 +116,31 @@ pub(crate) async fn call(
 /// Pings a member, and notes whether it answered.
 async fn ping_one(shared: &Shared, to: &Member) {
     let view = shared.view.load().number().get();
-    let call = shared.peers.call(to, PeerMessage::Ping { view }.into());
-    let result = tokio::select! {
+    let result = ping_until(&*shared.peers, to, view, own_turns(PING_TURNS)).await;
+    report(shared, to, result.as_ref().copied());
+}
+
+/// Pings a member, again over a new connection whenever one ends, until patience does.
+async fn ping_until(
+    peers: &dyn Peers,
+    to: &Member,
+    view: u64,
+    patience: impl Future<Output = ()>,
+) -> Result<(), PeerError> {
+    let calls = async {
+        loop {
+            match peers.call(to, PeerMessage::Ping { view }.into()).await {
+                Err(PeerError::Ended(_)) => sleep(PING_TURN).await,
+                other => return other.map(drop),
+            }
+        }
+    };
+    tokio::select! {
         // An answer that is there goes before the end of patience.
         biased;
-        result = call => result.map(drop),
-        () = own_turns(PING_TURNS) => Err(PeerError::TimedOut),
-    };
-    report(shared, to, result.as_ref().copied());
+        result = calls => result,
+        () = patience => Err(PeerError::TimedOut),
+    }
 }
 
 /// Ends when the executor has come back here so many times.
@@ -338,6 +360,78 @@ mod tests {
     use super::*;
     use std::pin::pin;
     use tokio::time::advance;
+
+    fn holder(name: &str) -> Holder {
+        Holder {
+            replica: name.parse().expect("a replica id"),
+            incarnation: polyplane_ring::Incarnation::new(4),
+        }
+    }
+
+    #[test]
+    fn only_a_refused_connection_proves_that_a_peer_is_gone() {
+        let trouble = |error: PeerError| match evidence(holder("b"), Err(&error)) {
+            Some(Event::Unreachable { peer, trouble }) if peer == holder("b") => Some(trouble),
+            Some(other) => panic!("{other:?} after {error}"),
+            None => None,
+        };
+        let text = || "reset".to_owned();
+        assert_eq!(trouble(PeerError::Refused), Some(Trouble::Refused));
+        assert_eq!(trouble(PeerError::TimedOut), Some(Trouble::TimedOut));
+        assert_eq!(trouble(PeerError::Ended(text())), None);
+        assert_eq!(trouble(PeerError::Failed(text())), None);
+        let reached = evidence(holder("b"), Ok(()));
+        assert_eq!(reached, Some(Event::Reached(holder("b"))));
+        // And of those two, only the first evicts before others complain as well.
+        for (trouble, evicts) in [(Trouble::Refused, true), (Trouble::TimedOut, false)] {
+            let mut eviction = Eviction::new(holder("a"));
+            let now = polyplane_fencing::Time::from_nanos(1);
+            let view = ["a", "b", "c", "d", "e"].map(holder).to_vec();
+            eviction.step(now, Event::View(view));
+            let peer = holder("b");
+            let actions = eviction.step(now, Event::Unreachable { peer, trouble });
+            let is_eviction = |action: &Action| matches!(action, Action::Evict { .. });
+            assert_eq!(actions.iter().any(is_eviction), evicts, "{trouble:?}");
+        }
+    }
+
+    /// Ends so many calls before it replies in one way for good.
+    struct Ending {
+        ends: AtomicU64,
+        then: Result<(), PeerError>,
+    }
+
+    #[async_trait::async_trait]
+    impl Peers for Ending {
+        async fn call(&self, _: &Member, _: PeerRequest) -> Result<PeerReply, PeerError> {
+            let left = |left: u64| left.checked_sub(1);
+            let order = Ordering::Relaxed;
+            match self.ends.fetch_update(order, order, left) {
+                Ok(_) => Err(PeerError::Ended("closed".to_owned())),
+                Err(_) => self.then.clone().map(|()| PeerReply::Pong { view: 3 }),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ping_whose_connection_ends_is_sent_again_until_patience_ends() {
+        let to = Member {
+            id: "b".parse().expect("a replica id"),
+            incarnation: polyplane_ring::Incarnation::new(4),
+            address: "b:1".parse().expect("an address"),
+            zone: None,
+            weight: Default::default(),
+            standing: polyplane_ring::Standing::Serving,
+        };
+        let ping = async |ends: u64, then: Result<(), PeerError>| {
+            let ends = AtomicU64::new(ends);
+            ping_until(&Ending { ends, then }, &to, 3, own_turns(PING_TURNS)).await
+        };
+        assert_eq!(ping(3, Ok(())).await, Ok(()));
+        let refused = ping(3, Err(PeerError::Refused)).await;
+        assert_eq!(refused, Err(PeerError::Refused));
+        assert_eq!(ping(u64::MAX, Ok(())).await, Err(PeerError::TimedOut));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_pingers_own_pause_is_one_turn_of_patience() {

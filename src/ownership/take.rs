@@ -286,9 +286,12 @@ impl Planes {
                 | PeerReply::Figures { .. }
                 | PeerReply::View { .. },
             ) => Ok(Asked::Not("its holder gave a wrong answer".to_owned())),
-            Err(error @ (PeerError::Refused | PeerError::TimedOut | PeerError::Failed(_))) => {
-                Ok(Asked::Not(format!("its holder was asked: {error}")))
-            }
+            Err(
+                error @ (PeerError::Refused
+                | PeerError::TimedOut
+                | PeerError::Ended(_)
+                | PeerError::Failed(_)),
+            ) => Ok(Asked::Not(format!("its holder was asked: {error}"))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! One connection: its handshake, its protocol, and who is behind it.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::HeaderValue;
@@ -15,11 +15,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::chains::Shown;
 use crate::door::{Entry, Step, Term};
 use crate::gather::gather;
 use crate::inbound::Inbound;
 use crate::limits::Seats;
-use crate::peer::headers::{Received, encode_chain};
+use crate::peer::headers::Received;
 use crate::pipeline::{self, Caller, Origin};
 use crate::respond::Reply;
 use crate::shared::Shared;
@@ -28,9 +29,6 @@ use crate::websocket;
 
 use std::convert::Infallible;
 use std::time::Duration;
-
-/// Planes whose verdict on the client's chain is remembered per connection.
-const VERDICTS_MAX: usize = 64;
 
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
@@ -43,29 +41,17 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Connection {
     /// Its place among those of clients; absent where a peer speaks for the client.
     entry: Option<Arc<Entry>>,
-    chain: Option<ClientChain>,
-    /// The chain as peers are told of it; made when the first request is forwarded.
-    chain_value: OnceLock<HeaderValue>,
+    shown: Option<Arc<Shown>>,
     /// Address and port of the client.
     remote: Option<HeaderValue>,
-    verdicts: Mutex<Vec<Verdict>>,
-}
-
-/// A CA vouched for the chain, until the first certificate in it expires.
-struct Verdict {
-    ca: [u8; 32],
-    user: Arc<UserInfo>,
-    until: SystemTime,
 }
 
 impl Connection {
-    pub(crate) fn new(chain: Option<ClientChain>, remote: Option<HeaderValue>) -> Self {
+    pub(crate) fn new(shown: Option<Arc<Shown>>, remote: Option<HeaderValue>) -> Self {
         Self {
             entry: None,
-            chain,
-            chain_value: OnceLock::new(),
+            shown,
             remote,
-            verdicts: Mutex::new(Vec::new()),
         }
     }
 
@@ -84,45 +70,26 @@ impl Connection {
 
     /// The certificates the client showed; possession is proven.
     pub(crate) fn chain(&self) -> Option<&ClientChain> {
-        self.chain.as_ref()
+        self.shown.as_deref().map(Shown::chain)
     }
 
     /// What peers are told of the client.
     pub(crate) fn received(&self) -> Received {
-        let value = |chain| self.chain_value.get_or_init(|| encode_chain(chain)).clone();
         Received {
-            chain: self.chain.as_ref().map(value),
+            chain: self.shown.as_deref().map(Shown::value),
             remote: self.remote.clone(),
             time_left: None,
         }
     }
 
-    /// The user that the chain stands for under `ca`; verified once per connection and CA.
+    /// The user that the chain stands for under `ca`.
     pub(crate) fn user_of_chain(
         &self,
         ca: &ClientCa,
         now: SystemTime,
     ) -> Result<Arc<UserInfo>, Denied> {
-        let mut verdicts = self.verdicts.lock();
-        if let Some(known) = verdicts
-            .iter()
-            .find(|verdict| verdict.ca == *ca.fingerprint())
-            && now < known.until
-        {
-            return Ok(Arc::clone(&known.user));
-        }
-        let chain = self.chain.as_ref().ok_or(Denied::Nothing)?;
-        let (user, until) = ca.verify(chain, now)?;
-        verdicts.retain(|verdict| verdict.ca != *ca.fingerprint());
-        if verdicts.len() >= VERDICTS_MAX {
-            verdicts.remove(0);
-        }
-        verdicts.push(Verdict {
-            ca: *ca.fingerprint(),
-            user: Arc::clone(&user),
-            until,
-        });
-        Ok(user)
+        let shown = self.shown.as_ref().ok_or(Denied::Nothing)?;
+        shown.user(ca, now)
     }
 }
 
@@ -161,7 +128,8 @@ pub(crate) async fn serve(
     let session = stream.get_ref().1;
     let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
     let chain = session.peer_certificates().and_then(ClientChain::possessed);
-    let connection = Arc::new(Connection::new(chain, remote).at(&entry));
+    let shown = chain.map(|chain| shared.chains.shown(chain));
+    let connection = Arc::new(Connection::new(shown, remote).at(&entry));
     let caller = Arc::new(Caller {
         connection,
         origin: Origin::Client,

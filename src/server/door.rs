@@ -23,8 +23,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::body::{BodyEnd, ResponseBody};
 use crate::drain::Drain;
-use crate::limits::{Limits, Seat, Seats};
 use crate::exposition::{Exposition, Kind};
+use crate::limits::{Limits, Seat, Seats};
 use crate::respond::Reply;
 
 /// How long a connection that was asked to close may take before it is cut off.

@@ -27,6 +27,7 @@
 
 mod answering;
 pub(crate) mod channel;
+mod doorway;
 mod frame;
 #[cfg(test)]
 mod frozen;
@@ -62,8 +63,15 @@ pub struct PeerLimits {
     pub payload_bytes_max: usize,
     /// Connections to one peer.
     pub connections_per_peer_max: usize,
-    /// Connections that peers may have open to this replica together.
+    /// Connections that proven peers may have open to this replica together.
     pub connections_max: usize,
+    /// Longest time from the accepted socket to a proven peer. Whoever needs longer has given up
+    /// by then: [`connect_time_max`](Self::connect_time_max) is its own bound.
+    pub handshake_time_max: Duration,
+    /// Handshakes under way at a time. One more ends the oldest.
+    pub handshakes_max: usize,
+    /// Of these, from one source address. One more ends the source's oldest.
+    pub handshakes_per_source_max: usize,
     /// Streams that one peer connection may have open.
     pub streams_per_connection_max: u32,
     /// Requests of clients that this replica forwards at a time, watches not counted.
@@ -78,6 +86,9 @@ impl Default for PeerLimits {
             payload_bytes_max: 256 * 1024 * 1024,
             connections_per_peer_max: 32,
             connections_max: 4096,
+            handshake_time_max: Duration::from_secs(1),
+            handshakes_max: 512,
+            handshakes_per_source_max: 64,
             streams_per_connection_max: 4096,
             forwards_in_flight_max: 8000,
         }

@@ -277,16 +277,12 @@ async fn accept_peers(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((socket, _)) => {
-                let Some(seat) = side.connections.take() else {
-                    continue;
-                };
+            Ok(accepted) => {
                 connections.spawn(listener::serve(
                     Arc::clone(&shared),
                     Arc::clone(&side),
-                    socket,
+                    accepted,
                     closing.clone(),
-                    seat,
                 ));
             }
             Err(error) => {

@@ -7,6 +7,7 @@ use polyplane_auth::Anonymous;
 
 use crate::backend::Backend;
 use crate::body::AtomicCounter;
+use crate::chains::Chains;
 use crate::documents::Documents;
 use crate::drain::Drain;
 use crate::exposition::{Exposition, Kind};
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub anonymous: Anonymous,
     pub common_headers: CommonHeaders,
     pub abandoned_answers: Arc<AtomicCounter>,
+    /// What clients have shown.
+    pub chains: Chains,
     /// There if this server is one of several.
     pub peers: Option<Arc<PeerSide>>,
     /// There if somebody can hand over what this server holds.
@@ -58,6 +61,7 @@ impl Shared {
             anonymous: Anonymous::public_paths(),
             common_headers: CommonHeaders::new(),
             abandoned_answers: Arc::default(),
+            chains: Chains::default(),
             peers,
             drain_once,
         })

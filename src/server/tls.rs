@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use polyplane_auth::ClientChain;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
@@ -147,7 +148,23 @@ impl ResolvesServerCert for RenewingCertificate {
     }
 }
 
-/// Accepts any client certificate whose key the client holds; the chain is judged per plane.
+/// Refuses a chain that would be too much work for whoever judges it, or for those it is sent to.
+///
+/// # Errors
+/// If there are too many certificates, or they are too long.
+pub(crate) fn check_short(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+) -> Result<(), rustls::Error> {
+    if ClientChain::is_short(leaf, intermediates) {
+        return Ok(());
+    }
+    let count = intermediates.len() + 1;
+    let why = format!("a chain of {count} certificates has too many of them, or they are too long");
+    Err(rustls::Error::General(why))
+}
+
+/// Accepts any short client chain whose key the client holds; the chain is judged per plane.
 #[derive(Debug)]
 struct PossessionOnly {
     algorithms: WebPkiSupportedAlgorithms,
@@ -168,10 +185,11 @@ impl ClientCertVerifier for PossessionOnly {
 
     fn verify_client_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        check_short(end_entity, intermediates)?;
         Ok(ClientCertVerified::assertion())
     }
 

@@ -225,3 +225,35 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     );
     a.ring.vanish();
 }
+
+/// A stranger that fills a listener, or a proxy in front of it, ends connections. That is not the
+/// proof that a refused one is: nobody is evicted by one neighbour's word, nor while it is short.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
+    let town = Town::new();
+    let names = ["a", "b", "c", "d", "e"];
+    let mut replicas = Vec::new();
+    for name in names {
+        replicas.push(town.join(name).await);
+    }
+    for replica in &replicas {
+        until("all see all", || members(replica) == names).await;
+    }
+    // Shorter than a ping is patient: of two, one is enough to evict, but not yet.
+    let all_to_b = ["a", "c", "d", "e"].map(|from| (id(from), id("b")));
+    town.wires.ending.lock().extend(all_to_b);
+    sleep(Duration::from_millis(300)).await;
+    town.wires.ending.lock().clear();
+    // Longer, for one neighbour alone.
+    town.wires.ending.lock().push((id("a"), id("b")));
+    sleep(Duration::from_millis(2500)).await;
+    for replica in &replicas {
+        assert_eq!(replica.ring.stats().evictions, 0);
+        assert_eq!(members(replica), names);
+    }
+    town.wires.ending.lock().clear();
+    // For all: it serves nobody, so it has to go, like one that stands still.
+    let all_to_b = ["a", "c", "d", "e"].map(|from| (id(from), id("b")));
+    town.wires.ending.lock().extend(all_to_b);
+    until("b is evicted", || replicas[1].ring.stats().lives_lost > 0).await;
+}

@@ -53,6 +53,9 @@ struct Wires {
     listening: Mutex<HashMap<ReplicaId, Weak<Planes>>>,
     /// Calls from the first to the second never come back.
     cut: Mutex<Vec<(ReplicaId, ReplicaId)>>,
+    /// Connections from the first to the second end before anything is answered, as at a listener
+    /// that strangers have filled.
+    ending: Mutex<Vec<(ReplicaId, ReplicaId)>>,
     delay: Mutex<Duration>,
 }
 
@@ -69,6 +72,9 @@ impl Peers for Wire {
         let cut = (self.from.clone(), to.id.clone());
         if self.wires.cut.lock().contains(&cut) {
             std::future::pending::<()>().await;
+        }
+        if self.wires.ending.lock().contains(&cut) {
+            return Err(PeerError::Ended("closed".to_owned()));
         }
         let listening = self.wires.listening.lock().get(&to.id).cloned();
         let planes = listening.and_then(|planes| planes.upgrade());

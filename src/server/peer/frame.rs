@@ -28,9 +28,9 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 const LAST: u8 = 0x80;
 
 /// Values that are remembered per connection.
-const SLOTS: usize = 128;
+pub(super) const SLOTS: usize = 128;
 /// A value of another length is not worth a slot, or too much for one.
-const REMEMBERED_BYTES: std::ops::RangeInclusive<usize> = 64..=16 * 1024;
+pub(super) const REMEMBERED_BYTES: std::ops::RangeInclusive<usize> = 64..=16 * 1024;
 /// The upper bits of a value's length say how the value is told.
 const HOW_SHIFT: u32 = 30;
 const LENGTH_MASK: u32 = (1 << HOW_SHIFT) - 1;

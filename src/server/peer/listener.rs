@@ -1,36 +1,42 @@
 //! Where other replicas connect.
 //!
-//! Whoever has no certificate of the peer CA does not get past the handshake. Behind it there are
-//! messages, and requests that clients sent to the other replica. The latter are told by a header
-//! that no client can send, so a client's path never becomes a message.
+//! Whoever has no certificate of the peer CA does not get past the handshake, which is short and takes
+//! no place of a proven connection ([`super::doorway`]). Behind it there are messages, and requests
+//! that clients sent to the other replica. The latter are told by a header that no client can send,
+//! so a client's path never becomes a message.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use polyplane_ownership::PeerHandler;
 use polyplane_ring::ReplicaId;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::answering::Answering;
 use super::channel::{Answerer, Channel, Driver};
-use super::frame::RequestHead;
-use super::headers::{FORWARDED_BY, MEANT_FOR, Received, decode_chain};
+use super::doorway::{Doorway, HandshakesMax};
+use super::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
+use super::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, decode_chain};
 use super::stream::{PeerStream, Stream};
 use super::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
 use super::{PeerLimits, wire};
 use crate::body::ResponseBody;
+use crate::chains::Chains;
 use crate::connection::Connection;
 use crate::inbound::Inbound;
-use crate::limits::{Seat, Seats};
+use crate::limits::Seats;
 use crate::pipeline::{self, Caller, Origin};
 use crate::pki::peer::SHARED_NAME;
 use crate::respond::{Reply, bare, text};
@@ -38,6 +44,11 @@ use crate::shared::Shared;
 
 /// Clients whose chains are remembered, so that a chain is verified once and not per request.
 const CLIENTS_MAX: usize = 2048;
+const DIGEST_BYTES: usize = 32;
+/// Between two loud words about somebody who was refused.
+const WARNING_PAUSE: Duration = Duration::from_secs(1);
+/// How long a peer for whom there is no room may take to notice.
+const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
 /// A message above this length waits until few others of its size are being read.
 const LARGE_BYTES: u64 = 1024 * 1024;
 const LARGE_AT_A_TIME: usize = 4;
@@ -45,39 +56,87 @@ const LARGE_AT_A_TIME: usize = 4;
 /// A server's side towards its peers.
 pub(crate) struct PeerSide {
     pub transport: Arc<PeerTransport>,
+    /// Proven connections.
     pub connections: Arc<Seats>,
+    doorway: Arc<Doorway>,
     handler: Arc<dyn PeerHandler>,
-    clients: Mutex<HashMap<HeaderValue, Arc<Connection>>>,
+    /// By the digest of their chains.
+    clients: Mutex<HashMap<[u8; DIGEST_BYTES], Arc<Connection>>>,
     large: Semaphore,
+    /// When somebody was last said to be refused.
+    warned: Mutex<Option<Instant>>,
 }
 
 impl PeerSide {
     pub(crate) fn new(transport: Arc<PeerTransport>, handler: Arc<dyn PeerHandler>) -> Self {
+        let limits = transport.limits();
+        let handshakes_max = HandshakesMax {
+            all: limits.handshakes_max,
+            of_one_source: limits.handshakes_per_source_max,
+        };
         Self {
-            connections: Seats::new(transport.limits().connections_max),
+            connections: Seats::new(limits.connections_max),
+            doorway: Doorway::new(handshakes_max),
             transport,
             handler,
             clients: Mutex::default(),
             large: Semaphore::new(LARGE_AT_A_TIME),
+            warned: Mutex::default(),
         }
     }
 
-    /// The client behind a forwarded request. The same chain is the same client.
-    fn client(&self, received: &Received) -> Result<Arc<Connection>, ()> {
-        let Some(value) = &received.chain else {
-            return Ok(Arc::new(Connection::new(None, received.remote.clone())));
-        };
-        if let Some(known) = self.clients.lock().get(value) {
-            return Ok(Arc::clone(known));
+    /// Logs why somebody was refused, loudly at most once a second: a stranger who comes again and
+    /// again must not fill the log.
+    fn warn(&self, why: &str) {
+        let now = Instant::now();
+        let mut warned = self.warned.lock();
+        if warned.is_some_and(|last| now < last + WARNING_PAUSE) {
+            drop(warned);
+            tracing::debug!(why, "somebody at the peer listener was refused");
+            return;
         }
-        let chain = decode_chain(value).ok_or(())?;
-        let client = Arc::new(Connection::new(Some(chain), received.remote.clone()));
+        *warned = Some(now);
+        drop(warned);
+        tracing::warn!(why, "somebody at the peer listener was refused");
+    }
+
+    /// The client that has shown a chain, over whatever connection it came.
+    fn client(&self, chains: &Chains, chain: &HeaderValue) -> Option<Arc<Connection>> {
+        // Digest and decoding take their time with a long chain, so both go without the lock.
+        let mut key = [0; DIGEST_BYTES];
+        key.copy_from_slice(digest(&SHA256, chain.as_bytes()).as_ref());
+        if let Some(known) = self.clients.lock().get(&key) {
+            return Some(Arc::clone(known));
+        }
+        let shown = chains.shown(decode_chain(chain)?);
+        let client = Arc::new(Connection::new(Some(shown), None));
         let mut clients = self.clients.lock();
         if clients.len() >= CLIENTS_MAX {
             clients.clear();
         }
-        clients.insert(value.clone(), Arc::clone(&client));
-        Ok(client)
+        Some(Arc::clone(clients.entry(key).or_insert(client)))
+    }
+}
+
+/// The clients that a peer has forwarded requests of over one connection, by where their chains
+/// lie in memory: a chain travels once, and is the same value from then on.
+#[derive(Default)]
+struct Known(Vec<(HeaderValue, Arc<Connection>)>);
+
+impl Known {
+    fn find(&self, chain: &HeaderValue) -> Option<&Arc<Connection>> {
+        let same = |known: &HeaderValue| std::ptr::eq(known.as_bytes(), chain.as_bytes());
+        self.0
+            .iter()
+            .find(|(known, _)| same(known))
+            .map(|(_, client)| client)
+    }
+
+    fn add(&mut self, chain: HeaderValue, client: Arc<Connection>) {
+        if self.0.len() >= SLOTS {
+            self.0.remove(0);
+        }
+        self.0.push((chain, client));
     }
 }
 
@@ -85,33 +144,51 @@ impl PeerSide {
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     side: Arc<PeerSide>,
-    socket: TcpStream,
+    (socket, address): (TcpStream, SocketAddr),
     closing: CancellationToken,
-    seat: Seat,
 ) {
-    let _seat = seat;
+    let entered = side.doorway.enter(address.ip());
     let shaken = tokio::select! {
-        // A server that is cut off does not finish handshakes.
+        // A server that is cut off does not finish handshakes, and one that is done counts.
         biased;
         () = shared.drain.aborting().cancelled() => return,
-        shaken = shake_hands(&side, socket, shared.limits.handshake_time_max) => shaken,
+        shaken = shake_hands(&side, socket) => shaken,
+        () = entered.gives_way.cancelled() => {
+            Err("there are too many handshakes under way, and this was the oldest".to_owned())
+        }
     };
+    drop(entered);
     let (stream, name) = match shaken {
         Ok(shaken) => shaken,
         Err(why) => {
             Shared::count(&shared.metrics.forwarding.failed_handshakes);
-            tracing::warn!(why, "somebody at the peer listener was refused");
+            side.warn(&why);
             return;
         }
     };
+    let seat = side.connections.take();
     let channel = Channel::new();
+    if seat.is_none() {
+        // It has to learn that there is no room: an end of file would mean connect again.
+        tracing::warn!(peer = %name, "there are too many connections of peers");
+        channel.close();
+    }
     let asked = Asked {
         shared: Arc::clone(&shared),
         side,
         name,
+        known: Mutex::default(),
     };
     let mut driver = Driver::new(&channel, stream, Some(Box::new(asked)));
-    let mut running = std::pin::pin!(driver.run());
+    let serving = async {
+        match &seat {
+            Some(_) => driver.run().await,
+            None => timeout(FAREWELL_TIME_MAX, driver.run())
+                .await
+                .unwrap_or(Ok(())),
+        }
+    };
+    let mut running = std::pin::pin!(serving);
     let mut is_closing = false;
     loop {
         tokio::select! {
@@ -136,14 +213,14 @@ pub(crate) async fn serve(
 async fn shake_hands(
     side: &PeerSide,
     socket: TcpStream,
-    time_max: Duration,
 ) -> Result<(TlsStream<TcpStream>, Arc<str>), String> {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "a socket keeps its delay");
     }
     let configs = side.transport.tls().current();
     let acceptor = TlsAcceptor::from(Arc::clone(&configs.server));
-    let stream = tokio::time::timeout(time_max, acceptor.accept(socket))
+    let time_max = side.transport.limits().handshake_time_max;
+    let stream = timeout(time_max, acceptor.accept(socket))
         .await
         .map_err(|_| "the handshake took too long".to_owned())?
         .map_err(|error| error.to_string())?;
@@ -156,7 +233,31 @@ async fn shake_hands(
 struct Asked {
     shared: Arc<Shared>,
     side: Arc<PeerSide>,
+    /// Who the certificate says it is.
     name: Arc<str>,
+    known: Mutex<Known>,
+}
+
+impl Asked {
+    /// The client behind a forwarded request; none if it is not said who that is. The same chain
+    /// is the same client, so a chain is judged once.
+    fn client(&self, headers: &HeaderMap) -> Option<Arc<Connection>> {
+        let Some(chain) = headers.get(CHAIN) else {
+            return Some(Arc::new(Connection::new(
+                None,
+                headers.get(REMOTE).cloned(),
+            )));
+        };
+        if let Some(known) = self.known.lock().find(chain) {
+            return Some(Arc::clone(known));
+        }
+        let client = self.side.client(&self.shared.chains, chain)?;
+        // One that has no slot comes anew with each request.
+        if REMEMBERED_BYTES.contains(&chain.len()) {
+            self.known.lock().add(chain.clone(), Arc::clone(&client));
+        }
+        Some(client)
+    }
 }
 
 impl Answerer for Asked {
@@ -175,8 +276,14 @@ impl Answerer for Asked {
         *request.uri_mut() = head.target;
         *request.headers_mut() = head.headers;
         let (shared, side) = (Arc::clone(&self.shared), Arc::clone(&self.side));
+        let client = self.client(request.headers());
         // In a box: what serves it is some KiB, which would be moved again and again.
-        let work = Box::pin(answer(shared, side, Arc::clone(&self.name), request));
+        let work = Box::pin(answer(
+            shared,
+            side,
+            (Arc::clone(&self.name), client),
+            request,
+        ));
         let answering = Answering::new(channel, stream);
         // Ends with its answer, or is aborted with its stream.
         tokio::spawn(async move { answering.answer(work.await).await }).abort_handle()
@@ -186,7 +293,7 @@ impl Answerer for Asked {
 async fn answer(
     shared: Arc<Shared>,
     side: Arc<PeerSide>,
-    name: Arc<str>,
+    (name, client): (Arc<str>, Option<Arc<Connection>>),
     mut request: Request<PeerStream>,
 ) -> Reply {
     let own = side.transport.tls().replica();
@@ -198,7 +305,7 @@ async fn answer(
     }
     if request.headers().contains_key(FORWARDED_BY) {
         let received = Received::take(request.headers_mut());
-        let Ok(connection) = side.client(&received) else {
+        let Some(connection) = client else {
             return text(StatusCode::BAD_REQUEST, "no chain of certificates\n");
         };
         let origin = Origin::Peer {

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
@@ -26,18 +26,31 @@ use crate::pki::peer::{PeerTls, SHARED_NAME};
 /// Streams on one connection above which another one is opened.
 const STREAMS_WELCOME: usize = 256;
 
+/// Between two attempts to connect to a peer that ends connections.
+const DIAL_PAUSE: Duration = Duration::from_millis(10);
+
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// Nobody listens there, or whoever does resets the connection.
+    /// The system there refuses a connection: no process listens. Whoever gets this removes the
+    /// peer from the ring, so nothing else may look like it.
     #[error("the peer refuses connections")]
     Refused,
-    /// There was no connection in time.
+    /// There was no connection in time, however often one was tried.
     #[error("the peer cannot be reached in time")]
     TimedOut,
     /// Certificates, names, protocols.
     #[error("no connection to the peer: {0}")]
     Failed(String),
+}
+
+/// Why one attempt led to no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Undone {
+    /// It ended before it stood; the next attempt may do better.
+    Ended,
+    /// Trying again at once is of no use.
+    Failed(ConnectError),
 }
 
 /// Why a request has no answer.
@@ -200,16 +213,26 @@ impl Pool {
         }
     }
 
+    /// Connects, again whenever a connection ends before it stands: a busy listener, a proxy or a
+    /// lost network do that as well as a process that dies, and the next attempt tells them apart.
     async fn connect(&self, peer: &Peer) -> Result<Arc<Channel>, ConnectError> {
-        tokio::time::timeout(self.limits.connect_time_max, self.dial(peer))
+        let dialling = async {
+            loop {
+                match self.dial(peer).await {
+                    Ok(channel) => return Ok(channel),
+                    Err(Undone::Ended) => tokio::time::sleep(DIAL_PAUSE).await,
+                    Err(Undone::Failed(error)) => return Err(error),
+                }
+            }
+        };
+        tokio::time::timeout(self.limits.connect_time_max, dialling)
             .await
             .unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn dial(&self, peer: &Peer) -> Result<Arc<Channel>, ConnectError> {
-        let socket = TcpStream::connect(&peer.address)
-            .await
-            .map_err(|error| of_io(&error))?;
+    async fn dial(&self, peer: &Peer) -> Result<Arc<Channel>, Undone> {
+        let failed = |why: String| Undone::Failed(ConnectError::Failed(why));
+        let socket = open(&peer.address).await?;
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "a socket keeps its delay");
         }
@@ -218,18 +241,15 @@ impl Pool {
         let stream = TlsConnector::from(Arc::clone(&configs.client))
             .connect(name, socket)
             .await
-            .map_err(|error| of_io(&error))?;
+            .map_err(|error| of_handshake(&error))?;
         let shown = configs.name_of(stream.get_ref().1.peer_certificates());
         match shown.as_deref() {
             Some(name) if name == peer.replica || name == SHARED_NAME => {}
             Some(other) => {
                 let why = format!("{} belongs to replica {other} by now", peer.address);
-                return Err(ConnectError::Failed(why));
+                return Err(failed(why));
             }
-            None => {
-                let why = "the peer's certificate names no replica".to_owned();
-                return Err(ConnectError::Failed(why));
-            }
+            None => return Err(failed("the peer's certificate names no replica".to_owned())),
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
         let channel = Channel::new();
@@ -305,18 +325,101 @@ impl Link {
     }
 }
 
-/// What an input or output error says about the peer.
-fn of_io(error: &io::Error) -> ConnectError {
+/// A socket to one of the systems behind an address, which may be a name.
+async fn open(address: &str) -> Result<TcpStream, Undone> {
+    let systems = lookup_host(address).await;
+    let mut failures = Vec::new();
+    for system in systems.map_err(|error| of_handshake(&error))? {
+        match TcpStream::connect(system).await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failures.push(of_connecting(&error)),
+        }
+    }
+    Err(of_all(failures))
+}
+
+/// What the failures at all systems behind an address say: it refuses only if all of them do.
+fn of_all(failures: Vec<Undone>) -> Undone {
+    let refused = Undone::Failed(ConnectError::Refused);
+    let last = failures.iter().rfind(|failure| **failure != refused);
+    match (last, failures.is_empty()) {
+        (Some(last), _) => last.clone(),
+        (None, false) => refused,
+        (None, true) => Undone::Failed(ConnectError::Failed("the name has no address".to_owned())),
+    }
+}
+
+/// What a failed attempt to open a socket says about the peer.
+fn of_connecting(error: &io::Error) -> Undone {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Undone::Failed(ConnectError::Refused),
+        _ => of_handshake(error),
+    }
+}
+
+/// What an error on an open socket says about the peer: never that it is gone.
+fn of_handshake(error: &io::Error) -> Undone {
     match error.kind() {
         io::ErrorKind::ConnectionRefused
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => ConnectError::Refused,
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::UnexpectedEof => Undone::Ended,
         io::ErrorKind::TimedOut
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::NetworkDown => ConnectError::TimedOut,
-        _ => ConnectError::Failed(error.to_string()),
+        | io::ErrorKind::NetworkDown => Undone::Failed(ConnectError::TimedOut),
+        // This replica's own trouble, such as too many open files, or a wrong certificate.
+        _ => Undone::Failed(ConnectError::Failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn a_name_refuses_only_if_all_its_systems_do() {
+        let refused = || Undone::Failed(ConnectError::Refused);
+        let timed_out = || Undone::Failed(ConnectError::TimedOut);
+        assert_eq!(of_all(vec![refused(), refused()]), refused());
+        assert_eq!(of_all(vec![timed_out(), refused()]), timed_out());
+        assert_eq!(of_all(vec![refused(), Undone::Ended]), Undone::Ended);
+        assert_ne!(of_all(vec![]), refused());
+    }
+
+    #[test]
+    fn only_a_refused_new_connection_is_a_refusal() {
+        let refused = Undone::Failed(ConnectError::Refused);
+        let timed_out = Undone::Failed(ConnectError::TimedOut);
+        for (kind, connecting, handshake) in [
+            (ErrorKind::ConnectionRefused, &refused, &Undone::Ended),
+            (ErrorKind::ConnectionReset, &Undone::Ended, &Undone::Ended),
+            (ErrorKind::ConnectionAborted, &Undone::Ended, &Undone::Ended),
+            (ErrorKind::BrokenPipe, &Undone::Ended, &Undone::Ended),
+            (ErrorKind::NotConnected, &Undone::Ended, &Undone::Ended),
+            (ErrorKind::UnexpectedEof, &Undone::Ended, &Undone::Ended),
+            (ErrorKind::TimedOut, &timed_out, &timed_out),
+            (ErrorKind::HostUnreachable, &timed_out, &timed_out),
+            (ErrorKind::NetworkUnreachable, &timed_out, &timed_out),
+            (ErrorKind::NetworkDown, &timed_out, &timed_out),
+        ] {
+            assert_eq!(of_connecting(&kind.into()), *connecting, "{kind}");
+            assert_eq!(of_handshake(&kind.into()), *handshake, "{kind}");
+        }
+        // Out of files, out of ports, not allowed, a wrong certificate.
+        let own = [
+            io::Error::from_raw_os_error(24),
+            ErrorKind::AddrNotAvailable.into(),
+            ErrorKind::PermissionDenied.into(),
+            io::Error::new(ErrorKind::InvalidData, "a wrong certificate"),
+        ];
+        for error in own {
+            let failed = Undone::Failed(ConnectError::Failed(error.to_string()));
+            assert_eq!(of_connecting(&error), failed);
+            assert_eq!(of_handshake(&error), failed);
+        }
     }
 }

@@ -40,6 +40,9 @@ pub(crate) enum Broken {
     /// What the socket said.
     #[error("the connection failed: {0}")]
     Socket(String),
+    /// The other side refused this one's certificate, or its records mean nothing.
+    #[error("TLS failed: {0}")]
+    Tls(String),
     /// What the other side does wrong.
     #[error("the peer does not keep to the protocol: {0}")]
     Protocol(&'static str),
@@ -50,7 +53,22 @@ pub(crate) enum Broken {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
-        Self::Socket(error.to_string())
+        match error.kind() {
+            // How the TLS library wraps alerts and what it cannot decrypt.
+            io::ErrorKind::InvalidData => Self::Tls(error.to_string()),
+            _ => Self::Socket(error.to_string()),
+        }
+    }
+}
+
+impl Broken {
+    /// Whether the other side said nothing more, in contrast to something of no use. Only a new
+    /// connection can tell how it is.
+    pub(crate) fn is_end(&self) -> bool {
+        match self {
+            Self::Closed | Self::Silent | Self::Socket(_) => true,
+            Self::Reset | Self::Tls(_) | Self::Protocol(_) | Self::Malformed(_) => false,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
 use super::PeerLimits;
 use super::headers::MEANT_FOR;
 use super::pool::{ConnectError, Pool, PoolLoad, SendError};
+use super::stream::Broken;
 use super::wire;
 use crate::backend::Peer;
 use crate::pki::peer::PeerTls;
@@ -82,20 +83,32 @@ impl PeerTransport {
             Ok(response) => response,
             Err(SendError::NotSent(ConnectError::Refused)) => return Err(PeerError::Refused),
             Err(SendError::NotSent(ConnectError::TimedOut)) => return Err(PeerError::TimedOut),
-            Err(error @ (SendError::NotSent(ConnectError::Failed(_)) | SendError::Broken(_))) => {
+            Err(error @ SendError::NotSent(ConnectError::Failed(_))) => {
                 return Err(PeerError::Failed(chain_of(&error)));
             }
+            Err(SendError::Broken(why)) => return Err(broken(&why)),
         };
         let status = response.status();
         let mut body = response.into_body();
-        let bytes = wire::gather(&mut body, REPLY_BYTES_MAX)
-            .await
-            .map_err(|error| PeerError::Failed(chain_of(&error)))?;
+        let gathered = wire::gather(&mut body, REPLY_BYTES_MAX).await;
+        let bytes = gathered.map_err(|error| match error {
+            wire::WireError::Broken(why) => broken(&why),
+            _ => PeerError::Failed(chain_of(&error)),
+        })?;
         if status != StatusCode::OK {
             let text = String::from_utf8_lossy(&bytes);
             return Err(PeerError::Failed(format!("{status}: {}", text.trim())));
         }
         serde_json::from_slice(&bytes).map_err(|error| failed(&error))
+    }
+}
+
+/// What it says about a peer that a connection broke while a reply was waited for.
+fn broken(why: &Broken) -> PeerError {
+    let text = format!("the connection broke before the answer: {}", chain_of(why));
+    match why.is_end() {
+        true => PeerError::Ended(text),
+        false => PeerError::Failed(text),
     }
 }
 
@@ -129,5 +142,34 @@ impl Peers for PeerTransport {
         tokio::time::timeout(time_max, self.ask(&peer, &request))
             .await
             .unwrap_or(Err(PeerError::TimedOut))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn what_ends_a_connection_is_told_from_what_is_said_over_it() {
+        let socket = |kind: io::ErrorKind| Broken::from(io::Error::from(kind));
+        for why in [
+            Broken::Closed,
+            Broken::Silent,
+            socket(io::ErrorKind::UnexpectedEof),
+            socket(io::ErrorKind::ConnectionReset),
+            socket(io::ErrorKind::BrokenPipe),
+            // Never of a connection that stood: it proves nothing about the process.
+            socket(io::ErrorKind::ConnectionRefused),
+        ] {
+            assert!(matches!(broken(&why), PeerError::Ended(_)), "{why}");
+        }
+        for why in [
+            Broken::Reset,
+            Broken::Protocol("nonsense"),
+            socket(io::ErrorKind::InvalidData),
+        ] {
+            assert!(matches!(broken(&why), PeerError::Failed(_)), "{why}");
+        }
     }
 }

@@ -228,8 +228,8 @@ impl PeerConfigs {
     /// The name in the certificate that the other end of a connection showed.
     pub(crate) fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<String> {
         let chain = ClientChain::possessed(chain?)?;
-        let (user, _) = self.ca.verify(&chain, SystemTime::now()).ok()?;
-        Some(user.name.to_string())
+        let judgement = self.ca.judge(&chain, SystemTime::now());
+        Some(judgement.user.ok()?.name.to_string())
     }
 }
 

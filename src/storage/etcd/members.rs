@@ -422,9 +422,11 @@ impl Members {
             all.push(Arc::clone(&clients));
             asked.spawn(async move {
                 let status = timeout(PROBE_TIMEOUT, clients.status(&endpoint)).await;
-                let status =
-                    status.unwrap_or(Err(Fault::Unavailable("it does not answer".to_owned())));
-                status.map_err(|fault| format!("{endpoint}: {fault}"))
+                let status = status.unwrap_or(Err((
+                    Fault::Unavailable("it does not answer".to_owned()),
+                    false,
+                )));
+                status.map_err(|(fault, _)| format!("{endpoint}: {fault}"))
             });
         }
         let mut reasons = Vec::new();

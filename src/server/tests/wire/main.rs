@@ -10,5 +10,6 @@ mod peers;
 mod requests;
 mod ring;
 mod stopping;
+mod strangers;
 mod streams;
 mod websockets;

@@ -1,0 +1,136 @@
+//! What CAs make of the certificates that a client showed, kept for as long as it holds.
+//!
+//! A chain is judged once by each CA, whatever comes of it: finding a path through a
+//! hostile chain is work, and a client that is refused may ask again as often as it likes.
+//!
+//! Invariant: no chain is verified under the lock, so other requests do not wait.
+
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use polyplane_auth::Judgement;
+
+/// CAs whose verdict is kept. One connection rarely asks for planes of more; for one that does the
+/// oldest verdict is found anew.
+const VERDICTS_MAX: usize = 64;
+
+/// The verdicts on one chain.
+#[derive(Debug, Default)]
+pub(crate) struct Verdicts {
+    known: Mutex<Vec<Verdict>>,
+}
+
+#[derive(Debug)]
+struct Verdict {
+    /// The CA's fingerprint.
+    ca: [u8; 32],
+    judgement: Judgement,
+}
+
+impl Verdicts {
+    /// The verdict of a CA that holds at `now`: the one that is kept, or what `judge` finds.
+    pub(crate) fn of(
+        &self,
+        ca: &[u8; 32],
+        now: SystemTime,
+        judge: impl FnOnce() -> Judgement,
+    ) -> Judgement {
+        {
+            let known = self.known.lock();
+            let mut known = known.iter().filter(|verdict| verdict.ca == *ca);
+            if let Some(verdict) = known.find(|verdict| verdict.judgement.holds_at(now)) {
+                return verdict.judgement.clone();
+            }
+        }
+        // Requests of one moment may all judge, at most one for each thread of the process.
+        let judgement = judge();
+        let mut known = self.known.lock();
+        known.retain(|verdict| verdict.ca != *ca);
+        if known.len() >= VERDICTS_MAX {
+            known.remove(0);
+        }
+        known.push(Verdict {
+            ca: *ca,
+            judgement: judgement.clone(),
+        });
+        judgement
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_auth::{Denied, UserInfo};
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn denied(until: Option<SystemTime>) -> Judgement {
+        Judgement {
+            user: Err(Denied::Certificate("unknown issuer".to_owned())),
+            until,
+        }
+    }
+
+    fn known() -> Judgement {
+        panic!("the verdict is known")
+    }
+
+    #[test]
+    fn a_denial_is_kept_like_a_proof_until_a_date_in_the_chain() {
+        let verdicts = Verdicts::default();
+        let user = Judgement {
+            user: Ok(Arc::new(UserInfo::new("jane", &["dev"]))),
+            until: Some(at(100)),
+        };
+        assert_eq!(verdicts.of(&[1; 32], at(5), || user.clone()), user);
+        let no = denied(Some(at(50)));
+        assert_eq!(verdicts.of(&[2; 32], at(5), || no.clone()), no);
+        assert_eq!(verdicts.of(&[1; 32], at(99), known), user);
+        assert_eq!(verdicts.of(&[2; 32], at(49), known), no);
+        // From then on the chain may mean something else.
+        let never = denied(None);
+        assert_eq!(verdicts.of(&[2; 32], at(50), || user.clone()), user);
+        assert_eq!(verdicts.of(&[1; 32], at(100), || never.clone()), never);
+        assert_eq!(verdicts.of(&[1; 32], at(1 << 40), known), never);
+    }
+
+    #[test]
+    fn a_verdict_is_asked_for_while_another_is_found() {
+        let verdicts = Arc::new(Verdicts::default());
+        verdicts.of(&[1; 32], at(5), || denied(None));
+        let (begun, begins) = channel();
+        let (end, ends) = channel::<()>();
+        let judging = {
+            let verdicts = Arc::clone(&verdicts);
+            std::thread::spawn(move || {
+                verdicts.of(&[2; 32], at(5), || {
+                    begun.send(()).expect("somebody waits");
+                    ends.recv().expect("somebody ends it");
+                    denied(None)
+                })
+            })
+        };
+        begins.recv().expect("it begins");
+        // Would wait for ever under a lock.
+        assert!(verdicts.known.try_lock().is_some());
+        verdicts.of(&[1; 32], at(5), known);
+        end.send(()).expect("it waits");
+        judging.join().expect("no panic");
+        verdicts.of(&[2; 32], at(5), known);
+    }
+
+    #[test]
+    fn verdicts_are_bounded() {
+        let verdicts = Verdicts::default();
+        for ca in 0..=u8::MAX {
+            verdicts.of(&[ca; 32], at(5), || denied(None));
+        }
+        assert_eq!(verdicts.known.lock().len(), VERDICTS_MAX);
+        verdicts.of(&[u8::MAX; 32], at(5), known);
+    }
+}
