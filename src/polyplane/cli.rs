@@ -126,6 +126,10 @@ pub struct ServeOptions {
     /// administrators read metrics. A replaced file is read again.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_METRICS_TOKEN_FILE")]
     pub metrics_token_file: Option<PathBuf>,
+    /// Take peers for replicas whose certificates lack the DNS name peer.polyplane, while
+    /// certificates that were made by hand for the first release are replaced.
+    #[arg(long, env = "POLYPLANE_ACCEPT_UNMARKED_PEERS")]
+    pub accept_unmarked_peers: bool,
     /// Seconds after which the ring takes a silent replica for dead.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,

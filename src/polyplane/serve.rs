@@ -20,7 +20,9 @@ use anyhow::{Context, anyhow};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
-use polyplane_server::{Config, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy};
+use polyplane_server::{
+    Config, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy, Unmarked,
+};
 use polyplane_storage::Store;
 use std::path::Path;
 use std::sync::Arc;
@@ -138,7 +140,11 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         (None, None) => options.listen.clone(),
     };
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
-    let tls = PeerTls::load_or_create(&options.certs, &options.replica_id)?;
+    let unmarked = match options.accept_unmarked_peers {
+        true => Unmarked::Accepted,
+        false => Unmarked::Refused,
+    };
+    let tls = PeerTls::load_or_create_with(&options.certs, &options.replica_id, unmarked)?;
     let peer_limits = PeerLimits {
         forwards_in_flight_max: options.forwards_in_flight_max,
         ..PeerLimits::default()

@@ -66,6 +66,7 @@ pub use options::{CompletedOptions, Config, Options, StopPolicy};
 pub use peer::transport::PeerTransport;
 pub use peer::{PeerLimits, Peering};
 pub use pki::peer::PeerTls;
+pub use pki::role::Unmarked;
 pub use pki::{Identity, Pki, PkiError};
 pub use route::PlaneReference;
 pub use server::{PeerService, Server, StopHandle, Stopped};

@@ -20,6 +20,7 @@
 mod files;
 pub mod pair;
 pub mod peer;
+pub mod role;
 
 use std::fs;
 use std::io;
@@ -39,6 +40,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use files::{lock, read, read_secret, sync_folder_of, write_private_together};
 use pair::PairFiles;
+use role::RoleError;
 
 pub use files::write_private;
 
@@ -100,6 +102,15 @@ pub enum PkiError {
         /// What the TLS library said.
         #[source]
         source: rustls::Error,
+    },
+    /// The given peer certificate is not that of a peer.
+    #[error("{} cannot be used", path.display())]
+    Role {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What it lacks.
+        #[source]
+        source: RoleError,
     },
     /// A certificate cannot be made from what was given.
     #[error("cannot issue a certificate")]

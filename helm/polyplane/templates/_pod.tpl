@@ -90,6 +90,7 @@
 {{- if eq .Values.certificates.mode "certManager" -}}
 {{ include "polyplane.secretFiles" (list (printf "%s-ca" $name) "tls.crt" "ca.crt" "tls.key" "ca.key") }}
 {{ include "polyplane.secretFiles" (list (printf "%s-serving" $name) "tls.crt" "serving.crt" "tls.key" "serving.key") }}
+{{- /* tls.crt and not ca.crt, which is the CA above this one if there is an issuerRef: what that signs is no peer. Replicas take only the first of the chain in tls.crt. */}}
 {{ include "polyplane.secretFiles" (list (printf "%s-peer-ca" $name) "tls.crt" "peer-ca.crt") }}
 {{ include "polyplane.secretFiles" (list (printf "%s-peer" $name) "tls.crt" "peer.crt" "tls.key" "peer.key") }}
 {{ include "polyplane.secretFiles" (list (include "polyplane.adminSecret" .) "admin.token" "admin.token") }}

@@ -1,6 +1,6 @@
 //! Where other replicas connect.
 //!
-//! Whoever has no certificate of the peer CA does not get past the handshake, which is short and takes
+//! Whoever has no certificate of a peer does not get past the handshake, which is short and takes
 //! no place of a proven connection ([`super::doorway`]). Behind it there are messages, and requests
 //! that clients sent to the other replica. The latter are told by a header that no client can send,
 //! so a client's path never becomes a message.
@@ -213,7 +213,7 @@ pub(crate) async fn serve(
 async fn shake_hands(
     side: &PeerSide,
     socket: TcpStream,
-) -> Result<(TlsStream<TcpStream>, Arc<str>), String> {
+) -> Result<(TlsStream<TcpStream>, ReplicaId), String> {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "a socket keeps its delay");
     }
@@ -226,7 +226,7 @@ async fn shake_hands(
         .map_err(|error| error.to_string())?;
     let name = configs.name_of(stream.get_ref().1.peer_certificates());
     let name = name.ok_or("the certificate names no replica")?;
-    Ok((stream, name.into()))
+    Ok((stream, name))
 }
 
 /// What a peer on one connection asks.
@@ -234,7 +234,7 @@ struct Asked {
     shared: Arc<Shared>,
     side: Arc<PeerSide>,
     /// Who the certificate says it is.
-    name: Arc<str>,
+    name: ReplicaId,
     known: Mutex<Known>,
 }
 
@@ -278,12 +278,7 @@ impl Answerer for Asked {
         let (shared, side) = (Arc::clone(&self.shared), Arc::clone(&self.side));
         let client = self.client(request.headers());
         // In a box: what serves it is some KiB, which would be moved again and again.
-        let work = Box::pin(answer(
-            shared,
-            side,
-            (Arc::clone(&self.name), client),
-            request,
-        ));
+        let work = Box::pin(answer(shared, side, (self.name.clone(), client), request));
         let answering = Answering::new(channel, stream);
         // Ends with its answer, or is aborted with its stream.
         tokio::spawn(async move { answering.answer(work.await).await }).abort_handle()
@@ -293,7 +288,7 @@ impl Answerer for Asked {
 async fn answer(
     shared: Arc<Shared>,
     side: Arc<PeerSide>,
-    (name, client): (Arc<str>, Option<Arc<Connection>>),
+    (name, client): (ReplicaId, Option<Arc<Connection>>),
     mut request: Request<PeerStream>,
 ) -> Reply {
     let own = side.transport.tls().replica();
@@ -318,7 +313,7 @@ async fn answer(
         let sender = request.headers().get(SENDER);
         let said = sender.and_then(|value| value.to_str().ok());
         let from = match said {
-            Some(said) if &*name == SHARED_NAME => said.to_owned(),
+            Some(said) if name.as_str() == SHARED_NAME => said.to_owned(),
             _ => name.to_string(),
         };
         return message(&side, &from, request.into_body()).await;

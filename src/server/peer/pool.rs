@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use parking_lot::Mutex;
+use polyplane_ring::ReplicaId;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
@@ -243,7 +244,7 @@ impl Pool {
             .await
             .map_err(|error| of_handshake(&error))?;
         let shown = configs.name_of(stream.get_ref().1.peer_certificates());
-        match shown.as_deref() {
+        match shown.as_ref().map(ReplicaId::as_str) {
             Some(name) if name == peer.replica || name == SHARED_NAME => {}
             Some(other) => {
                 let why = format!("{} belongs to replica {other} by now", peer.address);

@@ -17,6 +17,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::role::{RoleError, Unmarked, replica_of};
 use super::{PkiError, read};
 
 /// How long a look at the files is good for.
@@ -70,6 +71,27 @@ impl PairFiles {
             path: self.certificate.clone(),
             source,
         })
+    }
+}
+
+impl PairFiles {
+    /// The same; the certificate must be one that other replicas take for a peer's.
+    ///
+    /// # Errors
+    /// The same, and if it is not.
+    pub(crate) fn load_peer(
+        &self,
+        unmarked: Unmarked,
+        provider: &CryptoProvider,
+    ) -> Result<CertifiedKey, PkiError> {
+        let pair = self.load(provider)?;
+        let unfit = |source| PkiError::Role {
+            path: self.certificate.clone(),
+            source,
+        };
+        let leaf = pair.cert.first().ok_or(RoleError::Unreadable);
+        let named = leaf.and_then(|leaf| replica_of(leaf, unmarked));
+        named.map(|_| pair).map_err(unfit)
     }
 }
 

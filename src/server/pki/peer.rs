@@ -1,45 +1,49 @@
 //! How replicas know each other: a CA of their own, and a certificate for each.
 //!
-//! A peer certificate names its replica in the common name and is used for both ends of a
-//! connection, so it needs both usages, server and client authentication. Whose address it was
-//! dialled at does not matter: pods change theirs. One certificate shared by all replicas is
-//! called [`SHARED_NAME`]; its holder says which replica it is.
+//! A peer certificate names its replica in the common name, is used for both ends of a connection,
+//! and says that it is a peer's ([`role`]). Whose address it was dialled at does not matter: pods
+//! change theirs. One certificate shared by all replicas is called [`SHARED_NAME`]; its holder says
+//! which replica it is.
 //!
-//! Invariant: nobody whom the peer CA did not sign finishes a handshake, in either direction.
+//! Invariant: nobody whom the peer CA did not sign as a peer finishes a handshake, in either
+//! direction.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use polyplane_auth::{ClientCa, ClientChain};
+use polyplane_ring::ReplicaId;
 use rcgen::{ExtendedKeyUsagePurpose, SanType};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, version,
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme, version,
 };
 
 use super::files::lock;
 use super::pair::{Lookout, PairFiles, certificates};
+use super::role::{self, PEER_ROLE, Unmarked};
 use super::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
 use crate::peer::ALPN_PEER;
+use crate::tls::check_short;
 
 /// The name of a certificate that all replicas share.
 pub const SHARED_NAME: &str = "polyplane-peer";
-/// A name that every issued peer certificate has, for those who check names.
-const COMMON_HOST: &str = "peer.polyplane";
 
 /// What a replica needs to speak to others: always the newest certificates of the folder.
 pub struct PeerTls {
     replica: String,
     roots: PathBuf,
     source: Source,
+    unmarked: Unmarked,
     provider: Arc<CryptoProvider>,
     lookout: Lookout,
     current: ArcSwap<PeerConfigs>,
@@ -55,7 +59,7 @@ enum Source {
 pub(crate) struct PeerConfigs {
     pub server: Arc<ServerConfig>,
     pub client: Arc<ClientConfig>,
-    ca: ClientCa,
+    unmarked: Unmarked,
     made: Instant,
 }
 
@@ -66,6 +70,18 @@ impl PeerTls {
     /// # Errors
     /// If files are missing beside others, damaged, or cannot be made.
     pub fn load_or_create(folder: &Path, replica: &str) -> Result<Arc<Self>, PkiError> {
+        Self::load_or_create_with(folder, replica, Unmarked::Refused)
+    }
+
+    /// The same, with peers whose certificates do not say that they are peers' as `unmarked` says.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn load_or_create_with(
+        folder: &Path,
+        replica: &str,
+        unmarked: Unmarked,
+    ) -> Result<Arc<Self>, PkiError> {
         make_folder(folder)?;
         let _alone = lock(folder);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -86,11 +102,12 @@ impl PeerTls {
             Source::Issued(folder) => paths.push(folder.join("peer-ca.key")),
         }
         let lookout = Lookout::new(paths);
-        let first = source.configs(&roots, replica, &provider)?;
+        let first = source.configs(&roots, replica, unmarked, &provider)?;
         Ok(Arc::new(Self {
             replica: replica.to_owned(),
             roots,
             source,
+            unmarked,
             provider,
             lookout,
             current: ArcSwap::from_pointee(first),
@@ -110,10 +127,8 @@ impl PeerTls {
         if sight.is_none() && current.made.elapsed() < self.source.age_max() {
             return current;
         }
-        match self
-            .source
-            .configs(&self.roots, &self.replica, &self.provider)
-        {
+        let (source, roots) = (&self.source, &self.roots);
+        match source.configs(roots, &self.replica, self.unmarked, &self.provider) {
             Ok(fresh) => {
                 let fresh = Arc::new(fresh);
                 self.current.store(Arc::clone(&fresh));
@@ -145,10 +160,11 @@ impl Source {
         &self,
         roots: &Path,
         replica: &str,
+        unmarked: Unmarked,
         provider: &Arc<CryptoProvider>,
     ) -> Result<PeerConfigs, PkiError> {
         let key = match self {
-            Self::Given(pair) => pair.load(provider)?,
+            Self::Given(pair) => pair.load_peer(unmarked, provider)?,
             Self::Issued(folder) => {
                 let ca = Authority::load(folder, "peer-ca")?;
                 let Identity { chain, key, .. } = issue(&ca, replica)?;
@@ -160,8 +176,8 @@ impl Source {
                 })?
             }
         };
-        let roots_der = certificates(roots)?;
-        configs(key, &roots_der, provider).ok_or_else(|| PkiError::Damaged {
+        let anchors = role::anchors(&certificates(roots)?);
+        configs(key, &anchors, unmarked, provider).ok_or_else(|| PkiError::Damaged {
             path: roots.to_owned(),
             holds: "a CA certificate",
         })
@@ -174,7 +190,7 @@ fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
         ExtendedKeyUsagePurpose::ClientAuth,
     ];
     let mut params = leaf(replica, &usages);
-    for name in [replica, COMMON_HOST] {
+    for name in [replica, PEER_ROLE] {
         let name = name.try_into().map_err(PkiError::Issue)?;
         params.subject_alt_names.push(SanType::DnsName(name));
     }
@@ -185,6 +201,7 @@ fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
 fn configs(
     key: CertifiedKey,
     roots: &[CertificateDer<'static>],
+    unmarked: Unmarked,
     provider: &Arc<CryptoProvider>,
 ) -> Option<PeerConfigs> {
     let mut store = RootCertStore::empty();
@@ -193,10 +210,11 @@ fn configs(
     }
     let store = Arc::new(store);
     let resolver = Arc::new(SingleCertAndKey::from(key));
-    let demanding =
+    let signed =
         WebPkiClientVerifier::builder_with_provider(Arc::clone(&store), Arc::clone(provider))
             .build()
             .ok()?;
+    let demanding = Arc::new(PeersOnly { signed, unmarked });
     let mut server = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&version::TLS13])
         .ok()?
@@ -211,6 +229,7 @@ fn configs(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyMember {
             roots: store,
+            unmarked,
             provider: Arc::clone(provider),
         }))
         .with_client_cert_resolver(resolver);
@@ -219,23 +238,81 @@ fn configs(
     Some(PeerConfigs {
         server: Arc::new(server),
         client: Arc::new(client),
-        ca: ClientCa::new(roots).ok()?,
+        unmarked,
         made: Instant::now(),
     })
 }
 
 impl PeerConfigs {
-    /// The name in the certificate that the other end of a connection showed.
-    pub(crate) fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<String> {
-        let chain = ClientChain::possessed(chain?)?;
-        let judgement = self.ca.judge(&chain, SystemTime::now());
-        Some(judgement.user.ok()?.name.to_string())
+    /// The name in the certificate that the other end of a connection showed. The handshake has
+    /// verified it.
+    pub(crate) fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<ReplicaId> {
+        role::replica_of(chain?.first()?, self.unmarked).ok()
     }
 }
 
-/// Trusts whoever holds a certificate of the peer CA, whatever the address is called.
+/// What is wrong with a certificate that the peer CA has signed.
+fn check_role(leaf: &CertificateDer<'_>, unmarked: Unmarked) -> Result<(), rustls::Error> {
+    match role::replica_of(leaf, unmarked) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(rustls::Error::General(why.to_string())),
+    }
+}
+
+/// Takes connections of peers: the peer CA signed them, and as peers.
+#[derive(Debug)]
+struct PeersOnly {
+    signed: Arc<dyn ClientCertVerifier>,
+    unmarked: Unmarked,
+}
+
+impl ClientCertVerifier for PeersOnly {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.signed.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        // The cheap checks come first: anybody may have sent this.
+        check_short(end_entity, intermediates)?;
+        check_role(end_entity, self.unmarked)?;
+        self.signed
+            .verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signed
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signed.supported_verify_schemes()
+    }
+}
+
+/// Trusts whoever holds a peer's certificate of the peer CA, whatever the address is called.
 struct AnyMember {
     roots: Arc<RootCertStore>,
+    unmarked: Unmarked,
     provider: Arc<CryptoProvider>,
 }
 
@@ -254,6 +331,8 @@ impl ServerCertVerifier for AnyMember {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        check_short(end_entity, intermediates)?;
+        check_role(end_entity, self.unmarked)?;
         let parsed = ParsedCertificate::try_from(end_entity)?;
         verify_server_cert_signed_by_trust_anchor(
             &parsed,
@@ -322,7 +401,7 @@ mod tests {
         }
         let read = || {
             let (source, roots) = (&tls.source, &tls.roots);
-            source.configs(roots, "polyplane-0", &tls.provider)
+            source.configs(roots, "polyplane-0", tls.unmarked, &tls.provider)
         };
         assert!(read().is_err());
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
@@ -339,10 +418,8 @@ mod tests {
         fs::remove_file(path("peer-ca.key")).expect("removed");
         let tls = PeerTls::load_or_create(folder.path(), "polyplane-7").expect("complete");
         let configs = tls.current();
-        assert_eq!(
-            configs.name_of(Some(&given.chain)).as_deref(),
-            Some("polyplane-7")
-        );
+        let name = configs.name_of(Some(&given.chain));
+        assert_eq!(name.as_ref().map(ReplicaId::as_str), Some("polyplane-7"));
         fs::rename(path("peer-ca.crt"), path("elsewhere")).expect("moved");
         let half = PeerTls::load_or_create(folder.path(), "polyplane-7").map(|_| ());
         assert!(

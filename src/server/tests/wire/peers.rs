@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use polyplane_ownership::{Member, PeerError, PeerMessage, PeerReply, PeerRequest, Peers as _};
 use polyplane_server::{Peer, PeerLimits, PeerTls, PeerTransport};
+use rcgen::ExtendedKeyUsagePurpose::{self, ClientAuth, ServerAuth};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -26,16 +27,21 @@ pub fn member(peer: &Peer) -> Member {
     }
 }
 
-/// A certificate of the peer CA.
-fn issued(pki: &Path) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+/// A certificate of the peer CA, for clients only or for a peer.
+fn issued(
+    pki: &Path,
+    usages: &[ExtendedKeyUsagePurpose],
+    names: &[&str],
+) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
     let read = |name: &str| std::fs::read_to_string(pki.join(name)).expect("made");
     let ca_key = rcgen::KeyPair::from_pem(&read("peer-ca.key")).expect("a key");
     let ca = rcgen::Issuer::from_ca_cert_pem(&read("peer-ca.crt"), ca_key).expect("a CA");
     let key = rcgen::KeyPair::generate().expect("made");
-    let mut params = rcgen::CertificateParams::default();
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = rcgen::CertificateParams::new(names).expect("names");
     let name = rcgen::DnType::CommonName;
     params.distinguished_name.push(name, "polyplane-1");
-    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = usages.to_vec();
     let certificate = params.signed_by(&key, &ca).expect("signed");
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
     (vec![certificate.der().clone()], key.into())
@@ -84,14 +90,22 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
     let mut with_other = builder()
         .with_client_auth_cert(chain, key)
         .expect("a certificate");
-    // And one that a peer would have, so that it is the certificate that decides.
-    let (chain, key) = issued(&ring.folder.path().join("pki"));
-    let mut with_own = builder()
-        .with_client_auth_cert(chain, key)
-        .expect("a certificate");
+    // Of the peer CA: a client's, one that does not say that it is a peer's, and a peer's, so that
+    // it is the certificate that decides.
+    let of_peer_ca = |usages: &[ExtendedKeyUsagePurpose], names: &[&str]| {
+        let (chain, key) = issued(&ring.folder.path().join("pki"), usages, names);
+        let config = builder().with_client_auth_cert(chain, key);
+        config.expect("a certificate")
+    };
+    let role = ["polyplane-1", "peer.polyplane"];
+    let mut for_clients = of_peer_ca(&[ClientAuth], &role);
+    let mut unmarked = of_peer_ca(&[ServerAuth, ClientAuth], &role[..1]);
+    let mut with_own = of_peer_ca(&[ServerAuth, ClientAuth], &role);
     for (config, is_peer) in [
         (&mut without, false),
         (&mut with_other, false),
+        (&mut for_clients, false),
+        (&mut unmarked, false),
         (&mut with_own, true),
     ] {
         config.alpn_protocols = vec![b"polyplane-peer/1".to_vec()];
