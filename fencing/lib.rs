@@ -107,8 +107,8 @@ mod witness;
 pub use eviction::Eviction;
 pub use member::Member;
 pub use plane::{
-    Action, CommitPermit, Event, Guard, Load, NotTaken, PlaneFence, PlaneKind, Streaming, Tenure,
-    TenureEnd, Verdict,
+    Action, CommitPermit, Event, Guard, Intake, Load, NotTaken, PlaneFence, PlaneKind, Streaming,
+    Tenure, TenureEnd, Verdict,
 };
 pub use polyplane_ring::{Incarnation, ReplicaId, Standing, ViewNumber};
 pub use read_lease::{LeaseStatus, Proof, ReadLease};

@@ -1,8 +1,14 @@
 //! One plane's fence at one replica: take it, commit under it, hand it off, delete under it.
-//! Owns the tenure and the order in which rights begin and end; must not know the plane's content,
-//! keys or the peer channel. `taking`, `settling` and `parting` hold the transitions.
+//! Owns the tenure and the order in which rights begin and end: whether the plane takes writes,
+//! whether a batch may be sent, what an outcome does, and when the last word may be said. It must
+//! not know the plane's content, keys or the peer channel. `taking`, `settling`, `probing` and
+//! `parting` hold the transitions.
+//!
+//! Invariant: every phase has an event that leads on, whatever became of the driver that led into
+//! it. A task that died half-way leaves a machine that the next task drives on.
 
 mod parting;
+mod probing;
 mod settling;
 mod taking;
 #[cfg(test)]
@@ -78,6 +84,20 @@ pub enum CommitPermit {
     Moved,
 }
 
+/// Whether the plane takes a write right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Intake {
+    /// It does.
+    Open,
+    /// Not now: an outcome is being settled, or the plane is paused or parting. Ask again after the
+    /// next step of the machine.
+    Wait,
+    /// The store has refused several batches in a row: writes are refused until it takes one again.
+    ReadOnly,
+    /// Not under this tenure.
+    Ended,
+}
+
 /// Whether an answer computed under a tenure may leave. The only check there is; it is made after
 /// the request arrived and at the moment it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -148,11 +168,24 @@ pub enum Event {
     CommitSent,
     /// What became of that batch. A refusal carries this plane's fence.
     CommitDone(Outcome),
+    /// That batch is published, whether the store acknowledged it or the history showed it. Reported
+    /// only then, so that nothing leads the plane away before.
+    Landed {
+        /// The revision at which the store did it.
+        at: Revision,
+    },
     /// The history asked for by [`Action::Settle`] was replayed, up to this head.
     Replayed {
         /// The revision of the plane's last commit in it.
         head: Revision,
     },
+    /// The plane is read-only and it is its turn to find out whether the store takes writes again.
+    Probe,
+    /// The store has taken a write of another plane: this one need not be read-only any more.
+    StoreWritable,
+    /// Send no batch and take no write until [`Event::CallOff`]: the plane is about to part, and its
+    /// head has to stay as it is.
+    Pause,
     /// A predecessor streamed the plane's state to this replica, up to this head.
     StreamReceived {
         /// The revision of the plane's last commit in it.
@@ -169,10 +202,14 @@ pub enum Event {
     },
     /// The streaming asked for by [`Action::Stream`] ended, well or not.
     StreamEnded,
-    /// Call the hand-off off: its deadline passed, or the successor is gone.
+    /// Call the pause, the hand-off or the deletion off: its deadline passed, or the successor is
+    /// gone.
     CallOff,
     /// Delete the plane.
     Delete,
+    /// The plane cannot go on under this tenure and nothing is said to the store. What the fence
+    /// says, holds: the next acquire finds it (FENCING 17).
+    Abandon,
     /// The member key is lost: this incarnation owns nothing any more.
     MemberLost,
 }
@@ -212,9 +249,9 @@ pub enum Action {
         /// Up to where history decides.
         through: Revision,
     },
-    /// Stop accepting writes; requests wait.
+    /// Writes wait from here on.
     StopAccepting,
-    /// Accept writes again.
+    /// Writes are taken again, and what is queued may be sent.
     ResumeAccepting,
     /// Stream state and history, then report [`Event::StreamEnded`].
     Stream {
@@ -282,6 +319,8 @@ pub struct PlaneFence {
     kind: PlaneKind,
     terms: LeaseTerms,
     rules: Rules,
+    /// Final refusals in a row that make the plane read-only.
+    rejections_max: u8,
     attempts: u32,
     openings: u32,
     /// The head of a stream received and not yet used.
@@ -300,6 +339,9 @@ enum Phase {
     /// The incarnation is over.
     Lost,
 }
+
+/// Final refusals in a row that make a plane read-only. One alone may be about that batch.
+const REJECTIONS_MAX: u8 = 3;
 
 /// An acquire under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -321,6 +363,8 @@ struct Held {
     head: Option<Revision>,
     batch: Batch,
     course: Course,
+    /// Final refusals by the store since it last took a batch.
+    rejections: u8,
 }
 
 /// The one batch that may be in flight.
@@ -332,12 +376,20 @@ enum Batch {
     Barrier(Attempt),
     /// It is decided; history is being replayed.
     Replaying,
+    /// There is none: the own fence is put again to see whether the store takes writes.
+    Probe {
+        attempt: Attempt,
+        /// An earlier try had no final reply, so the fence's revision is not known.
+        unsettled: bool,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Course {
     Serving,
-    /// Nothing is accepted; what is in flight settles.
+    /// Writes wait and nothing is sent; what is in flight settles.
+    Paused,
+    /// The same, and the last word follows.
     Leaving {
         goal: Goal,
         stream: StreamStage,
@@ -363,9 +415,13 @@ struct Parted {
     attempt: Attempt,
     stage: PartedStage,
     goal: Goal,
-    epoch: Epoch,
+    /// The tenure that ended for it; it goes on if the word turns out not to have been said.
+    suspended: Tenure,
     fence: Revision,
     head: Revision,
+    rejections: u8,
+    /// A sending of the word had no final reply: it may be said at any later time.
+    unsettled: bool,
     /// Only without [`Rule::TenureEndsBeforeReleased`].
     tenure: Option<Tenure>,
 }
@@ -386,10 +442,22 @@ impl PlaneFence {
             kind,
             terms,
             rules,
+            rejections_max: REJECTIONS_MAX,
             attempts: 0,
             openings: 0,
             incoming: None,
             phase,
+        }
+    }
+
+    /// The same with another number of refusals that make it read-only, so that a model checker
+    /// reaches that state with fewer.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub fn read_only_after(self, rejections_max: u8) -> Self {
+        Self {
+            rejections_max,
+            ..self
         }
     }
 
@@ -400,6 +468,11 @@ impl PlaneFence {
             Phase::Parted(parted) => parted.tenure,
             Phase::Away | Phase::Taking(_) | Phase::Deleted | Phase::Lost => None,
         }
+    }
+
+    /// Whether a last word was sent whose outcome is not final.
+    pub fn is_parting(&self) -> bool {
+        matches!(self.phase, Phase::Parted(_))
     }
 
     /// May an answer computed under `tenure` leave now?
@@ -432,7 +505,7 @@ impl PlaneFence {
         match &self.phase {
             Phase::Held(held) if held.tenure == tenure => {
                 let idle = held.batch == Batch::None && held.course == Course::Serving;
-                match idle && held.ready(now) {
+                match idle && !self.read_only(held) && held.ready(now) {
                     true => CommitPermit::Granted(Guard {
                         fence: held.fence,
                         member: self.me.clone(),
@@ -450,6 +523,48 @@ impl PlaneFence {
         }
     }
 
+    /// Does the plane take a write under `tenure` now?
+    pub fn intake(&self, tenure: Tenure) -> Intake {
+        match &self.phase {
+            Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
+                (Course::Paused | Course::Leaving { .. }, _)
+                | (Course::Serving, Batch::Barrier(_) | Batch::Replaying) => Intake::Wait,
+                (Course::Serving, _) if self.read_only(held) => Intake::ReadOnly,
+                (Course::Serving, Batch::None | Batch::InFlight | Batch::Probe { .. }) => {
+                    Intake::Open
+                }
+            },
+            // The last word may still turn out not to have been said.
+            Phase::Parted(parted) if parted.suspended == tenure => Intake::Wait,
+            Phase::Away
+            | Phase::Taking(_)
+            | Phase::Held(_)
+            | Phase::Parted(_)
+            | Phase::Deleted
+            | Phase::Lost => Intake::Ended,
+        }
+    }
+
+    /// Whether nothing is sent under `tenure` now and all that was sent is settled and published, so
+    /// that the plane's head stays as it is: it is paused, or parts.
+    pub fn stands_still(&self, tenure: Tenure) -> bool {
+        match &self.phase {
+            Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
+                (Course::Paused | Course::Leaving { .. }, Batch::None | Batch::Probe { .. }) => {
+                    true
+                }
+                (Course::Serving, _)
+                | (_, Batch::InFlight | Batch::Barrier(_) | Batch::Replaying) => false,
+            },
+            Phase::Parted(parted) => parted.suspended == tenure,
+            Phase::Away | Phase::Taking(_) | Phase::Held(_) | Phase::Deleted | Phase::Lost => false,
+        }
+    }
+
+    fn read_only(&self, held: &Held) -> bool {
+        held.rejections >= self.rejections_max
+    }
+
     /// Takes one event in and says what to do, in order.
     ///
     /// # Panics
@@ -463,7 +578,11 @@ impl PlaneFence {
             Event::Published { head } => self.published(head),
             Event::CommitSent => self.commit_sent(now),
             Event::CommitDone(outcome) => self.commit_done(outcome),
+            Event::Landed { at } => self.landed(at),
             Event::Replayed { head } => self.replayed(head),
+            Event::Probe => self.probe(),
+            Event::StoreWritable => self.store_writable(),
+            Event::Pause => self.pause(),
             Event::StreamReceived { head } => {
                 self.incoming = Some(head);
                 Vec::new()
@@ -479,6 +598,7 @@ impl PlaneFence {
             Event::StreamEnded => self.stream_ended(),
             Event::CallOff => self.call_off(),
             Event::Delete => self.delete(now),
+            Event::Abandon => self.abandon(),
             Event::MemberLost => self.lose(None),
         }
     }
@@ -491,6 +611,17 @@ impl PlaneFence {
             }
             Phase::Held(held) if held.batch == Batch::Barrier(attempt) => {
                 self.barrier_done(outcome)
+            }
+            Phase::Held(Held {
+                batch:
+                    Batch::Probe {
+                        attempt: sent,
+                        unsettled,
+                    },
+                ..
+            }) if *sent == attempt => {
+                let unsettled = *unsettled;
+                self.probe_done(outcome, unsettled)
             }
             Phase::Parted(parted) if parted.attempt == attempt => {
                 let parted = parted.clone();
@@ -538,6 +669,23 @@ impl PlaneFence {
             .map(|tenure| Action::EndTenure { tenure, end })
             .into_iter()
             .collect()
+    }
+
+    /// Gives the plane up in memory, whatever is under way. What was sent may still land.
+    fn abandon(&mut self) -> Vec<Action> {
+        let tenure = self.tenure();
+        self.incoming = None;
+        self.phase = match self.phase {
+            Phase::Lost => Phase::Lost,
+            Phase::Away | Phase::Taking(_) | Phase::Held(_) | Phase::Parted(_) | Phase::Deleted => {
+                Phase::Away
+            }
+        };
+        let end = TenureEnd::Lost {
+            settled_through: None,
+        };
+        let ended = tenure.map(|tenure| Action::EndTenure { tenure, end });
+        ended.into_iter().collect()
     }
 
     /// Whether a refusal found the own member key.

@@ -44,11 +44,22 @@ pub enum Rule {
     StreamOnlyFromReleased,
     /// ... and only at exactly the head it names (6a).
     StreamAtReleasedHead,
+    /// A plane that the store refused too often is probed, whether or not a client writes.
+    ReadOnlyIsProbed,
+    /// What a task has begun and not ended, the next one that wants anything of the plane drives on.
+    BegunIsDrivenOn,
+    /// Of a batch whose barrier was refused, the history is read first and then since when the fence
+    /// is another's.
+    HistoryBeforeSuperseded,
+    /// What a bookmark may name is read before the tenure is looked at.
+    BookmarkBeforeTenure,
+    /// Whoever publishes a write tells its observers, whether or not its caller still waits.
+    PublisherTellsObservers,
 }
 
 impl Rule {
     /// Every rule, for a test that takes each of them out.
-    pub const ALL: [Rule; 20] = [
+    pub const ALL: [Rule; 25] = [
         Rule::CommitComparesFence,
         Rule::CommitComparesOwnMember,
         Rule::AcquireComparesFence,
@@ -69,6 +80,11 @@ impl Rule {
         Rule::ReleaseSettledByWrite,
         Rule::StreamOnlyFromReleased,
         Rule::StreamAtReleasedHead,
+        Rule::ReadOnlyIsProbed,
+        Rule::BegunIsDrivenOn,
+        Rule::HistoryBeforeSuperseded,
+        Rule::BookmarkBeforeTenure,
+        Rule::PublisherTellsObservers,
     ];
 }
 

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     let wanted = arguments.next().unwrap_or_default();
     let limit = Duration::from_secs(seconds);
     let mut sound = true;
-    for (name, scenario) in scenarios::small().into_iter().chain(scenarios::large()) {
+    for (name, scenario) in scenarios::all() {
         if name.contains(&wanted) {
             sound &= explore(name, scenario, limit);
         }

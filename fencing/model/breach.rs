@@ -27,4 +27,10 @@ pub enum Breach {
     SettledTwice,
     /// F7: Released left under an open tenure.
     ReleasedUnderTenure,
+    /// W1: a bookmark names a revision before which a write stands that was not told.
+    BookmarkBeyondTold,
+    /// A published write that no reconciler is told of.
+    UntoldObservers,
+    /// A write was acknowledged to its caller that is not in the store.
+    NeverHappened,
 }

@@ -9,6 +9,7 @@ mod breach;
 mod replica;
 pub mod scenarios;
 mod store;
+mod tenure;
 mod world;
 
 use std::sync::Arc;
@@ -74,6 +75,15 @@ pub struct Budget {
     pub ticks: u8,
     /// Ticks that some clock misses.
     pub slow: u8,
+    /// Transactions that the store refuses to consider.
+    pub rejections: u8,
+    pub sleeps: u8,
+    pub deletions: u8,
+    /// Tasks that die between a transaction and its reply.
+    pub deaths: u8,
+    /// Callers that stop waiting.
+    pub give_ups: u8,
+    pub bookmarks: u8,
 }
 
 impl World {
@@ -96,6 +106,8 @@ pub struct Scenario {
     pub member_reads: MemberReads,
     pub peer_views: PeerViews,
     pub survival: Survival,
+    /// Refusals in a row that make a plane read-only.
+    pub read_only_after: u8,
     /// What may happen at all; a scenario that hunts one hole leaves out what has no part in it.
     pub focus: fn(&World, Happening) -> bool,
     ids: Vec<ReplicaId>,
@@ -114,6 +126,7 @@ impl Scenario {
             member_reads: MemberReads::AtOnce,
             peer_views: PeerViews::Untold,
             survival: Survival::Unchecked,
+            read_only_after: 1,
             focus: |_, _| true,
             ids: (0..3).map(id).collect(),
         }
@@ -154,6 +167,11 @@ pub struct World {
     observed: Writes,
     /// Writes whose caller was told that they were not done.
     denied: Writes,
+    /// Writes that some replica has published, and those that its observers were told of.
+    published: Writes,
+    told: Writes,
+    /// Observers are told by whoever publishes.
+    by_publisher: bool,
     pub breach: Option<Breach>,
 }
 
@@ -199,6 +217,25 @@ pub enum Happening {
     },
     EndStream(usize),
     CallOff(usize),
+    /// The plane goes to sleep: it is released for nobody in particular.
+    Sleep(usize),
+    Delete(usize),
+    /// The store refuses to consider a transaction.
+    Reject(usize),
+    /// A read-only plane's turn to put its fence.
+    Probe(usize),
+    /// The task that waits for this reply dies.
+    Die(usize),
+    /// The first and the second read that settle a batch whose barrier was refused.
+    SettleFirst(usize),
+    SettleSecond(usize),
+    /// A caller stops waiting.
+    GiveUp(usize),
+    /// A member read that finds this life sees the store's revision.
+    Observe(usize),
+    /// The two steps of a bookmark.
+    BeginBookmark(usize),
+    EndBookmark(usize),
 }
 
 impl Model for Scenario {
@@ -218,6 +255,9 @@ impl Model for Scenario {
             next_write: 0,
             observed: 0,
             denied: 0,
+            published: 0,
+            told: 0,
+            by_publisher: self.rules.keep(Rule::PublisherTellsObservers),
             breach: None,
         };
         for process in 0..self.running {
@@ -250,6 +290,13 @@ impl Model for Scenario {
             }
             if !message.forgotten && world.spent.losses < self.budget.losses {
                 out.push(Happening::Lose(index));
+            }
+            let waits = message.reply.is_none() && !message.forgotten;
+            if waits && world.spent.rejections < self.budget.rejections {
+                out.push(Happening::Reject(index));
+            }
+            if world.spent.deaths < self.budget.deaths && world.may_die(index) {
+                out.push(Happening::Die(index));
             }
         }
         out.retain(|happening| (self.focus)(world, *happening));
@@ -346,12 +393,50 @@ impl Scenario {
         if replica.may_call_off() {
             out.push(Happening::CallOff(process));
         }
+        self.of_tenure(world, process, out);
         if world.spent.hand_offs < self.budget.hand_offs && replica.tenure().is_some() {
             for to in 0..self.names.len() {
                 if to != process && world.replicas[to].runs() && !replica.leaving() {
                     out.push(Happening::HandOff { from: process, to });
                 }
             }
+        }
+    }
+
+    /// What belongs to a plane's tenure besides writes and hand-offs.
+    fn of_tenure(&self, world: &World, process: usize, out: &mut Vec<Happening>) {
+        let replica = &world.replicas[process];
+        let free = !replica.leaving() && !replica.has_intent();
+        let begins = free && (replica.tenure().is_some() || replica.is_parting());
+        if begins && world.spent.sleeps < self.budget.sleeps {
+            out.push(Happening::Sleep(process));
+        }
+        if begins && world.spent.deletions < self.budget.deletions {
+            out.push(Happening::Delete(process));
+        }
+        if world.may_probe(self, process) {
+            out.push(Happening::Probe(process));
+        }
+        match replica.unsettled() {
+            Some(unsettled) if unsettled.history.is_none() && unsettled.superseded.is_none() => {
+                out.push(Happening::SettleFirst(process));
+            }
+            Some(_) => out.push(Happening::SettleSecond(process)),
+            None => {}
+        }
+        if replica.waits() && world.spent.give_ups < self.budget.give_ups {
+            out.push(Happening::GiveUp(process));
+        }
+        if world.spent.bookmarks < self.budget.bookmarks {
+            if world.lives(process) && replica.observed() < world.store.history().len() {
+                out.push(Happening::Observe(process));
+            }
+            if replica.bookmark().is_none() {
+                out.push(Happening::BeginBookmark(process));
+            }
+        }
+        if replica.bookmark().is_some() {
+            out.push(Happening::EndBookmark(process));
         }
     }
 

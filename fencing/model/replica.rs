@@ -2,9 +2,9 @@
 //! process's clock, the plane's published state, the batch in flight and one slow reader.
 
 use polyplane_fencing::{
-    Action, CommitPermit, Event, Fence, Holder, Incarnation, LeaseTerms, Member, Observed,
-    PlaneFence, PlaneKind, ReplicaId, Revision, Rules, Tenure, Time, Transaction, Verdict,
-    ViewNumber, Witness, member,
+    Action, CommitPermit, Compare, Event, Fence, Holder, Incarnation, Intake, LeaseTerms, Member,
+    Observed, PlaneFence, PlaneKind, ReplicaId, Revision, Rules, Tenure, Time, Transaction,
+    Verdict, ViewNumber, Witness, member,
 };
 
 use super::{Happening, Message, ORIGIN, READ_LEASE, Request, Scenario, Writes};
@@ -39,6 +39,26 @@ enum Stream {
     Running(usize),
 }
 
+/// A batch whose barrier was refused: two reads of the store decide it, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Unsettled {
+    pub write: u8,
+    /// The fence's revision that the batch compared.
+    pub compared: Revision,
+    /// How long the history was when it was sent: what stands behind is newer.
+    pub sent_after: usize,
+    pub history: Option<Vec<u8>>,
+    pub superseded: Option<Option<usize>>,
+}
+
+/// Where the plane is to go once it stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Intent {
+    HandOff { to: usize },
+    Sleep,
+    Delete,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Machines {
     member: Member,
@@ -65,6 +85,15 @@ pub struct Replica {
     stream: Stream,
     read: Option<Read>,
     member_read: MemberRead,
+    /// Under what the batch in flight was sent.
+    sent: (Revision, usize),
+    unsettled: Option<Unsettled>,
+    intent: Option<Intent>,
+    /// The caller of the batch in flight does not wait any more.
+    gave_up: bool,
+    /// What the newest member read has seen, and a bookmark that is half made.
+    observed: usize,
+    bookmark: Option<Option<usize>>,
 }
 
 /// A newcomer of this process's name.
@@ -95,6 +124,12 @@ impl Replica {
             stream: Stream::None,
             read: None,
             member_read: MemberRead::Idle,
+            sent: (Revision::default(), 0),
+            unsettled: None,
+            intent: None,
+            gave_up: false,
+            observed: 0,
+            bookmark: None,
         }
     }
 
@@ -106,6 +141,7 @@ impl Replica {
             .expect("a newcomer that joined has a life");
         let (terms, rules): (LeaseTerms, Rules) = (scenario.terms(), scenario.rules);
         let fence = PlaneFence::new(me.clone(), PlaneKind::Root, terms, rules);
+        let fence = fence.read_only_after(scenario.read_only_after);
         let witness = Witness::shared_store();
         *self = Self {
             clock: self.clock,
@@ -274,6 +310,12 @@ impl Replica {
             panic!("a write is sent only with a permit");
         };
         let epoch = self.tenure().map(Tenure::epoch).unwrap_or_default();
+        let compared = match guard.fence() {
+            Some(Compare::FenceAt(revision)) => revision,
+            _ => Revision::default(),
+        };
+        self.sent = (compared, self.state.len());
+        self.gave_up = false;
         self.fence_step(Event::CommitSent);
         self.batch = Some(write);
         let compares = guard.fence().into_iter().chain(guard.member()).collect();
@@ -282,6 +324,112 @@ impl Replica {
             writes: Vec::new(),
         };
         self.message_for(Request::Commit { write, epoch }, transaction)
+    }
+
+    pub fn intake(&self) -> Intake {
+        match (&self.machines, self.tenure()) {
+            (Some(machines), Some(tenure)) => machines.fence.intake(tenure),
+            (Some(_), None) | (None, _) => Intake::Ended,
+        }
+    }
+
+    /// Answers, and takes a write.
+    pub fn serves(&self) -> bool {
+        self.answers() && matches!(self.permit(), CommitPermit::Granted(_))
+    }
+
+    pub fn stands_still(&self) -> bool {
+        let (Some(machines), Some(tenure)) = (&self.machines, self.tenure) else {
+            return false;
+        };
+        machines.fence.stands_still(tenure)
+    }
+
+    pub fn is_parting(&self) -> bool {
+        let machines = self.machines.as_ref();
+        machines.is_some_and(|machines| machines.fence.is_parting())
+    }
+
+    pub fn intend(&mut self, intent: Intent) {
+        self.intent = Some(intent);
+    }
+
+    /// What the plane is to do now that it stands still; none while it does not.
+    pub fn take_intent(&mut self) -> Option<Intent> {
+        match self.stands_still() || self.is_parting() {
+            true => self.intent.take(),
+            false => None,
+        }
+    }
+
+    pub fn drop_intent(&mut self) {
+        self.intent = None;
+    }
+
+    pub fn has_intent(&self) -> bool {
+        self.intent.is_some()
+    }
+
+    /// The barrier of the batch was refused: what became of it is read.
+    pub fn leave_unsettled(&mut self, write: u8) {
+        let (compared, sent_after) = self.sent;
+        self.unsettled = Some(Unsettled {
+            write,
+            compared,
+            sent_after,
+            history: None,
+            superseded: None,
+        });
+    }
+
+    pub fn unsettled(&self) -> Option<&Unsettled> {
+        self.unsettled.as_ref()
+    }
+
+    pub fn unsettled_mut(&mut self) -> Option<&mut Unsettled> {
+        self.unsettled.as_mut()
+    }
+
+    pub fn settle(&mut self) -> Option<Unsettled> {
+        self.unsettled.take()
+    }
+
+    pub fn give_up(&mut self) {
+        self.gave_up = true;
+    }
+
+    /// Whether somebody waits for the batch in flight.
+    pub fn waits(&self) -> bool {
+        self.batch.is_some() && !self.gave_up
+    }
+
+    pub fn has_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    pub fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    pub fn observe(&mut self, revision: usize) {
+        self.observed = self.observed.max(revision);
+    }
+
+    pub fn observed(&self) -> usize {
+        self.observed
+    }
+
+    pub fn bookmark_mut(&mut self) -> &mut Option<Option<usize>> {
+        &mut self.bookmark
+    }
+
+    pub fn bookmark(&self) -> Option<Option<usize>> {
+        self.bookmark
+    }
+
+    /// Whether a bookmark may name a member read: the tenure is open and nothing is under way.
+    pub fn may_bookmark(&self) -> bool {
+        self.tenure().is_some() && self.batch.is_none() && self.unsettled.is_none()
     }
 
     pub fn take_batch(&mut self) -> Option<u8> {

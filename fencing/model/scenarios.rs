@@ -106,6 +106,85 @@ pub fn small() -> Vec<Named> {
     ]
 }
 
+/// Within one tenure: refusals, probes, sleep, deletion, tasks that die, bookmarks.
+pub fn tenure() -> Vec<Named> {
+    let none = Budget::default();
+    let scenario = |budget| Scenario {
+        member_reads: MemberReads::None,
+        survival: Survival::Checked,
+        ..Scenario::new(budget)
+    };
+    vec![
+        (
+            "refused commits, probes, sleep, wake",
+            scenario(Budget {
+                writes: 2,
+                acquires: 2,
+                rejections: 2,
+                sleeps: 1,
+                losses: 1,
+                ..none
+            }),
+        ),
+        (
+            "a refused commit, a hand-off, a deletion, a task that dies",
+            scenario(Budget {
+                writes: 1,
+                acquires: 1,
+                rejections: 1,
+                hand_offs: 1,
+                deletions: 1,
+                deaths: 1,
+                ..none
+            }),
+        ),
+        (
+            "an unknown commit, a crash, a caller that gives up",
+            scenario(Budget {
+                writes: 1,
+                acquires: 1,
+                losses: 1,
+                expiries: 1,
+                give_ups: 1,
+                ticks: 2,
+                ..none
+            }),
+        ),
+        (
+            "a hand-off, bookmarks",
+            scenario(Budget {
+                writes: 1,
+                acquires: 1,
+                hand_offs: 1,
+                bookmarks: 2,
+                ..none
+            }),
+        ),
+    ]
+}
+
+/// The tenure with everything at once: refused and unknown commits and barriers, sleep and wake,
+/// deletion, hand-off, crash.
+pub fn whole_tenure() -> Named {
+    let scenario = Scenario {
+        member_reads: MemberReads::None,
+        survival: Survival::Checked,
+        ..Scenario::new(Budget {
+            writes: 2,
+            acquires: 2,
+            hand_offs: 1,
+            sleeps: 1,
+            deletions: 1,
+            expiries: 1,
+            // Two commits and a barrier; a commit and a barrier.
+            rejections: 3,
+            losses: 2,
+            ..Budget::default()
+        })
+    };
+    ("a tenure with everything", scenario)
+}
+
 /// Larger budgets, for hours rather than seconds.
 pub fn large() -> Vec<Named> {
     let none = Budget::default();
@@ -179,6 +258,7 @@ pub fn large() -> Vec<Named> {
                 expiries: 1,
                 ticks: 4,
                 slow: 1,
+                ..none
             }),
         ),
         (
@@ -213,6 +293,19 @@ pub fn large() -> Vec<Named> {
     ]
 }
 
+/// Every scenario in which all rules hold.
+#[allow(
+    dead_code,
+    reason = "the example explores them all, the tests only the small ones"
+)]
+pub fn all() -> Vec<Named> {
+    let mut all = small();
+    all.extend(tenure());
+    all.push(whole_tenure());
+    all.extend(large());
+    all
+}
+
 /// Three replicas and wide budgets, for random walks.
 pub fn wide() -> Scenario {
     Scenario {
@@ -228,6 +321,12 @@ pub fn wide() -> Scenario {
             expiries: 3,
             ticks: 60,
             slow: 4,
+            rejections: 8,
+            sleeps: 4,
+            deletions: 0,
+            deaths: 4,
+            give_ups: 4,
+            bookmarks: 6,
         })
         .processes(&[0, 1, 2, 0, 1], 3)
     }
@@ -356,6 +455,36 @@ pub fn without(rule: Rule) -> Scenario {
             hand_offs: 1,
             reads: 0,
             ..takeover
+        }),
+        Rule::ReadOnlyIsProbed => survival(unread(Budget {
+            writes: 1,
+            rejections: 1,
+            ..none
+        })),
+        Rule::BegunIsDrivenOn => survival(unread(Budget {
+            sleeps: 1,
+            deaths: 1,
+            ..none
+        })),
+        Rule::HistoryBeforeSuperseded => unread(Budget {
+            writes: 2,
+            acquires: 1,
+            expiries: 1,
+            losses: 1,
+            ticks: 3,
+            ..none
+        }),
+        Rule::BookmarkBeforeTenure => unread(Budget {
+            writes: 1,
+            acquires: 1,
+            hand_offs: 1,
+            bookmarks: 2,
+            ..none
+        }),
+        Rule::PublisherTellsObservers => unread(Budget {
+            writes: 1,
+            give_ups: 1,
+            ..none
         }),
         Rule::StreamAtReleasedHead => unread(Budget {
             writes: 1,

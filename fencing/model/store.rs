@@ -60,11 +60,18 @@ pub struct Store {
     members: [Option<Incarnation>; 3],
     member_revision: u64,
     history: Vec<u8>,
+    /// Where the history stood when the fence was put, oldest first.
+    fence_puts: Vec<(Revision, u8)>,
 }
 
 impl Store {
     pub fn fence(&self) -> Option<Observed<Fence>> {
         self.fence.clone()
+    }
+
+    pub fn is_deleted(&self) -> bool {
+        let fence = self.fence.as_ref();
+        fence.is_some_and(|fence| fence.value.state == FenceState::Deleted)
     }
 
     pub fn epoch(&self) -> u64 {
@@ -87,6 +94,13 @@ impl Store {
 
     pub fn history(&self) -> Vec<u8> {
         self.history.clone()
+    }
+
+    /// How long the history was at the first put of the fence after the one at this revision.
+    pub fn superseded(&self, compared: Revision) -> Option<usize> {
+        let mut puts = self.fence_puts.iter();
+        let first = puts.find(|(revision, _)| *revision > compared);
+        first.map(|(_, length)| usize::from(*length))
     }
 
     pub fn put_member(&mut self, name: usize) -> Revision {
@@ -178,6 +192,8 @@ impl Store {
                 }
             }
             let revision = Revision::new(revision);
+            let length = u8::try_from(self.history.len()).unwrap_or(u8::MAX);
+            self.fence_puts.push((revision, length));
             self.fence = Some(Observed {
                 value: value.clone(),
                 revision,

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use polyplane_fencing::{
-    Action, Event, Incarnation, Load, Outcome, Proof, ReplicaId, Streaming, TenureEnd, Time,
-    Verdict, ViewNumber, member,
+    Action, Event, Incarnation, Load, Outcome, Proof, ReplicaId, TenureEnd, Time, Verdict,
+    ViewNumber, member,
 };
 
-use super::replica::{self, Replica, View};
+use super::replica::{self, Intent, Replica, View};
 use super::store::{Reply, Request, Store};
 use super::{Breach, Happening, MARGIN, READ_LEASE, Replies, Scenario, World};
 
@@ -59,15 +59,40 @@ impl World {
             Happening::Answer(process) => self.answer(process),
             Happening::HandOff { from, to } => {
                 self.spent.hand_offs += 1;
-                let successor = scenario.id(to);
-                let streaming = Streaming::To(successor.clone());
-                self.replica(from).stream_towards(to);
-                let hand_off = Event::HandOff {
-                    successor: Some(successor),
-                    streaming,
-                };
-                self.fence_event(from, hand_off, None);
+                self.part(from, Intent::HandOff { to });
             }
+            Happening::Sleep(process) => {
+                self.spent.sleeps += 1;
+                self.part(process, Intent::Sleep);
+            }
+            Happening::Delete(process) => {
+                self.spent.deletions += 1;
+                self.part(process, Intent::Delete);
+            }
+            Happening::Reject(index) => {
+                self.spent.rejections += 1;
+                self.reject(index);
+            }
+            Happening::Probe(process) => self.fence_event(process, Event::Probe, None),
+            Happening::Die(index) => {
+                self.spent.deaths += 1;
+                self.die(index);
+            }
+            Happening::SettleFirst(process) => self.settle_first(scenario, process),
+            Happening::SettleSecond(process) => self.settle_second(process),
+            Happening::GiveUp(process) => {
+                self.spent.give_ups += 1;
+                self.replica(process).give_up();
+            }
+            Happening::Observe(process) => {
+                let revision = self.store.history().len();
+                self.replica(process).observe(revision);
+            }
+            Happening::BeginBookmark(process) => {
+                self.spent.bookmarks += 1;
+                self.begin_bookmark(scenario, process);
+            }
+            Happening::EndBookmark(process) => self.end_bookmark(scenario, process),
             Happening::DeliverStream { from, to } => {
                 let state = self.replicas[from].state().to_vec();
                 let event = self.replica(to).receive_stream(state);
@@ -79,9 +104,11 @@ impl World {
             }
             Happening::CallOff(process) => {
                 self.replica(process).stream_is_over();
+                self.replica(process).drop_intent();
                 self.fence_event(process, Event::CallOff, None);
             }
         }
+        self.go_on_parting(scenario);
     }
 
     fn tick(&mut self, slow: Option<usize>) {
@@ -282,7 +309,7 @@ impl World {
     }
 
     /// Feeds one outcome to the machines, and tells the caller of a write.
-    fn outcome(
+    pub(super) fn outcome(
         &mut self,
         process: usize,
         request: Request,
@@ -305,13 +332,15 @@ impl World {
                 self.fence_event(process, event, Some(&history));
             }
             Request::Commit { write, .. } => {
-                if let Outcome::Applied(_) = outcome {
-                    self.acknowledge(write);
-                    self.replica(process).publish(write);
+                if let Outcome::Applied(at) = outcome {
                     let proof = Proof { sent };
                     self.member_event(process, member::Event::Proven(proof));
+                    self.publish(process, write);
+                    self.acknowledge(write);
+                    self.fence_event(process, Event::Landed { at }, Some(&history));
+                    return;
                 }
-                let refused = matches!(outcome, Outcome::Refused(_));
+                let refused = matches!(outcome, Outcome::Refused(_) | Outcome::Rejected);
                 let event = Event::CommitDone(outcome);
                 self.fence_event(process, event, Some(&history));
                 if refused && self.replica(process).take_batch().is_some() {
@@ -324,7 +353,7 @@ impl World {
         }
     }
 
-    fn acknowledge(&mut self, write: u8) {
+    pub(super) fn acknowledge(&mut self, write: u8) {
         self.observed |= 1 << write;
         if !self.store.history().contains(&write) {
             self.breach = Some(Breach::AcknowledgedButLost);
@@ -334,14 +363,14 @@ impl World {
         }
     }
 
-    fn deny(&mut self, write: u8) {
+    pub(super) fn deny(&mut self, write: u8) {
         self.denied |= 1 << write;
         if self.store.history().contains(&write) {
             self.breach = Some(Breach::DeniedButDone);
         }
     }
 
-    fn fence_event(&mut self, process: usize, event: Event, history: Option<&[u8]>) {
+    pub(super) fn fence_event(&mut self, process: usize, event: Event, history: Option<&[u8]>) {
         let actions = self.replica(process).fence_step(event);
         self.perform(process, actions, history);
     }
@@ -383,12 +412,15 @@ impl World {
                         },
                     ) = (batch, end)
                     {
-                        self.decide(write, history.unwrap_or_default());
+                        self.replica(process).leave_unsettled(write);
                     }
                 }
                 Action::Settle { .. } => {
                     let decided = history.map(<[u8]>::to_vec).unwrap_or_default();
                     if let Some(write) = self.replica(process).take_batch() {
+                        if decided.contains(&write) {
+                            self.tell_observers(process, write);
+                        }
                         self.decide(write, &decided);
                     }
                     let event = self.replica(process).replay(decided);
@@ -415,7 +447,7 @@ impl World {
         }
     }
 
-    fn replica(&mut self, process: usize) -> &mut Replica {
+    pub(super) fn replica(&mut self, process: usize) -> &mut Replica {
         Arc::make_mut(&mut self.replicas[process])
     }
 
@@ -432,7 +464,7 @@ impl World {
         }
         world.net.retain(|message| message.from == survivor);
         for _ in 0..12 {
-            if world.replicas[survivor].answers() {
+            if world.replicas[survivor].serves() || world.store.is_deleted() {
                 return true;
             }
             if !world.lives(survivor) {
@@ -451,10 +483,18 @@ impl World {
                     world.reply(0);
                 }
             }
+            if world.replicas[survivor].unsettled().is_some() {
+                world.settle_first(scenario, survivor);
+                world.settle_second(survivor);
+            }
             if world.replicas[survivor].may_call_off() {
                 world.happen(scenario, Happening::CallOff(survivor));
             }
-            world.acquire(survivor);
+            if world.may_probe(scenario, survivor) {
+                world.happen(scenario, Happening::Probe(survivor));
+            } else {
+                world.acquire(survivor);
+            }
         }
         false
     }

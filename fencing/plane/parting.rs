@@ -33,10 +33,33 @@ impl PlaneFence {
         self.leave(now, Goal::Delete, StreamStage::Done)
     }
 
+    /// Nothing is sent and writes wait: the head stays as it is once what is in flight has settled.
+    pub(super) fn pause(&mut self) -> Vec<Action> {
+        match &mut self.phase {
+            Phase::Held(held) => {
+                held.course = Course::Paused;
+                vec![Action::StopAccepting]
+            }
+            Phase::Away | Phase::Taking(_) | Phase::Parted(_) | Phase::Deleted | Phase::Lost => {
+                Vec::new()
+            }
+        }
+    }
+
     fn leave(&mut self, now: Time, goal: Goal, stream: StreamStage) -> Vec<Action> {
         let keep_wait = self.rules.keep(Rule::ReleaseAfterWait);
-        let Phase::Held(held) = &mut self.phase else {
-            return Vec::new();
+        let held = match &mut self.phase {
+            Phase::Held(held) => held,
+            // The word was sent by a driver that is gone. It has to become final first.
+            Phase::Parted(parted) if parted.stage == PartedStage::Sent => {
+                let parted = parted.clone();
+                return self.say_again(parted);
+            }
+            Phase::Parted(parted) => {
+                let parted = parted.clone();
+                return self.reclaim(parted);
+            }
+            Phase::Away | Phase::Taking(_) | Phase::Deleted | Phase::Lost => return Vec::new(),
         };
         let waiting = keep_wait && now < held.serve_from;
         if waiting || held.head.is_none() {
@@ -44,20 +67,15 @@ impl PlaneFence {
                 serve_from: held.serve_from,
             }];
         }
-        match (&held.course, &goal) {
-            (
-                Course::Leaving {
-                    goal: Goal::Release { .. },
-                    ..
-                },
-                Goal::Delete,
-            )
-            | (Course::Serving, _) => {}
-            (Course::Leaving { .. }, _) => return Vec::new(),
-        }
+        // There is one driver at a time: what an earlier one has begun, and not said, it begins anew.
         held.course = Course::Leaving { goal, stream };
+        let probing = matches!(held.batch, Batch::Probe { .. });
         let mut actions = vec![Action::StopAccepting];
-        actions.extend(self.go_on_leaving());
+        // A probe may be the last one's of a driver that is gone; a further one settles it too.
+        actions.extend(match probing {
+            true => self.probe(),
+            false => self.go_on_leaving(),
+        });
         actions
     }
 
@@ -106,9 +124,11 @@ impl PlaneFence {
             attempt,
             stage: PartedStage::Sent,
             goal,
-            epoch: held.tenure.epoch,
+            suspended: held.tenure,
             fence: held.fence,
             head,
+            rejections: held.rejections,
+            unsettled: false,
             tenure: (!ends).then_some(held.tenure),
         };
         let transaction = self.last_word(&parted);
@@ -140,7 +160,7 @@ impl PlaneFence {
         };
         let record = Fence {
             holder: self.me.clone(),
-            epoch: parted.epoch,
+            epoch: parted.suspended.epoch,
             state,
         };
         Transaction {
@@ -155,17 +175,11 @@ impl PlaneFence {
     pub(super) fn call_off(&mut self) -> Vec<Action> {
         match &mut self.phase {
             Phase::Held(held) => match &held.course {
-                Course::Leaving {
-                    goal: Goal::Release { .. },
-                    ..
-                } => {
+                Course::Paused | Course::Leaving { .. } => {
                     held.course = Course::Serving;
                     vec![Action::ResumeAccepting]
                 }
-                Course::Leaving {
-                    goal: Goal::Delete, ..
-                }
-                | Course::Serving => Vec::new(),
+                Course::Serving => Vec::new(),
             },
             Phase::Parted(parted) => match (parted.stage, &parted.goal) {
                 (PartedStage::Sent, Goal::Release { .. }) => {
@@ -178,10 +192,47 @@ impl PlaneFence {
         }
     }
 
-    /// Puts Held over the record that Released was to replace: one of the two wins.
-    fn reclaim(&mut self, parted: Parted) -> Vec<Action> {
+    /// The same word once more; an earlier sending of it may still land.
+    pub(super) fn say_again(&mut self, parted: Parted) -> Vec<Action> {
         let attempt = self.next_attempt();
-        let transaction = self.put_again(parted.epoch, parted.fence);
+        let transaction = self.last_word(&parted);
+        self.phase = Phase::Parted(Parted {
+            attempt,
+            unsettled: true,
+            ..parted
+        });
+        vec![Action::Transact {
+            attempt,
+            transaction,
+        }]
+    }
+
+    /// The last word was not said and never will be: the tenure it ended goes on, with the state in
+    /// memory, for the fence was this holder's all the while.
+    fn go_on(&mut self, parted: &Parted, fence: Revision, now: Time) -> Vec<Action> {
+        self.phase = Phase::Held(Held {
+            tenure: parted.suspended,
+            fence,
+            serve_from: now,
+            head: Some(parted.head),
+            batch: Batch::None,
+            course: Course::Serving,
+            rejections: parted.rejections,
+        });
+        vec![
+            Action::OpenTenure {
+                tenure: parted.suspended,
+                serve_from: now,
+                load: Load::Kept { head: parted.head },
+            },
+            Action::ResumeAccepting,
+        ]
+    }
+
+    /// Puts Held over the record that Released was to replace: one of the two wins.
+    pub(super) fn reclaim(&mut self, parted: Parted) -> Vec<Action> {
+        let attempt = self.next_attempt();
+        let transaction = self.put_again(parted.suspended.epoch, parted.fence);
         let stage = PartedStage::Reclaiming;
         self.phase = Phase::Parted(Parted {
             attempt,
@@ -213,36 +264,25 @@ impl PlaneFence {
                 self.gone_from(&parted.goal, fence, revision)
             }
             (Outcome::Applied(revision), PartedStage::Reclaiming) => {
-                self.phase = Phase::Away;
-                self.open(
-                    parted.epoch,
-                    revision,
-                    now,
-                    Load::Kept { head: parted.head },
-                )
+                self.go_on(&parted, revision, now)
             }
             (Outcome::Refused(refusal), stage) => self.parted_refused(now, parted, stage, &refusal),
             (Outcome::Unknown, PartedStage::Sent)
                 if !self.rules.keep(Rule::ReleaseSettledByWrite) =>
             {
-                self.phase = Phase::Away;
-                self.open(
-                    parted.epoch,
-                    parted.fence,
-                    now,
-                    Load::Kept { head: parted.head },
-                )
+                let fence = parted.fence;
+                self.go_on(&parted, fence, now)
+            }
+            // Final, and so were all before it: nothing was said. A store that is full refuses the
+            // last word like every other write, and the plane goes on as it was.
+            (Outcome::Rejected, PartedStage::Sent) if !parted.unsettled => {
+                let fence = parted.fence;
+                let actions = self.go_on(&parted, fence, now);
+                self.count_rejection();
+                actions
             }
             // The same words again, until the store's reply is final: no tenure is open meanwhile.
-            (Outcome::Unknown | Outcome::Rejected, PartedStage::Sent) => {
-                let attempt = self.next_attempt();
-                let transaction = self.last_word(&parted);
-                self.phase = Phase::Parted(Parted { attempt, ..parted });
-                vec![Action::Transact {
-                    attempt,
-                    transaction,
-                }]
-            }
+            (Outcome::Unknown | Outcome::Rejected, PartedStage::Sent) => self.say_again(parted),
             (Outcome::Unknown | Outcome::Rejected, PartedStage::Reclaiming) => self.reclaim(parted),
         }
     }
@@ -260,7 +300,7 @@ impl PlaneFence {
         // An earlier sending of the same word landed.
         let landed = refusal.fence.as_ref().filter(|observed| {
             let fence = &observed.value;
-            let own = fence.holder == self.me && fence.epoch == parted.epoch;
+            let own = fence.holder == self.me && fence.epoch == parted.suspended.epoch;
             own && fence.state != FenceState::Held
         });
         if let Some(observed) = landed {
@@ -268,17 +308,9 @@ impl PlaneFence {
             let revision = observed.revision;
             return self.gone_from(&parted.goal, Some(observed), revision);
         }
-        match (self.own_record(refusal, parted.epoch), stage) {
+        match (self.own_record(refusal, parted.suspended.epoch), stage) {
             // An earlier reclaim landed: Released is dead.
-            (Some(revision), PartedStage::Reclaiming) => {
-                self.phase = Phase::Away;
-                self.open(
-                    parted.epoch,
-                    revision,
-                    now,
-                    Load::Kept { head: parted.head },
-                )
-            }
+            (Some(revision), PartedStage::Reclaiming) => self.go_on(&parted, revision, now),
             // Released landed, and somebody took the plane since; or its record is removed.
             (Some(_), PartedStage::Sent) | (None, _) => {
                 self.phase = Phase::Away;

@@ -44,6 +44,7 @@ impl PlaneFence {
             Outcome::Applied(revision) => {
                 held.head = Some(revision);
                 held.batch = Batch::None;
+                held.rejections = 0;
                 self.go_on_leaving()
             }
             Outcome::Refused(refusal) => {
@@ -57,6 +58,7 @@ impl PlaneFence {
             }
             Outcome::Rejected => {
                 held.batch = Batch::None;
+                self.count_rejection();
                 self.go_on_leaving()
             }
             Outcome::Unknown if !self.rules.keep(Rule::CommitSettledByWrite) => {
@@ -65,6 +67,18 @@ impl PlaneFence {
                 vec![Action::Settle { through }]
             }
             Outcome::Unknown => self.barrier(),
+        }
+    }
+
+    /// The batch is published: nothing of it is under way any more.
+    pub(super) fn landed(&mut self, at: Revision) -> Vec<Action> {
+        let Phase::Held(held) = &mut self.phase else {
+            return Vec::new();
+        };
+        match held.batch {
+            Batch::InFlight => self.commit_done(Outcome::Applied(at)),
+            Batch::Replaying => self.replayed(at),
+            Batch::None | Batch::Barrier(_) | Batch::Probe { .. } => Vec::new(),
         }
     }
 
@@ -121,6 +135,7 @@ impl PlaneFence {
                 "F6: a barrier moves the fence forward"
             );
             held.fence = revision;
+            held.rejections = 0;
             held.batch = Batch::Replaying;
         }
         vec![Action::Settle { through: revision }]

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::plane::{
-    Action, Batch, Course, Held, Load, NotTaken, Phase, PlaneFence, PlaneKind, Taking, Tenure,
+    Action, Batch, Course, Goal, Held, Load, NotTaken, Phase, PlaneFence, PlaneKind, Taking, Tenure,
 };
 use crate::record::{Epoch, Fence, FenceState, Holder, Observed, Revision};
 use crate::rules::Rule;
@@ -14,8 +14,23 @@ use crate::witness::{Life, Sighting};
 
 impl PlaneFence {
     pub(super) fn acquire(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
-        if self.phase != Phase::Away {
-            return Vec::new();
+        match &self.phase {
+            // An id never comes back: a deleted fence is found again, by whoever removes its range.
+            Phase::Away | Phase::Deleted => {}
+            _ if !self.rules.keep(Rule::BegunIsDrivenOn) => return Vec::new(),
+            // Whoever sent the last acquire is gone. It may land at any later time; what the fence
+            // then says, holds.
+            Phase::Taking(_) => self.phase = Phase::Away,
+            Phase::Held(_) => return self.open_again(),
+            // The plane is wanted here after all.
+            Phase::Parted(parted) => {
+                let parted = parted.clone();
+                return match parted.goal {
+                    Goal::Release { .. } => self.reclaim(parted),
+                    Goal::Delete => self.say_again(parted),
+                };
+            }
+            Phase::Lost => return Vec::new(),
         }
         let Some(fence) = sighting.fence() else {
             return self.take(
@@ -177,6 +192,30 @@ impl PlaneFence {
         self.open(taking.epoch, revision, taking.serve_from, load)
     }
 
+    /// The fence is held and its plane is not in memory: whoever was to load it is gone, or failed.
+    /// A new tenure over the same fence, so that nothing of the old one answers any more.
+    fn open_again(&mut self) -> Vec<Action> {
+        let Phase::Held(held) = &self.phase else {
+            return Vec::new();
+        };
+        match held.batch {
+            Batch::None | Batch::Probe { .. } => {}
+            // The plane is in memory: somebody settles this.
+            Batch::InFlight | Batch::Barrier(_) | Batch::Replaying => return Vec::new(),
+        }
+        let held = held.clone();
+        self.phase = Phase::Away;
+        let load = Load::Store {
+            not_before: held.fence,
+        };
+        let actions = self.open(held.tenure.epoch, held.fence, held.serve_from, load);
+        if let Phase::Held(opened) = &mut self.phase {
+            opened.batch = held.batch;
+            opened.rejections = held.rejections;
+        }
+        actions
+    }
+
     /// Opens a tenure over a fence record that says Held by this incarnation.
     pub(super) fn open(
         &mut self,
@@ -201,6 +240,7 @@ impl PlaneFence {
             head: None,
             batch: Batch::None,
             course: Course::Serving,
+            rejections: 0,
         });
         vec![Action::OpenTenure {
             tenure,

@@ -408,21 +408,71 @@ fn a_hand_off_is_called_off_freely_before_released_and_by_a_write_after() {
         "the reclaim's outcome decides"
     );
     let actions = fence.step(at(307), done(&actions, Outcome::Applied(rev(61))));
-    let [
+    assert_eq!(actions, goes_on(tenure, 307));
+    assert_eq!(fence.answer(at(309), &lease(309), tenure), Verdict::Answer);
+}
+
+/// The tenure that was suspended for its last word goes on, with the state in memory.
+fn goes_on(tenure: Tenure, now: u64) -> [Action; 2] {
+    [
         Action::OpenTenure {
-            tenure: second,
-            load,
-            ..
+            tenure,
+            serve_from: at(now),
+            load: Load::Kept { head: rev(15) },
         },
-    ] = actions[..]
-    else {
-        panic!("a new tenure was expected");
+        Action::ResumeAccepting,
+    ]
+}
+
+#[test]
+fn a_last_word_that_the_store_refuses_was_not_said_unless_an_earlier_one_may_land() {
+    let release = || Event::HandOff {
+        successor: None,
+        streaming: Streaming::Nothing,
     };
-    assert_ne!(tenure, second);
-    assert_eq!(load, Load::Kept { head: rev(15) });
-    fence.step(at(308), Event::Loaded { head: rev(15) });
-    assert_eq!(fence.answer(at(309), &lease(309), tenure), Verdict::Moved);
-    assert_eq!(fence.answer(at(309), &lease(309), second), Verdict::Answer);
+    for last_word in [release(), Event::Delete] {
+        let (mut fence, tenure) = held();
+        let word = fence.step(at(300), last_word.clone());
+        assert_eq!(fence.answer(at(301), &lease(301), tenure), Verdict::Moved);
+        assert_eq!(fence.intake(tenure), Intake::Wait);
+        let actions = fence.step(at(302), done(&word, Outcome::Rejected));
+        assert_eq!(actions, goes_on(tenure, 302));
+        assert_eq!(fence.intake(tenure), Intake::Open);
+
+        let word = fence.step(at(303), last_word);
+        let again = fence.step(at(304), done(&word, Outcome::Unknown));
+        let again = fence.step(at(305), done(&again, Outcome::Rejected));
+        assert!(fence.is_parting(), "the first one may still land");
+        sent(&again);
+    }
+}
+
+#[test]
+fn refusals_in_a_row_make_it_read_only_and_one_write_that_is_taken_ends_that() {
+    let (mut fence, tenure) = held();
+    for _ in 0..REJECTIONS_MAX {
+        assert_eq!(fence.intake(tenure), Intake::Open);
+        fence.step(at(300), Event::CommitSent);
+        fence.step(at(300), Event::CommitDone(Outcome::Rejected));
+    }
+    assert_eq!(fence.intake(tenure), Intake::ReadOnly);
+    assert_eq!(fence.commit_permit(at(301), tenure), CommitPermit::Wait);
+    assert_eq!(fence.answer(at(301), &lease(301), tenure), Verdict::Answer);
+    // Refused, nothing is left to be settled; unanswered, the next probe settles it.
+    let probe = fence.step(at(302), Event::Probe);
+    assert_eq!(fence.step(at(303), done(&probe, Outcome::Rejected)), []);
+    let unanswered = fence.step(at(304), Event::Probe);
+    assert_eq!(fence.step(at(305), done(&unanswered, Outcome::Unknown)), []);
+    assert_eq!(fence.step(at(306), Event::StoreWritable), []);
+    assert_eq!(fence.intake(tenure), Intake::ReadOnly);
+    let probe = fence.step(at(307), Event::Probe);
+    let landed = refusal(Some(record(me(), 1, FenceState::Held, 30)));
+    let actions = fence.step(at(308), done(&probe, landed));
+    assert_eq!(actions, [Action::ResumeAccepting]);
+    let CommitPermit::Granted(guard) = fence.commit_permit(at(309), tenure) else {
+        panic!("it takes writes");
+    };
+    assert_eq!(guard.fence(), Some(Compare::FenceAt(rev(30))));
 }
 
 #[test]

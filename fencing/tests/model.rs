@@ -49,7 +49,7 @@ fn explore(scenario: &Scenario) -> Explored {
 
 #[test]
 fn the_whole_space_of_every_small_scenario_is_sound() {
-    for (name, scenario) in scenarios::small() {
+    for (name, scenario) in scenarios::small().into_iter().chain(scenarios::tenure()) {
         let started = Instant::now();
         let explored = explore(&scenario);
         println!(

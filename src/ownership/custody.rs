@@ -13,8 +13,8 @@ use crate::translate::{
 };
 use parking_lot::Mutex;
 use polyplane_fencing::{
-    self as fencing, Action, Attempt, CommitPermit, Epoch, Event, Fence, LeaseStatus, Observed,
-    Outcome, PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
+    self as fencing, Action, Attempt, CommitPermit, Epoch, Event, Fence, Intake, LeaseStatus, Load,
+    Observed, Outcome, PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
 };
 use polyplane_plane::{BarrierError, Permit, first_change};
 use polyplane_storage::{Compare, ReadError, Revision, Store, Txn};
@@ -42,7 +42,7 @@ pub(crate) struct Custody {
 
 struct Inner {
     machine: PlaneFence,
-    /// The barrier that still has to stand.
+    /// The barrier that still has to stand. Whoever settles the part sends it.
     barrier: Option<(Attempt, Transaction)>,
     /// What a step of the committer asks the slot's task to do.
     deferred: Vec<Action>,
@@ -107,6 +107,26 @@ impl Custody {
     /// Whether a tenure is open.
     pub(crate) fn holds(&self) -> bool {
         self.answers_from.load(Ordering::Acquire) != NO_TENURE && !self.life.over().is_cancelled()
+    }
+
+    /// Whether a last word was sent whose outcome is not final: nothing is held, and the next task
+    /// that wants anything of the plane drives it on.
+    pub(crate) fn is_parting(&self) -> bool {
+        self.inner.lock().machine.is_parting()
+    }
+
+    /// Before what moment of the clock the open tenure answers and parts with nothing.
+    pub(crate) fn serve_from(&self) -> Time {
+        match self.answers_from.load(Ordering::Acquire) {
+            NO_TENURE => Time::from_nanos(0),
+            from => Time::from_nanos(from),
+        }
+    }
+
+    /// A tenure that was open before goes on for a plane that has to be loaded anew: guards of the
+    /// plane that was in memory are worthless from here on.
+    pub(crate) fn outdate_guards(&self) {
+        self.opening.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The fence's epoch under the open tenure.
@@ -191,10 +211,18 @@ impl Custody {
     fn note(&self, inner: &mut Inner, actions: &[Action]) {
         for action in actions {
             match action {
-                Action::OpenTenure { serve_from, .. } => {
-                    inner.head = Revision(0);
+                Action::OpenTenure {
+                    serve_from, load, ..
+                } => {
+                    match load {
+                        // The tenure that was suspended goes on, with its guards.
+                        Load::Kept { .. } => {}
+                        Load::Store { .. } | Load::Streamed { .. } => {
+                            inner.head = Revision(0);
+                            self.outdate_guards();
+                        }
+                    }
                     inner.barrier = None;
-                    self.opening.fetch_add(1, Ordering::AcqRel);
                     self.answers_from
                         .store(serve_from.as_nanos(), Ordering::Release);
                 }
@@ -228,7 +256,7 @@ impl Custody {
     pub(crate) fn abandon(&self) {
         let mut inner = self.inner.lock();
         self.answers_from.store(NO_TENURE, Ordering::Release);
-        inner.machine = machine(&self.keys, &self.life);
+        inner.machine.step(self.life.now(), Event::Abandon);
         inner.barrier = None;
         inner.deferred.clear();
         drop(inner);
@@ -355,31 +383,44 @@ impl Seat {
         (permit, now)
     }
 
-    /// Whether a permit would not say Wait.
-    pub(crate) fn would_permit(&self) -> bool {
+    /// Whether the plane takes a write right now.
+    pub(crate) fn intake(&self) -> Intake {
         let custody = &self.custody;
-        let now = custody.life.now();
-        let inner = custody.inner.lock();
-        inner.machine.commit_permit(now, self.tenure) != CommitPermit::Wait
+        if custody.life.over().is_cancelled() {
+            return Intake::Ended;
+        }
+        custody.inner.lock().machine.intake(self.tenure)
     }
 
-    /// What became of the part under the last permit.
-    pub(crate) fn done(&self, outcome: Outcome) {
+    /// Whether nothing of the plane moves: see [`PlaneFence::stands_still`].
+    pub(crate) fn stands_still(&self) -> bool {
+        let inner = self.custody.inner.lock();
+        inner.machine.stands_still(self.tenure)
+    }
+
+    /// Steps the machine for the plane itself, if the tenure is still open. What the slot's task has
+    /// to do then is left for it; `settles` says that the caller settles a part itself.
+    pub(crate) fn step(&self, event: Event, settles: bool) {
         let custody = &self.custody;
-        custody.watch_for_loss(&outcome);
         let mut inner = custody.inner.lock();
         if inner.machine.tenure() != Some(self.tenure) {
             return;
         }
-        if let Outcome::Applied(revision) = &outcome {
-            inner.head = inner.head.max(stored(*revision));
+        if let Event::Landed { at } = &event {
+            inner.head = inner.head.max(stored(*at));
         }
-        let barrier = outcome == Outcome::Unknown;
         let now = custody.life.now();
-        let actions = inner.machine.step(now, Event::CommitDone(outcome));
-        custody.absorb(&mut inner, actions, barrier);
+        let actions = inner.machine.step(now, event);
+        custody.absorb(&mut inner, actions, settles);
         drop(inner);
         custody.changed.notify_waiters();
+    }
+
+    /// What became of the part under the last permit, which is not done or not known to be.
+    pub(crate) fn not_done(&self, outcome: Outcome) {
+        self.custody.watch_for_loss(&outcome);
+        let settles = outcome == Outcome::Unknown;
+        self.step(Event::CommitDone(outcome), settles);
     }
 
     /// Puts the fence again once, after an unknown outcome.
@@ -437,38 +478,44 @@ impl Seat {
         first_change(&custody.store, &custody.keys.fence, compared).await
     }
 
-    /// The history up to the barrier was read.
-    pub(crate) fn settled(&self, landed: Option<Revision>) {
-        let custody = &self.custody;
-        let mut inner = custody.inner.lock();
-        if inner.machine.tenure() != Some(self.tenure) {
-            return;
-        }
-        inner.head = inner.head.max(landed.unwrap_or_default());
-        let head = crate::translate::revision(inner.head);
-        let now = custody.life.now();
-        let actions = inner.machine.step(now, Event::Replayed { head });
-        custody.absorb(&mut inner, actions, false);
-        drop(inner);
-        custody.changed.notify_waiters();
+    /// The history up to the barrier was read, and the part is not in it.
+    pub(crate) fn never_done(&self) {
+        let head = crate::translate::revision(self.custody.inner.lock().head);
+        self.step(Event::Replayed { head }, false);
     }
 
-    /// Whether the store takes writes again: the fence is put once more, as if the outcome of an
-    /// empty part were unknown.
+    /// Puts the fence of a read-only plane once more, to see whether the store takes it.
     pub(crate) async fn probe(&self) -> Result<(), BarrierError> {
-        let pending = self.custody.inner.lock().barrier.is_some();
-        if !pending {
-            match self.permit().0 {
-                Permit::Granted(_) => self.done(Outcome::Unknown),
-                Permit::Wait => {
-                    return Err(BarrierError::Unavailable("the plane is busy".to_owned()));
-                }
-                Permit::Lost => return Err(BarrierError::Lost),
+        let custody = &self.custody;
+        let asked = {
+            let mut inner = custody.inner.lock();
+            if inner.machine.tenure() != Some(self.tenure) {
+                return Err(BarrierError::Lost);
             }
+            inner.machine.step(custody.life.now(), Event::Probe)
+        };
+        let Some(Action::Transact {
+            attempt,
+            transaction,
+        }) = asked.into_iter().next()
+        else {
+            return Err(BarrierError::Unavailable("the plane is busy".to_owned()));
+        };
+        let txn = plane_txn(&transaction, &custody.keys);
+        let compares = txn.compares.clone();
+        let result = custody.store.commit(txn).await;
+        let reason = result.as_ref().err().map(ToString::to_string);
+        let outcome = plane_outcome(&compares, result, &custody.keys);
+        custody.watch_for_loss(&outcome);
+        let final_reply = matches!(outcome, Outcome::Applied(_) | Outcome::Refused(_));
+        self.step(Event::Done { attempt, outcome }, false);
+        match (self.intake(), final_reply) {
+            (Intake::Ended, _) => Err(BarrierError::Lost),
+            (Intake::Open | Intake::Wait | Intake::ReadOnly, true) => Ok(()),
+            (Intake::Open | Intake::Wait | Intake::ReadOnly, false) => Err(
+                BarrierError::Unavailable(reason.unwrap_or_else(|| "no reply".to_owned())),
+            ),
         }
-        self.barrier().await?;
-        self.settled(None);
-        Ok(())
     }
 
     /// The plane has ended for this tenure.

@@ -4,8 +4,10 @@
 use crate::custody::{Right, Seat};
 use crate::translate::{refusal, revision};
 use async_trait::async_trait;
-use polyplane_fencing::{Outcome, Time};
-use polyplane_plane::{Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit};
+use polyplane_fencing::{Event, Outcome, Time};
+use polyplane_plane::{
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit,
+};
 use polyplane_storage::{ReadError, Revision};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -81,6 +83,10 @@ impl RingGuard {
 
 #[async_trait]
 impl CommitGuard for RingGuard {
+    fn intake(&self) -> Intake {
+        self.seat.intake()
+    }
+
     fn permit(&self) -> Permit {
         let (permit, now) = self.seat.permit();
         if let Permit::Granted(_) = permit {
@@ -89,31 +95,45 @@ impl CommitGuard for RingGuard {
         permit
     }
 
-    async fn until_permitted(&self) {
-        loop {
-            let right = self.seat.right();
-            if matches!(right, Right::Ended) || self.seat.would_permit() {
-                return;
-            }
-            self.changed(right, None).await;
-        }
+    fn acknowledged(&self) {
+        let sent = self.sent.load(Ordering::Acquire);
+        self.seat.life().proven(Time::from_nanos(sent));
     }
 
-    fn done(&self, outcome: PartOutcome) {
-        let outcome = match outcome {
-            PartOutcome::Applied(at) => {
-                let sent = self.sent.load(Ordering::Acquire);
-                self.seat.life().proven(Time::from_nanos(sent));
-                Outcome::Applied(revision(at))
-            }
-            PartOutcome::Refused { at, found } => {
+    fn landed(&self, at: Revision) {
+        let at = revision(at);
+        self.seat.step(Event::Landed { at }, false);
+    }
+
+    fn not_done(&self, outcome: NotDone) {
+        self.seat.not_done(match outcome {
+            NotDone::Refused { at, found } => {
                 let keys = self.seat.custody().keys();
                 Outcome::Refused(refusal(at, &found, keys))
             }
-            PartOutcome::Rejected => Outcome::Rejected,
-            PartOutcome::Unknown => Outcome::Unknown,
-        };
-        self.seat.done(outcome);
+            NotDone::Rejected => Outcome::Rejected,
+            NotDone::Unknown => Outcome::Unknown,
+        });
+    }
+
+    fn never_done(&self) {
+        self.seat.never_done();
+    }
+
+    fn pause(&self) {
+        self.seat.step(Event::Pause, false);
+    }
+
+    fn resume(&self) {
+        self.seat.step(Event::CallOff, false);
+    }
+
+    fn stands_still(&self) -> bool {
+        self.seat.stands_still()
+    }
+
+    fn store_writable(&self) {
+        self.seat.step(Event::StoreWritable, false);
     }
 
     fn answerable(&self) -> Answerable {
@@ -145,10 +165,6 @@ impl CommitGuard for RingGuard {
 
     async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
         self.seat.superseded().await
-    }
-
-    fn settled(&self, landed: Option<Revision>) {
-        self.seat.settled(landed);
     }
 
     async fn probe(&self) -> Result<(), BarrierError> {

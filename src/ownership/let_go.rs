@@ -59,29 +59,14 @@ impl Planes {
     ) -> Parted {
         let began = Instant::now();
         let busy = slot.busy().await;
-        if !slot.custody.holds() {
+        if !slot.custody.holds() && !slot.custody.is_parting() {
             return Parted::Released;
         }
-        if let Some(held) = slot.take_held() {
-            // Nothing of it is in memory: nothing is paused, and nothing was committed.
-            let head = revision(held.acquired);
-            slot.custody.step(Event::Loaded { head });
-            slot.custody.until(held.serve_from).await;
-        }
         let awake = slot.awake();
-        if let Some(awake) = &awake {
-            match awake.plane.pause(Instant::now() + PAUSE_PATIENCE).await {
-                // The root's head moves with the member keys too; paused it stays.
-                Ok(head) => {
-                    let head = revision(head);
-                    slot.custody.step(Event::Published { head });
-                }
-                Err(PauseError::Ended(_)) => {}
-                Err(PauseError::Deadline) => {
-                    self.measures().kept();
-                    return Parted::Kept("what is in flight does not settle".to_owned());
-                }
-            }
+        let deadline = Instant::now() + PAUSE_PATIENCE;
+        if !self.stand_still(slot, awake.as_ref(), deadline).await {
+            self.measures().kept();
+            return Parted::Kept("what is in flight does not settle".to_owned());
         }
         let streaming = match (successor, &awake) {
             (Some(member), Some(_)) => Streaming::To(member.id.clone()),
@@ -105,6 +90,34 @@ impl Planes {
         parted
     }
 
+    /// Has the plane's head stand still before the last word names it. Says whether it does.
+    pub(crate) async fn stand_still(
+        &self,
+        slot: &Slot,
+        awake: Option<&Awake>,
+        deadline: Instant,
+    ) -> bool {
+        let Some(awake) = awake else {
+            if slot.custody.holds() {
+                // Nothing of it is in memory, and nothing was committed since the fence was put.
+                let head = revision(slot.custody.put_at());
+                slot.custody.step(Event::Loaded { head });
+                slot.custody.until(slot.custody.serve_from()).await;
+            }
+            return true;
+        };
+        match awake.plane.pause(deadline).await {
+            // The root's head moves with the member keys too; paused it stays.
+            Ok(head) => {
+                let head = revision(head);
+                slot.custody.step(Event::Published { head });
+                true
+            }
+            Err(PauseError::Ended(_)) => true,
+            Err(PauseError::Deadline) => false,
+        }
+    }
+
     fn parted(&self, slot: &Arc<Slot>, word: Word, awake: Option<&Awake>) -> Parted {
         match word {
             Word::CalledOff => {
@@ -113,19 +126,14 @@ impl Planes {
                 }
                 Parted::Kept("the hand-off was called off".to_owned())
             }
-            Word::Released | Word::RemoveRange(_) | Word::Unsaid => {
-                // Sleeping first: nobody finds the plane any more.
-                slot.sleeps();
-                if let Some(awake) = awake {
-                    awake.plane.end(Ended::Moved);
-                }
-                match word {
-                    Word::Unsaid => {
-                        slot.custody.abandon();
-                        Parted::Kept("the store does not say what became of it".to_owned())
-                    }
-                    Word::Released | Word::RemoveRange(_) | Word::CalledOff => Parted::Released,
-                }
+            Word::Unsaid => {
+                forget(slot, awake, Ended::Moved);
+                slot.custody.abandon();
+                Parted::Kept("the store does not say what became of it".to_owned())
+            }
+            Word::Released | Word::RemoveRange(_) => {
+                forget(slot, awake, Ended::Moved);
+                Parted::Released
             }
         }
     }
@@ -181,11 +189,13 @@ impl Planes {
                     }
                     Action::Released { .. } => return Word::Released,
                     Action::RemoveRange { fence } => return Word::RemoveRange(fence),
-                    Action::ResumeAccepting | Action::NotYet { .. } => return Word::CalledOff,
+                    // Called off, or refused for good: the tenure goes on.
+                    Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
+                        return Word::CalledOff;
+                    }
                     Action::StopAccepting
                     | Action::EndTenure { .. }
                     | Action::ReadFence
-                    | Action::OpenTenure { .. }
                     | Action::Settle { .. }
                     | Action::AskHolder(_)
                     | Action::NotTaken(_) => {}
@@ -271,8 +281,9 @@ impl Planes {
             awake.plane.sweep_log();
             let unused = now.saturating_sub(slot.used()) >= idle;
             let stats = awake.plane.stats();
-            let sleeps =
-                slot.birth.id != ROOT && unused && stats.watchers == 0 && stats.queued == 0;
+            // A store that refuses writes refuses the last word too.
+            let parts = slot.birth.id != ROOT && awake.plane.read_only().is_none();
+            let sleeps = parts && unused && stats.watchers == 0 && stats.queued == 0;
             if sleeps && let Some(busy) = slot.try_busy() {
                 sleepy.push((slot, busy));
             }
@@ -301,44 +312,48 @@ impl Planes {
                 false => tenants.push((slot, busy)),
             }
         }
-        self.release(tenants, Ended::Closed).await;
-        self.release(roots, Ended::Closed).await;
+        for group in [tenants, roots] {
+            let slots: Vec<Arc<Slot>> = group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
+            self.release(group, Ended::Closed).await;
+            for slot in slots {
+                // The store did not take its last word, and this replica ends all the same.
+                if let Some(kept) = slot.sleeps() {
+                    slot.custody.abandon();
+                    kept.plane.end(Ended::Closed);
+                }
+            }
+        }
     }
 
-    /// Closes planes and releases their fences, many in one transaction. Returns how many.
+    /// Releases the fences of planes, many in one transaction, and ends those in memory. A plane
+    /// whose last word the store refuses goes on. Returns how many were released.
     async fn release(&self, slots: Vec<(Arc<Slot>, OwnedMutexGuard<()>)>, ended: Ended) -> usize {
+        let deadline = Instant::now() + PAUSE_PATIENCE;
         let mut leaving = Vec::new();
         for (slot, busy) in slots {
-            if let Some(held) = slot.take_held() {
-                let head = revision(held.acquired);
-                slot.custody.step(Event::Loaded { head });
-                slot.custody.until(held.serve_from).await;
+            let awake = slot.awake();
+            if !self.stand_still(&slot, awake.as_ref(), deadline).await {
+                continue;
             }
-            if let Some(awake) = slot.sleeps() {
-                awake.plane.close(ended).await;
-                tracing::debug!(plane = slot.birth.id, "went to sleep");
-            }
-            let streaming = Streaming::Nothing;
-            let successor = None;
             let actions = slot.custody.step(Event::HandOff {
-                successor,
-                streaming,
+                successor: None,
+                streaming: Streaming::Nothing,
             });
-            let word = actions.into_iter().find_map(|action| match action {
-                Action::Transact {
-                    attempt,
-                    transaction,
-                } => Some(slot.custody.sending(attempt, &transaction)),
-                _ => None,
-            });
-            if let Some(word) = word {
-                leaving.push(Leaving { slot, busy, word });
+            match next_word(&slot, actions) {
+                Next::Say(word) => leaving.push(Leaving {
+                    slot,
+                    busy,
+                    awake,
+                    word,
+                }),
+                Next::Stays => resume(awake.as_ref()),
+                Next::Said => forget(&slot, awake.as_ref(), ended),
             }
         }
         let mut released = 0;
         while !leaving.is_empty() {
             let rest = leaving.split_off(leaving.len().min(BULK_MAX));
-            released += self.release_bulk(leaving).await;
+            released += self.release_bulk(leaving, ended).await;
             leaving = rest;
         }
         released
@@ -346,7 +361,7 @@ impl Planes {
 
     /// Says the last word of up to [`BULK_MAX`] planes in one transaction, again and again until
     /// each has its final reply.
-    async fn release_bulk(&self, mut leaving: Vec<Leaving>) -> usize {
+    async fn release_bulk(&self, mut leaving: Vec<Leaving>, ended: Ended) -> usize {
         let deadline = Instant::now() + WORD_PATIENCE;
         let mut pace = Pace::default();
         let mut released = 0;
@@ -359,11 +374,14 @@ impl Planes {
             let (done, again) = sort(leaving, &compares, &result);
             for leaving in done {
                 released += 1;
+                forget(&leaving.slot, leaving.awake.as_ref(), ended);
+                tracing::debug!(plane = leaving.slot.birth.id, "went to sleep");
                 drop(leaving.busy);
                 self.drop_if_idle(&leaving.slot);
             }
             if late || self.ring().stopped().is_cancelled() {
                 for leaving in again {
+                    forget(&leaving.slot, leaving.awake.as_ref(), ended);
                     leaving.slot.custody.abandon();
                     drop(leaving.busy);
                     self.drop_if_idle(&leaving.slot);
@@ -379,11 +397,62 @@ impl Planes {
     }
 }
 
-/// A plane whose tenure has ended and whose last word is still to be said.
+/// A plane whose last word is still to be said.
 struct Leaving {
     slot: Arc<Slot>,
     busy: OwnedMutexGuard<()>,
+    awake: Option<Awake>,
+    /// What is to be sent next.
     word: Sending,
+}
+
+/// Where a plane stands on its way out.
+enum Next {
+    /// This is to be sent.
+    Say(Sending),
+    /// It was said, or is somebody else's to say.
+    Said,
+    /// It will not be: the tenure goes on.
+    Stays,
+}
+
+fn next_word(slot: &Slot, actions: Vec<Action>) -> Next {
+    for action in actions {
+        match action {
+            Action::Transact {
+                attempt,
+                transaction,
+            } => return Next::Say(slot.custody.sending(attempt, &transaction)),
+            Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
+                return Next::Stays;
+            }
+            Action::ReadFence
+            | Action::EndTenure { .. }
+            | Action::Settle { .. }
+            | Action::StopAccepting
+            | Action::Stream { .. }
+            | Action::Released { .. }
+            | Action::RemoveRange { .. }
+            | Action::AskHolder(_)
+            | Action::NotTaken(_) => {}
+        }
+    }
+    Next::Said
+}
+
+/// Nothing of the plane is in memory from now on.
+pub(crate) fn forget(slot: &Slot, awake: Option<&Awake>, ended: Ended) {
+    // Sleeping first: nobody finds the plane any more.
+    slot.sleeps();
+    if let Some(awake) = awake {
+        awake.plane.end(ended);
+    }
+}
+
+fn resume(awake: Option<&Awake>) {
+    if let Some(awake) = awake {
+        awake.plane.resume();
+    }
 }
 
 /// The last words of many planes in one transaction.
@@ -428,19 +497,13 @@ fn sort(
         };
         let custody = Arc::clone(&leaving.slot.custody);
         let actions = custody.outcome_of(&leaving.word, outcome);
-        let word = actions.into_iter().find_map(|action| match action {
-            Action::Transact {
-                attempt,
-                transaction,
-            } => Some(custody.sending(attempt, &transaction)),
-            _ => None,
-        });
-        match word {
-            Some(word) => {
+        match next_word(&leaving.slot, actions) {
+            Next::Say(word) => {
                 leaving.word = word;
                 again.push(leaving);
             }
-            None => done.push(leaving),
+            Next::Stays => resume(leaving.awake.as_ref()),
+            Next::Said => done.push(leaving),
         }
     }
     (done, again)

@@ -18,7 +18,7 @@ use crate::slot::{Door, Slot, Woken};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Base, Committer, Index, LayerHash, Layers, LogBounds, OpenError, Plane, Version,
+    Base, Committer, Ended, Index, LayerHash, Layers, LogBounds, OpenError, Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -280,8 +280,16 @@ impl Planes {
             let mut told = match slot.door(self.seconds()) {
                 Door::Open(plane) => return Ok(plane),
                 Door::Gone => continue,
+                Door::Busy => {
+                    drop(slot.busy().await);
+                    continue;
+                }
                 Door::Wait(told) => told,
-                Door::Wake(tell, told) => {
+                Door::Wake { tell, told, lost } => {
+                    if let Some(lost) = lost {
+                        self.measures().conflict();
+                        lost.plane.end(Ended::Lost);
+                    }
                     let planes = self.me.upgrade().expect("it is borrowed right now");
                     tokio::spawn(planes.wake_slot(slot, tell));
                     told
@@ -301,13 +309,22 @@ impl Planes {
         }
     }
 
-    /// Takes and loads the plane of a slot, and tells everybody who waits.
+    /// Takes and loads the plane of a slot, and tells everybody who waits. A wake that fails or
+    /// panics leaves a slot that the next one begins with.
     async fn wake_slot(self: Arc<Self>, slot: Arc<Slot>, tell: watch::Sender<Option<Woken>>) {
         let busy = slot.busy().await;
-        let woken = self.take_and_load(&slot).await;
-        drop(busy);
+        let (planes, taken) = (Arc::clone(&self), Arc::clone(&slot));
+        // A task of its own, so that a panic ends here.
+        let woken = tokio::spawn(async move { planes.take_and_load(&taken).await }).await;
+        let woken = woken.unwrap_or_else(|panic| {
+            tracing::error!(plane = slot.birth.id, %panic, "waking a control plane panicked");
+            Err(WakeError::Unavailable("waking it panicked".to_owned()))
+        });
         if woken.is_err() {
             slot.falls_asleep();
+        }
+        drop(busy);
+        if woken.is_err() {
             self.drop_if_idle(&slot);
         }
         tell.send_replace(Some(woken));

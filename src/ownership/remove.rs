@@ -3,19 +3,22 @@
 //! fence first. Must not know the directory: who calls this removes the record afterwards.
 
 use crate::birth::Birth;
-use crate::let_go::Word;
+use crate::let_go::{Word, forget};
 use crate::peers::{PeerMessage, PeerReply};
 use crate::planes::{Planes, WakeError};
 use crate::record::fence_key;
-use crate::slot::Slot;
+use crate::slot::{Awake, Slot};
 use crate::take::{NotToDelete, Wanted};
-use crate::translate::{revision, stored};
+use crate::translate::stored;
 use polyplane_fencing::{Event, Holder, Revision as FenceRevision};
 use polyplane_plane::{Ended, delete_range};
 use polyplane_storage::{CommitError, Compare, Op, Txn};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
+/// How long what is in flight may take to settle before a deletion is tried again later.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long another holder may take to delete a plane.
 const DELETE_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,8 +31,9 @@ pub enum DeleteError {
     /// Its holder does not delete it.
     #[error("the control plane's holder did not delete it: {0}")]
     Holder(String),
-    /// The outcome of its last word is not known yet; calling again goes on.
-    #[error("the store does not say whether the fence was moved")]
+    /// Its fence does not say Deleted yet: something is in flight, or the store refused or did not
+    /// answer. Calling again goes on.
+    #[error("the fence of the control plane could not be put to Deleted yet")]
     Unsaid,
     /// Its objects cannot be removed.
     #[error("cannot remove the objects of the control plane")]
@@ -63,46 +67,69 @@ impl Planes {
         forward: Forward,
     ) -> Result<(), DeleteError> {
         let slot = self.slot_of(birth).await.map_err(DeleteError::Fence)?;
-        let busy = slot.busy().await;
-        if let Some(awake) = slot.sleeps() {
-            awake.plane.close(Ended::Deleted).await;
-        }
-        let held = match slot.take_held() {
-            Some(held) => Some(held),
-            None if slot.custody.holds() => None,
-            None => match self.take(&slot, Wanted::Deleted).await {
-                Ok(held) => Some(held),
-                Err(NotToDelete::Already(fence)) => return self.remove_range(birth, fence).await,
-                Err(NotToDelete::HeldBy(holder)) => {
-                    drop(busy);
-                    self.drop_if_idle(&slot);
-                    return self.ask_to_delete(birth, &holder, forward).await;
-                }
-                Err(NotToDelete::Failed(error)) => return Err(DeleteError::Fence(error)),
-            },
-        };
-        if let Some(held) = held {
-            // Nothing of it is loaded: it only goes.
-            let head = revision(held.acquired);
-            slot.custody.step(Event::Loaded { head });
-            slot.custody.until(held.serve_from).await;
-        }
-        let fence = self.say_deleted(&slot).await?;
-        drop(busy);
+        let deleted = self.delete_slot(&slot, forward).await;
         self.drop_if_idle(&slot);
-        self.remove_range(birth, fence).await
+        match deleted? {
+            Some(fence) => self.remove_range(birth, fence).await,
+            None => Ok(()),
+        }
     }
 
-    async fn say_deleted(&self, slot: &Arc<Slot>) -> Result<FenceRevision, DeleteError> {
+    /// Puts the fence of a slot's plane to Deleted. Returns its revision, under which the range goes;
+    /// none if another holder has deleted the plane.
+    async fn delete_slot(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        forward: Forward,
+    ) -> Result<Option<FenceRevision>, DeleteError> {
+        let busy = slot.busy().await;
+        let awake = slot.awake();
+        if !slot.custody.holds() {
+            match self.take(slot, Wanted::Deleted).await {
+                Ok(_) => {}
+                Err(NotToDelete::Already(fence)) => return Ok(Some(fence)),
+                Err(NotToDelete::HeldBy(holder)) => {
+                    drop(busy);
+                    let asked = self.ask_to_delete(&slot.birth, &holder, forward);
+                    return asked.await.map(|()| None);
+                }
+                Err(NotToDelete::Failed(error)) => return Err(DeleteError::Fence(error)),
+            }
+        }
+        let deadline = Instant::now() + SETTLE_PATIENCE;
+        if !self.stand_still(slot, awake.as_ref(), deadline).await {
+            return Err(DeleteError::Unsaid);
+        }
+        self.say_deleted(slot, awake.as_ref()).await.map(Some)
+    }
+
+    async fn say_deleted(
+        &self,
+        slot: &Arc<Slot>,
+        awake: Option<&Awake>,
+    ) -> Result<FenceRevision, DeleteError> {
         let actions = slot.custody.step(Event::Delete);
-        match self.say(slot, actions, None, None).await {
-            Word::RemoveRange(fence) => Ok(fence),
+        match self.say(slot, actions, awake, None).await {
+            Word::RemoveRange(fence) => {
+                forget(slot, awake, Ended::Deleted);
+                Ok(fence)
+            }
+            Word::CalledOff => {
+                if let Some(awake) = awake {
+                    awake.plane.resume();
+                }
+                Err(DeleteError::Unsaid)
+            }
             Word::Unsaid => {
+                forget(slot, awake, Ended::Lost);
                 slot.custody.abandon();
                 Err(DeleteError::Unsaid)
             }
             // It was lost to somebody else meanwhile: look again.
-            Word::Released | Word::CalledOff => Err(DeleteError::Unsaid),
+            Word::Released => {
+                forget(slot, awake, Ended::Lost);
+                Err(DeleteError::Unsaid)
+            }
         }
     }
 

@@ -24,8 +24,6 @@ pub(crate) struct Slot {
     pub(crate) birth: Birth,
     pub(crate) custody: Arc<Custody>,
     stage: Mutex<Stage>,
-    /// A tenure whose plane is not in memory yet.
-    held: Mutex<Option<Held>>,
     busy: Arc<AsyncMutex<()>>,
     /// Seconds since this process began at which the plane was last used.
     used: AtomicU64,
@@ -68,8 +66,15 @@ pub(crate) enum Door {
     Open(Arc<Plane>),
     /// Wait for this.
     Wait(watch::Receiver<Option<Woken>>),
-    /// Wake it, and tell this.
-    Wake(watch::Sender<Option<Woken>>, watch::Receiver<Option<Woken>>),
+    /// Wake it, and tell this. What was in memory has lost its tenure and is to be ended.
+    Wake {
+        tell: watch::Sender<Option<Woken>>,
+        told: watch::Receiver<Option<Woken>>,
+        lost: Option<Awake>,
+    },
+    /// A task decides right now whether the plane stays: wait until the slot is not busy, then look
+    /// again.
+    Busy,
     /// Look into the map again.
     Gone,
 }
@@ -81,7 +86,6 @@ impl Slot {
             birth,
             custody,
             stage: Mutex::new(Stage::Asleep),
-            held: Mutex::default(),
             busy: Arc::default(),
             used: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -93,15 +97,22 @@ impl Slot {
         self.used.store(seconds, Ordering::Relaxed);
         let mut stage = self.stage.lock();
         match &*stage {
-            Stage::Awake(awake) if awake.guard.holds() => Door::Open(Arc::clone(&awake.plane)),
-            Stage::Waking(told) => Door::Wait(told.clone()),
-            Stage::Gone => Door::Gone,
-            Stage::Asleep | Stage::Awake(_) => {
-                let (tell, told) = watch::channel(None);
-                *stage = Stage::Waking(told.clone());
-                Door::Wake(tell, told)
+            Stage::Awake(awake) if awake.guard.holds() => {
+                return Door::Open(Arc::clone(&awake.plane));
             }
+            // Its last word was sent, and the plane goes on if that turns out not to be said.
+            Stage::Awake(_) if self.busy.try_lock().is_err() => return Door::Busy,
+            Stage::Waking(told) => return Door::Wait(told.clone()),
+            Stage::Gone => return Door::Gone,
+            Stage::Asleep | Stage::Awake(_) => {}
         }
+        let (tell, told) = watch::channel(None);
+        let was = std::mem::replace(&mut *stage, Stage::Waking(told.clone()));
+        let lost = match was {
+            Stage::Awake(awake) => Some(awake),
+            Stage::Asleep | Stage::Waking(_) | Stage::Gone => None,
+        };
+        Door::Wake { tell, told, lost }
     }
 
     /// The plane, if it is awake and held.
@@ -179,17 +190,6 @@ impl Slot {
     /// The same if nobody has it.
     pub(crate) fn try_busy(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.busy).try_lock_owned().ok()
-    }
-
-    /// Keeps a tenure whose plane could not be loaded, for the next wake.
-    pub(crate) fn keep(&self, held: Held) {
-        *self.held.lock() = Some(held);
-    }
-
-    /// A tenure that still waits for its plane.
-    pub(crate) fn take_held(&self) -> Option<Held> {
-        let held = self.held.lock().take();
-        held.filter(|held| held.guard.holds())
     }
 
     /// Somebody uses the plane.

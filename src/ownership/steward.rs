@@ -202,9 +202,13 @@ impl Planes {
         };
         let slots: Vec<Arc<Slot>> = self.slots().into_iter().filter(unused).collect();
         let stray: Vec<Arc<Slot>> = slots.into_iter().filter(|slot| self.stray(slot)).collect();
-        if !stray.is_empty() {
-            // What is late is handed off like the others.
-            let _ = tokio::time::timeout_at(deadline, self.put_to_sleep(stray)).await;
+        if let Some(planes) = self.shared()
+            && !stray.is_empty()
+        {
+            // A task of its own: what was begun is ended, and what is late is handed off like the
+            // others.
+            let released = tokio::spawn(async move { planes.put_to_sleep(stray).await });
+            let _ = tokio::time::timeout_at(deadline, released).await;
         }
     }
 }

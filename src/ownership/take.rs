@@ -9,7 +9,7 @@ use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
 use crate::planes::{Planes, ROOT, WakeError};
 use crate::slot::{Awake, Held, Slot};
 use crate::translate::revision;
-use polyplane_fencing::{Action, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
+use polyplane_fencing::{Action, Epoch, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
 use polyplane_plane::{CommitGuard, Ended, Import, Plane, PlaneParams, PlaneRecord, uid_seed};
 use polyplane_ring::ViewNumber;
 use std::collections::VecDeque;
@@ -64,23 +64,12 @@ impl Planes {
         if let Some(awake) = slot.awake() {
             return Ok(awake.plane);
         }
-        let held = match slot.take_held() {
-            Some(held) => held,
-            None => self
-                .take(slot, Wanted::Served)
-                .await
-                .map_err(|not| match not {
-                    NotToDelete::Failed(error) => error,
-                    NotToDelete::HeldBy(_) | NotToDelete::Already(_) => WakeError::Deleted,
-                })?,
-        };
-        let plane = match self.load(slot, &held).await {
-            Ok(plane) => plane,
-            Err(error) => {
-                slot.keep(held);
-                return Err(error);
-            }
-        };
+        let taken = self.take(slot, Wanted::Served).await;
+        let held = taken.map_err(|not| match not {
+            NotToDelete::Failed(error) => error,
+            NotToDelete::HeldBy(_) | NotToDelete::Already(_) => WakeError::Deleted,
+        })?;
+        let plane = self.load(slot, &held).await?;
         let head = revision(plane.head());
         slot.custody.step(Event::Loaded { head });
         let waited = held.serve_from > slot.custody.life().now();
@@ -92,7 +81,14 @@ impl Planes {
             ));
         }
         self.measures().taken(began.elapsed(), waited);
-        tracing::debug!(plane = plane.id(), ?waited, "woke");
+        tracing::info!(
+            plane = plane.id(),
+            epoch = slot.custody.epoch().map(Epoch::get),
+            streamed = plane.imported(),
+            waited,
+            millis = began.elapsed().as_millis(),
+            "took a control plane"
+        );
         let guard = held.guard;
         slot.wakes(Awake {
             plane: Arc::clone(&plane),
@@ -170,10 +166,7 @@ impl Planes {
         fence: Observed<Fence>,
     ) -> Result<(), String> {
         match self.acquire(slot, Some(fence)).await {
-            Carried::Held(held) => {
-                slot.keep(held);
-                Ok(())
-            }
+            Carried::Held(_) => Ok(()),
             Carried::Again | Carried::Ask(_) | Carried::NotTaken(_) => {
                 Err("the fence has changed".to_owned())
             }
@@ -209,6 +202,10 @@ impl Planes {
                     serve_from,
                     load,
                 } => {
+                    if let Load::Kept { .. } = load {
+                        // What was in memory is gone.
+                        slot.custody.outdate_guards();
+                    }
                     let seat = Seat::new(Arc::clone(&slot.custody), tenure);
                     return Carried::Held(Held {
                         guard: Arc::new(RingGuard::new(seat)),
@@ -225,6 +222,9 @@ impl Planes {
                     }
                 }
                 Action::NotTaken(not) => return Carried::NotTaken(not),
+                Action::RemoveRange { fence } => {
+                    return Carried::NotTaken(NotTaken::Deleted { fence });
+                }
                 Action::ReadFence
                 | Action::EndTenure { .. }
                 | Action::Settle { .. }
@@ -232,7 +232,6 @@ impl Planes {
                 | Action::ResumeAccepting
                 | Action::Stream { .. }
                 | Action::Released { .. }
-                | Action::RemoveRange { .. }
                 | Action::NotYet { .. } => {}
             }
         }

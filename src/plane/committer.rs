@@ -16,10 +16,11 @@ use polyplane_storage::{
 use prometheus::proto::MetricFamily;
 
 use crate::fills::RenderCache;
-use crate::guard::{PartOutcome, Permit};
+use crate::guard::NotDone;
 use crate::intern::Interner;
 use crate::measures::Measures;
 use crate::plane::Plane;
+use crate::prober::Prober;
 use crate::record::{
     Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
 };
@@ -45,6 +46,7 @@ pub struct Committer {
     rendered: Arc<RenderCache>,
     interner: Arc<Interner>,
     measures: Measures,
+    prober: Arc<Prober>,
 }
 
 #[derive(Default)]
@@ -58,6 +60,8 @@ struct Ready {
 pub(crate) struct Part {
     pub(crate) plane: Arc<Plane>,
     pub(crate) writes: Vec<Queued>,
+    /// What it is sent under: the plane's fence and the replica's member key.
+    compares: Vec<Compare>,
     /// The index of its first event.
     pub(crate) index: u8,
 }
@@ -81,6 +85,7 @@ impl Committer {
             rendered: RenderCache::new(RENDERED_BYTES_MAX),
             interner: Arc::default(),
             measures: Measures::default(),
+            prober: Arc::default(),
         })
     }
 
@@ -98,6 +103,10 @@ impl Committer {
 
     pub(crate) fn measures(&self) -> &Measures {
         &self.measures
+    }
+
+    pub(crate) fn prober(&self) -> &Arc<Prober> {
+        &self.prober
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -126,16 +135,22 @@ impl Committer {
 
     async fn work(self: Arc<Self>) {
         let _end_with_it = EndWithPanic;
-        while let Some(parts) = self.gather() {
-            let batch = build(parts);
-            if !batch.parts.is_empty() {
-                self.commit(batch).await;
+        loop {
+            let mut lost = Vec::new();
+            let parts = self.gather(&mut lost);
+            for plane in lost {
+                plane.end_lost();
             }
+            let Some(parts) = parts else {
+                return;
+            };
+            self.commit(build(parts)).await;
         }
     }
 
-    /// The parts of the next transaction; `None` gives the worker's slot back.
-    fn gather(&self) -> Option<Vec<Part>> {
+    /// The parts of the next transaction; `None` gives the worker's slot back. Planes that have no
+    /// tenure any more go to `lost`.
+    fn gather(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<Part>> {
         let mut ready = self.ready.lock();
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
@@ -157,12 +172,16 @@ impl Committer {
             });
             match taken {
                 Taken::Nothing => passed_over = 0,
+                Taken::Lost => {
+                    passed_over = 0;
+                    lost.push(plane);
+                }
                 Taken::Later => {
                     ready.planes.push_back(plane);
                     // An empty transaction goes round until somebody's share is large enough.
                     passed_over = if parts.is_empty() { 0 } else { passed_over + 1 };
                 }
-                Taken::Part(writes) => {
+                Taken::Part(writes, compares) => {
                     passed_over = 0;
                     ops += 1 + writes.iter().map(Queued::ops).sum::<usize>();
                     indexes += writes.iter().map(Queued::indexes).sum::<usize>();
@@ -171,6 +190,7 @@ impl Committer {
                     parts.push(Part {
                         plane,
                         writes,
+                        compares,
                         index: 0,
                     });
                     if part_bytes > ALONE_BYTES && parts.len() == 1 || ops + 2 > ops_max {
@@ -199,8 +219,7 @@ impl Committer {
         match answer {
             Ok(committed) => {
                 for part in parts {
-                    let outcome = PartOutcome::Applied(committed.revision);
-                    part.plane.guard().done(outcome);
+                    part.plane.guard().acknowledged();
                     part.plane.clone().land(part, committed.revision);
                 }
             }
@@ -210,7 +229,6 @@ impl Committer {
             }
             Err(CommitError::Rejected(rejection)) => {
                 for part in parts {
-                    part.plane.guard().done(PartOutcome::Rejected);
                     part.plane.clone().reject(part, &rejection);
                 }
             }
@@ -256,7 +274,7 @@ fn refuse(
         let plane = Arc::clone(&part.plane);
         let asked = askers.iter().zip(found);
         let own = asked.filter(|(askers, _)| askers.contains(&number));
-        plane.guard().done(PartOutcome::Refused {
+        plane.guard().not_done(NotDone::Refused {
             at,
             found: own.map(|(_, found)| found.clone()).collect(),
         });
@@ -264,15 +282,14 @@ fn refuse(
             plane.lose(part);
         } else if lost.is_empty() {
             let reason = Rejection::Malformed("a compare nobody asked for was refused".into());
-            plane.reject(part, &reason);
+            plane.withdraw(part, &reason);
         } else {
             plane.again(part);
         }
     }
 }
 
-/// Encodes the parts into one transaction. Planes that have lost their fence, or have to wait for
-/// it, fall out.
+/// Encodes the parts into one transaction.
 fn build(parts: Vec<Part>) -> Batch {
     let mut batch = Batch {
         txn: Txn::default(),
@@ -281,19 +298,8 @@ fn build(parts: Vec<Part>) -> Batch {
     };
     let mut index: usize = 0;
     for mut part in parts {
-        let compares = match part.plane.guard().permit() {
-            Permit::Granted(compares) => compares,
-            Permit::Wait => {
-                part.plane.clone().go_when_permitted(part);
-                continue;
-            }
-            Permit::Lost => {
-                part.plane.clone().lose(part);
-                continue;
-            }
-        };
         let number = batch.parts.len();
-        for compare in compares {
+        for compare in std::mem::take(&mut part.compares) {
             ask(&mut batch, compare, number);
         }
         part.index = u8::try_from(index).expect("a transaction has at most 255 events");
@@ -320,7 +326,9 @@ fn ask(batch: &mut Batch, compare: Compare, part: usize) {
     }
 }
 
-fn encode(part: &Part, ops: &mut Vec<Op>) {
+/// The operations of a part, in the order of its events. The same part gives the same operations
+/// until it is settled: its keys are not written by anybody else meanwhile.
+pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
     let plane = &part.plane;
     let published = plane.published();
     let mut deleted: Vec<Version> = Vec::new();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+pub use polyplane_fencing::Intake;
 use polyplane_storage::{Compare, KeyValue, ReadError, Revision, Store};
 use tokio::time::Instant;
 
@@ -45,17 +46,16 @@ pub enum BarrierError {
 pub enum Permit {
     /// It may, comparing this: the plane's fence and the replica's own member key.
     Granted(Vec<Compare>),
-    /// Not yet: a wait runs or a hand-off is under way. See [`CommitGuard::until_permitted`].
+    /// Not now: the plane is paused, parting, or waits for the store. Whoever changes that calls
+    /// [`Plane::go_on`](crate::Plane::go_on).
     Wait,
     /// Never: the tenure has ended. Nothing was sent.
     Lost,
 }
 
-/// What the store said about a part that was sent under a [`Permit`].
+/// What the store said about a part that was sent under a [`Permit`] and is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PartOutcome {
-    /// Done at this revision.
-    Applied(Revision),
+pub enum NotDone {
     /// A compare of the transaction failed, this plane's or another's: final, nothing was done.
     Refused {
         /// The store's revision then.
@@ -69,47 +69,70 @@ pub enum PartOutcome {
     Unknown,
 }
 
-/// The holder's side of one plane's fence: what every transaction compares, and the right to
-/// answer. Implemented over the fence protocol, and by [`SoleHolder`](crate::SoleHolder) where nobody else can be.
+/// The holder's side of one plane's fence for one tenure: whether writes are taken, what every
+/// transaction compares, and the right to answer. Every decision is that of the fence's machine
+/// ([`polyplane_fencing::PlaneFence`]); an implementation steps it under one lock.
 ///
-/// A granted permit is followed by exactly one [`Self::done`]; if that said
-/// [`PartOutcome::Unknown`], by barriers until one stands, and then by one [`Self::settled`].
+/// A granted permit is followed by [`Self::acknowledged`] and then [`Self::landed`], or by
+/// [`Self::not_done`]. After [`NotDone::Unknown`] come barriers until one stands, and then
+/// [`Self::landed`] or [`Self::never_done`].
 #[async_trait]
 pub trait CommitGuard: Send + Sync + 'static {
+    /// Whether the plane takes a write right now.
+    fn intake(&self) -> Intake;
+
     /// Whether a part may be sent now, and what it must compare. A granted one counts as sent: the
     /// time of its sending is taken here.
     fn permit(&self) -> Permit;
 
-    /// Waits until a permit is granted or never will be.
-    async fn until_permitted(&self);
+    /// The store has acknowledged the part: the replica was alive when it was sent. The part is not
+    /// published yet.
+    fn acknowledged(&self);
 
-    /// What became of the part under the last permit. Told before the plane publishes anything.
-    fn done(&self, outcome: PartOutcome);
+    /// The part is published; the store did it at this revision.
+    fn landed(&self, at: Revision);
 
-    /// Whether the plane may answer right now. Reads the clock itself.
-    fn answerable(&self) -> Answerable;
-
-    /// Waits until the plane may answer, or never will, or the deadline.
-    async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable>;
+    /// The part is not done, or nobody knows.
+    fn not_done(&self, outcome: NotDone);
 
     /// After an unknown outcome: puts the fence again, comparing the fence's own revision, which no
     /// older transaction of the plane survives. Returns its revision.
     async fn barrier(&self) -> Result<Revision, BarrierError>;
 
     /// After a lost barrier: the revision at which another wrote the fence, from which on nothing in
-    /// the plane's range is this holder's; none if only the member key was lost.
+    /// the plane's range is this holder's; none if only the member key was lost. Read it *after* the
+    /// plane's history: what is in the history then stands before that revision or is another's.
     ///
     /// # Errors
     /// The history of the fence cannot be read.
     async fn superseded(&self) -> Result<Option<Revision>, ReadError>;
 
-    /// The history up to the barrier was read: the part of unknown outcome landed at this revision,
-    /// or never will.
-    fn settled(&self, landed: Option<Revision>);
+    /// The history up to the barrier was read: the part of unknown outcome never landed and never
+    /// will.
+    fn never_done(&self);
 
-    /// Writes something harmless under the fence while no part is under way: whether the store
-    /// takes writes again.
+    /// Writes wait and nothing is sent from here on, until [`Self::resume`].
+    fn pause(&self);
+
+    /// Ends a pause.
+    fn resume(&self);
+
+    /// Whether the plane is paused, or parts, and everything that was sent is settled and published:
+    /// its head stays as it is.
+    fn stands_still(&self) -> bool;
+
+    /// Whether the store takes writes again: puts the own fence while no part is under way. For a
+    /// plane that is [`Intake::ReadOnly`].
     async fn probe(&self) -> Result<(), BarrierError>;
+
+    /// The store has taken a write of another plane.
+    fn store_writable(&self);
+
+    /// Whether the plane may answer right now. Reads the clock itself.
+    fn answerable(&self) -> Answerable;
+
+    /// Waits until the plane may answer, or never will, or the deadline.
+    async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable>;
 
     /// The newest revision that a linearizable read of the own member key has seen.
     fn observed(&self) -> Revision;

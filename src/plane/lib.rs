@@ -33,8 +33,10 @@ mod layers;
 mod load;
 mod log;
 mod measures;
+mod observer;
 mod params;
 mod plane;
+mod prober;
 mod record;
 mod sequencer;
 mod settle;
@@ -61,7 +63,7 @@ pub use export::{Export, ExportError};
 pub use fills::{Fills, uid_seed};
 pub use forgotten::Forgotten;
 pub use guard::{
-    Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, first_change,
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
 };
 pub use import::{Import, ImportError};
 pub use index::{Index, IndexId, IndexRow};
@@ -70,6 +72,7 @@ pub use layer::{Layer, LayerError, LayerHash, LayerObject};
 pub use layers::Layers;
 pub use load::OpenError;
 pub use log::{Event, LogBounds};
+pub use observer::Observer;
 pub use params::{PlaneParams, PlaneRecord};
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;

@@ -6,8 +6,8 @@ mod past;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -21,15 +21,16 @@ use crate::claim::{Claim, Committed, Operation, SubmitError, Write};
 use crate::committer::Committer;
 use crate::entry::Entry;
 use crate::follow::Follow;
-use crate::guard::{Answerable, CommitGuard, NotAnswerable};
+use crate::guard::{Answerable, CommitGuard, Intake, NotAnswerable};
 use crate::key::{Key, Prefix};
 use crate::layers::Layers;
 use crate::load::Loaded;
 use crate::log::Log;
+use crate::observer::Observer;
 use crate::params::PlaneParams;
 use crate::record::{KeySpace, header_len};
 use crate::sequencer::{
-    Budget, Change, Mode, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell,
+    Budget, Change, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell,
 };
 use crate::state::{Context, Root, Snapshot};
 use crate::turn::{TurnGuard, Turns};
@@ -37,8 +38,6 @@ use crate::version::{Base, Stamp, Version};
 
 /// How often a wait for something that tells nobody looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A read-only plane tries the store again at most so often.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether what an accepted cut showed has become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +75,7 @@ pub struct Plane {
     published: ArcSwap<Root>,
     log: Log,
     sequencer: Mutex<Sequencer>,
-    /// Told whenever a part is settled or the mode changes.
+    /// Told whenever a part is settled or the fence's machine may allow more than before.
     changed: Notify,
     turns: Arc<Turns>,
     expiries: Mutex<BTreeSet<(u64, Key)>>,
@@ -94,7 +93,7 @@ pub struct Plane {
     /// What the plane was when it was opened.
     opened: Opened,
     history: OnceCell<()>,
-    probed: Mutex<Option<Instant>>,
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 /// What a load found.
@@ -157,7 +156,7 @@ impl Plane {
             told: AtomicU64::new(Version::after(Base(params.record.base), params.acquired).raw()),
             opened,
             history: OnceCell::new(),
-            probed: Mutex::new(None),
+            observer: OnceLock::new(),
         })
     }
 
@@ -165,6 +164,11 @@ impl Plane {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Has every later commit told to an observer. Once: who comes later is not told.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        drop(self.observer.set(observer));
     }
 
     /// Whether it was opened with what its former owner has handed over.
@@ -233,7 +237,11 @@ impl Plane {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let accepted = self.sequencer.lock().accept(queued, claims, &self.context);
+            let accepted = {
+                let mut sequencer = self.sequencer.lock();
+                let intake = self.guard.intake();
+                sequencer.accept(queued, claims, &self.context, intake)
+            };
             match accepted {
                 Ok(tell) => {
                     self.tell(tell);
@@ -243,12 +251,7 @@ impl Plane {
                     queued = write;
                     until(deadline, changed).await?;
                 }
-                Err(NotAccepted::Answer(error)) => {
-                    if matches!(error, SubmitError::ReadOnly(_)) {
-                        self.probe_soon();
-                    }
-                    return Err(error);
-                }
+                Err(NotAccepted::Answer(error)) => return Err(error),
             }
         }
         let answer = until(deadline, answer).await?;
@@ -283,7 +286,7 @@ impl Plane {
     /// # Errors
     /// The tenure has ended, or the deadline passed.
     pub async fn answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
-        if matches!(self.sequencer.lock().mode, Mode::Ended(_)) {
+        if self.sequencer.lock().ended().is_some() {
             return Err(NotAnswerable::Lost);
         }
         match self.guard.answerable() {
@@ -331,9 +334,9 @@ impl Plane {
     /// Why writes are refused at the moment, if they are for the store's sake.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
-        match &self.sequencer.lock().mode {
-            Mode::ReadOnly(reason) => Some(reason.clone()),
-            Mode::Accepting | Mode::Settling | Mode::Closing | Mode::Ended(_) => None,
+        match self.guard.intake() {
+            Intake::ReadOnly => Some(self.sequencer.lock().refusal().to_owned()),
+            Intake::Open | Intake::Wait | Intake::Ended => None,
         }
     }
 
@@ -383,26 +386,9 @@ impl Plane {
         Ok((steps, total))
     }
 
-    fn probe_soon(self: &Arc<Self>) {
-        let now = Instant::now();
-        let mut probed = self.probed.lock();
-        if probed.is_some_and(|at| now < at + PROBE_EVERY) {
-            return;
-        }
-        *probed = Some(now);
-        let plane = Arc::clone(self);
-        // One short write; nobody waits for it.
-        tokio::spawn(async move {
-            if plane.guard.probe().await.is_ok() {
-                plane.sequencer.lock().writable();
-                plane.changed.notify_waiters();
-            }
-        });
-    }
-
     #[cfg(test)]
     pub(crate) fn is_settled(&self) -> bool {
-        self.sequencer.lock().mode != Mode::Settling
+        self.guard.intake() != Intake::Wait
     }
 
     #[cfg(test)]
@@ -424,8 +410,8 @@ impl Plane {
         // A read that was answered before the part is sent is older than the part.
         let known = self.guard.observed().max(self.acquired);
         let known = known.max(self.revision());
-        let taken = self.sequencer.lock().take(budget);
-        if matches!(taken, Taken::Part(_)) {
+        let taken = self.sequencer.lock().take(budget, || self.guard.permit());
+        if matches!(taken, Taken::Part(..)) {
             self.sent_after.store(known.0, Ordering::Release);
         }
         taken
@@ -436,11 +422,15 @@ impl Plane {
         Revision(self.sent_after.load(Ordering::Acquire))
     }
 
+    pub(crate) fn observer(&self) -> Option<&Arc<dyn Observer>> {
+        self.observer.get()
+    }
+
     pub(crate) fn follow(&self) -> Option<&Arc<Follow>> {
         self.follow.as_ref()
     }
 
-    /// A change of the mode, or the end of a part.
+    /// The end of a part, or a change of what the fence's machine allows.
     pub(crate) fn change(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -451,7 +441,7 @@ impl Plane {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if matches!(self.sequencer.lock().mode, Mode::Ended(_)) {
+            if self.sequencer.lock().ended().is_some() {
                 return;
             }
             changed.await;

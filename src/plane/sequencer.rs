@@ -1,16 +1,19 @@
-//! The sequencer of one plane: which writes are accepted, in which order, and what becomes of them.
+//! The sequencer of one plane: the queue of its writes, their order, and what becomes of them.
 //!
 //! Everything here runs under one short lock and never waits. The accepted state includes writes
 //! under way; the published one does not. A part is the longest prefix of the queue without a
-//! repeated key; at most one part is under way.
+//! repeated key; at most one part is under way. Whether a write is taken at all, and whether a part
+//! may be sent, is not decided here: the fence's machine says it, through the guard.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use polyplane_storage::Compare;
 use tokio::sync::oneshot;
 
 use crate::claim::{Broken, Claim, Committed, SubmitError};
 use crate::entry::Entry;
+use crate::guard::{Intake, Permit};
 use crate::key::Key;
 use crate::state::{Context, Cut, Root};
 use crate::step::LayerCommit;
@@ -25,8 +28,6 @@ const QUEUE_MAX: usize = 10_000;
 const LANDED_BYTES_MAX: usize = 256 << 10;
 /// So often a write is sent again that was not answered and not done.
 const UNANSWERED_MAX: u32 = 3;
-/// So many final refusals in a row make the plane read-only.
-const REJECTIONS_MAX: u32 = 3;
 
 /// One operation as it waits.
 #[derive(Debug)]
@@ -130,25 +131,12 @@ impl Queued {
     }
 }
 
-/// What the plane does with writes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Accepting,
-    /// The outcome of a part is unknown: writes wait.
-    Settling,
-    /// The store refuses: writes are refused until a probe gets through.
-    ReadOnly(String),
-    /// Writes are refused, what is queued is finished.
-    Closing,
-    Ended(Ended),
-}
-
 /// Why a write did not get into the queue.
 #[derive(Debug)]
 pub(crate) enum NotAccepted {
     /// An answer for the caller.
     Answer(SubmitError),
-    /// Try again when the mode has changed.
+    /// Try again when something about the plane has changed.
     Wait(Queued),
 }
 
@@ -178,10 +166,14 @@ pub(crate) struct Budget {
 /// What a plane gives to a transaction.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    Part(Vec<Queued>),
+    /// These writes, to be sent under these compares.
+    Part(Vec<Queued>, Vec<Compare>),
     /// It has work that does not fit this time.
     Later,
+    /// It has no work, or must not send it now; whoever lifts that tells the committer.
     Nothing,
+    /// Its tenure has ended.
+    Lost,
 }
 
 /// What became of a cut.
@@ -203,7 +195,10 @@ pub(crate) struct Sequencer {
     /// The plane stands in the committer's list.
     listed: bool,
     share: usize,
-    pub(crate) mode: Mode,
+    /// The plane has ended here.
+    ended: Option<Ended>,
+    /// What the store said when it refused a part last.
+    refusal: String,
     /// The last write that was accepted.
     position: u64,
     /// Everything up to this write is settled.
@@ -211,11 +206,6 @@ pub(crate) struct Sequencer {
     generation: u64,
     /// What was durable at each of the last withdrawals.
     withdrawals: VecDeque<u64>,
-    rejections: u32,
-    /// The plane closes once the outcome is known.
-    closing: bool,
-    /// Nothing is sent: writes wait for the plane to go on, or to end.
-    paused: bool,
 }
 
 impl Sequencer {
@@ -227,14 +217,12 @@ impl Sequencer {
             under_way: false,
             listed: false,
             share: 0,
-            mode: Mode::Accepting,
+            ended: None,
+            refusal: String::new(),
             position: 0,
             durable: 0,
             generation: 0,
             withdrawals: VecDeque::new(),
-            rejections: 0,
-            closing: false,
-            paused: false,
         }
     }
 
@@ -247,20 +235,24 @@ impl Sequencer {
         (self.accepted.clone(), cut)
     }
 
-    /// Checks the claims and puts a write into its place.
+    /// Checks the claims and puts a write into its place. `intake` says whether writes are taken at
+    /// this moment.
     pub(crate) fn accept(
         &mut self,
         mut write: Queued,
         claims: &[Claim],
         context: &Context,
+        intake: Intake,
     ) -> Result<Tell, NotAccepted> {
         let refuse = |error| Err(NotAccepted::Answer(error));
-        match &self.mode {
-            Mode::Accepting if self.paused => return Err(NotAccepted::Wait(write)),
-            Mode::Accepting => {}
-            Mode::Settling => return Err(NotAccepted::Wait(write)),
-            Mode::ReadOnly(reason) => return refuse(SubmitError::ReadOnly(reason.clone())),
-            Mode::Closing | Mode::Ended(_) => return refuse(SubmitError::Lost),
+        if self.ended.is_some() {
+            return refuse(SubmitError::Lost);
+        }
+        match intake {
+            Intake::Open => {}
+            Intake::Wait => return Err(NotAccepted::Wait(write)),
+            Intake::ReadOnly => return refuse(SubmitError::ReadOnly(self.refusal.clone())),
+            Intake::Ended => return refuse(SubmitError::Lost),
         }
         if self.queue.len() >= QUEUE_MAX {
             return Err(NotAccepted::Wait(write));
@@ -290,12 +282,10 @@ impl Sequencer {
         Ok(self.tell())
     }
 
-    /// Takes the next part out of the queue, as far as it fits.
-    pub(crate) fn take(&mut self, budget: Budget) -> Taken {
-        let Some(first) = self.queue.front().filter(|_| !self.paused) else {
-            self.listed = false;
-            self.share = 0;
-            return Taken::Nothing;
+    /// Takes the next part out of the queue, as far as it fits and if `permit` allows it to be sent.
+    pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> Permit) -> Taken {
+        let Some(first) = self.queue.front() else {
+            return self.nothing();
         };
         let alone = first.bytes > budget.alone_bytes;
         if let Some(share) = budget.share {
@@ -309,35 +299,56 @@ impl Sequencer {
         if (alone && !budget.fresh) || first.bytes > bytes_max {
             return Taken::Later;
         }
-        let mut part: Vec<Queued> = Vec::new();
-        let mut keys: HashSet<Key> = HashSet::new();
+        let fitting = self.fitting(budget, alone, bytes_max);
+        if fitting == 0 {
+            return Taken::Later;
+        }
+        let compares = match permit() {
+            Permit::Granted(compares) => compares,
+            Permit::Wait => return self.nothing(),
+            Permit::Lost => {
+                self.listed = false;
+                return Taken::Lost;
+            }
+        };
+        let part: Vec<Queued> = self.queue.drain(..fitting).collect();
+        let bytes = part.iter().map(|write| write.bytes).sum();
+        self.share = self.share.saturating_sub(bytes);
+        self.listed = false;
+        self.under_way = true;
+        Taken::Part(part, compares)
+    }
+
+    fn nothing(&mut self) -> Taken {
+        self.listed = false;
+        self.share = 0;
+        Taken::Nothing
+    }
+
+    /// How many writes from the front of the queue make the next part.
+    fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
+        let mut keys: HashSet<&Key> = HashSet::new();
         let mut bytes = 0;
         // One operation is kept for the head record.
         let mut ops = 1;
         let mut indexes = 0;
-        while let Some(write) = self.queue.front() {
+        let mut alone = alone;
+        for (at, write) in self.queue.iter().enumerate() {
             let big = write.bytes > budget.alone_bytes || write.layers.is_some();
-            let alone = alone || part.iter().any(|write| write.layers.is_some());
             let fits = bytes + write.bytes <= bytes_max
                 && ops + write.ops() <= budget.ops
                 && indexes + write.indexes() <= budget.indexes;
             let repeats = write.steps.iter().any(|step| keys.contains(step.key()));
-            if !fits || repeats || ((alone || big) && !part.is_empty()) {
-                break;
+            if !fits || repeats || ((alone || big) && at > 0) {
+                return at;
             }
+            alone |= write.layers.is_some();
             bytes += write.bytes;
             ops += write.ops();
             indexes += write.indexes();
-            keys.extend(write.steps.iter().map(|step| step.key().clone()));
-            part.extend(self.queue.pop_front());
+            keys.extend(write.steps.iter().map(Step::key));
         }
-        if part.is_empty() {
-            return Taken::Later;
-        }
-        self.share = self.share.saturating_sub(bytes);
-        self.listed = false;
-        self.under_way = true;
-        Taken::Part(part)
+        self.queue.len()
     }
 
     /// A part is durable and published.
@@ -353,8 +364,6 @@ impl Sequencer {
     ) -> Tell {
         self.durable = self.durable.max(last);
         self.under_way = false;
-        self.rejections = 0;
-        self.end_settling();
         self.landed_bytes += entries.iter().map(|entry| entry.body_len()).sum::<usize>();
         if self.queue.is_empty() {
             self.share = 0;
@@ -381,8 +390,7 @@ impl Sequencer {
     /// unchanged, unless the plane has ended meanwhile.
     pub(crate) fn again(&mut self, part: Vec<Queued>) -> Result<Tell, Vec<Queued>> {
         self.under_way = false;
-        self.end_settling();
-        if matches!(self.mode, Mode::Ended(_)) {
+        if self.ended.is_some() {
             return Err(part);
         }
         for write in part.into_iter().rev() {
@@ -403,32 +411,17 @@ impl Sequencer {
         self.generation += 1;
         self.durable = self.position;
         self.share = 0;
-        self.end_settling();
         self.queue.drain(..).collect()
     }
 
-    /// The outcome of the part under way is unknown: writes wait.
-    pub(crate) fn settling(&mut self) {
-        if !matches!(self.mode, Mode::Ended(_)) {
-            self.closing |= self.mode == Mode::Closing;
-            self.mode = Mode::Settling;
-        }
+    /// Notes why the store refused a part, for those whom a read-only plane refuses.
+    pub(crate) fn note_refusal(&mut self, reason: &str) {
+        reason.clone_into(&mut self.refusal);
     }
 
-    /// Counts a final refusal by the store; too many in a row make the plane read-only.
-    pub(crate) fn rejected(&mut self, reason: &str) {
-        self.rejections += 1;
-        if self.rejections >= REJECTIONS_MAX && self.mode == Mode::Accepting {
-            self.mode = Mode::ReadOnly(reason.to_owned());
-        }
-    }
-
-    /// The store takes writes again.
-    pub(crate) fn writable(&mut self) {
-        if matches!(self.mode, Mode::ReadOnly(_)) {
-            self.mode = Mode::Accepting;
-            self.rejections = 0;
-        }
+    /// What the store said when it refused a part last.
+    pub(crate) fn refusal(&self) -> &str {
+        &self.refusal
     }
 
     pub(crate) fn standing(&self, cut: Cut) -> Standing {
@@ -450,25 +443,9 @@ impl Sequencer {
         }
     }
 
-    /// Sends nothing from now on.
-    pub(crate) fn pause(&mut self) {
-        self.paused = true;
-    }
-
-    /// Sends again.
-    pub(crate) fn resume(&mut self) -> Tell {
-        self.paused = false;
+    /// What is queued may be sent again.
+    pub(crate) fn go_on(&mut self) -> Tell {
         self.tell()
-    }
-
-    /// Nothing may be sent.
-    pub(crate) fn holds_back(&self) -> bool {
-        self.paused || matches!(self.mode, Mode::Ended(_))
-    }
-
-    /// Paused with nothing under way: what is published stays as it is.
-    pub(crate) fn is_held(&self) -> bool {
-        self.paused && self.is_settled()
     }
 
     /// Writes past this sequencer were published.
@@ -487,58 +464,38 @@ impl Sequencer {
         }
     }
 
-    /// Refuses new writes from now on and sends the rest; says whether the plane has ended.
-    pub(crate) fn close(&mut self, ended: Ended) -> (bool, Tell) {
-        self.paused = false;
-        match self.mode {
-            Mode::Ended(_) => return (true, Tell::Nobody),
-            Mode::Settling => self.closing = true,
-            Mode::Accepting | Mode::ReadOnly(_) | Mode::Closing => self.mode = Mode::Closing,
-        }
-        let idle = !self.under_way && self.queue.is_empty();
-        if idle {
-            self.mode = Mode::Ended(ended);
-        }
-        (idle, self.tell())
-    }
-
     /// Ends at once. Returns what was never sent.
     pub(crate) fn end(
         &mut self,
         ended: Ended,
         published: impl FnOnce() -> Arc<Root>,
     ) -> Vec<Queued> {
-        if matches!(self.mode, Mode::Ended(_)) {
+        if self.ended.is_some() {
             return Vec::new();
         }
         let under_way = self.under_way;
         let unsent = self.withdraw(&published());
         self.under_way = under_way;
-        self.mode = Mode::Ended(ended);
+        self.ended = Some(ended);
         unsent
     }
 
-    /// No part was sent whose outcome is not known yet.
+    /// Why the plane has ended here, if it has.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// No part is with the committer or the store, or unsettled.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.under_way && self.mode != Mode::Settling
+        !self.under_way
     }
 
     pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    fn end_settling(&mut self) {
-        if self.mode == Mode::Settling {
-            self.mode = if self.closing {
-                Mode::Closing
-            } else {
-                Mode::Accepting
-            };
-        }
-    }
-
     fn tell(&mut self) -> Tell {
-        if self.under_way || self.listed || self.queue.is_empty() {
+        if self.under_way || self.listed || self.queue.is_empty() || self.ended.is_some() {
             return Tell::Nobody;
         }
         self.listed = true;

@@ -8,15 +8,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyplane_storage::{ReadError, Rejection, Revision};
+use polyplane_storage::{Op, ReadError, Rejection, Revision, StoreEvent};
 
 use crate::claim::{Committed, SubmitError, Written};
-use crate::committer::Part;
+use crate::committer::{Part, encode};
 use crate::entry::{Entry, Versions};
-use crate::guard::{BarrierError, PartOutcome};
+use crate::guard::{BarrierError, Intake, NotDone};
 use crate::log::Event;
 use crate::plane::Plane;
-use crate::sequencer::{Change, Mode, Queued, goes_again, last_position};
+use crate::sequencer::{Change, Queued, goes_again, last_position};
 use crate::state::Root;
 use crate::version::Version;
 use crate::watch::Ended;
@@ -60,6 +60,8 @@ impl Plane {
         self.log().append(&landing.events, published.head, || {
             self.publish(landing.root);
         });
+        // Published first: a plane that was about to part streams and names what it has published.
+        self.guard().landed(revision);
         let last = last_position(&part.writes);
         let context = self.context();
         let tell = self
@@ -71,6 +73,9 @@ impl Plane {
         }
         self.changed();
         self.tell(tell);
+        if let Some(observer) = self.observer() {
+            observer.published(&self, &landing.events);
+        }
     }
 
     /// Answers the callers of a durable part that is not published here any more.
@@ -81,13 +86,21 @@ impl Plane {
         }
     }
 
-    /// The store refused a part for good. A plane that has ended meanwhile is another's, who may be
-    /// asked.
+    /// The store refused a part for good. Enough refusals in a row make the plane read-only.
     pub(crate) fn reject(self: Arc<Self>, part: Part, rejection: &Rejection) {
+        self.guard().not_done(NotDone::Rejected);
+        let plane = Arc::clone(&self);
+        plane.withdraw(part, rejection);
+        self.wait_for_store();
+    }
+
+    /// Nothing of a part was done, nor will be. A plane that has ended meanwhile is another's, who
+    /// may be asked.
+    pub(crate) fn withdraw(self: Arc<Self>, part: Part, rejection: &Rejection) {
         let (behind, ended) = {
             let mut sequencer = self.sequencer().lock();
-            sequencer.rejected(&rejection.to_string());
-            let ended = matches!(sequencer.mode, Mode::Ended(Ended::Lost));
+            sequencer.note_refusal(&rejection.to_string());
+            let ended = sequencer.ended() == Some(Ended::Lost);
             (sequencer.withdraw(&self.published()), ended)
         };
         let answer = match ended {
@@ -99,6 +112,13 @@ impl Plane {
         self.changed();
     }
 
+    /// Has a read-only plane told when its store takes writes again.
+    pub(crate) fn wait_for_store(self: &Arc<Self>) {
+        if self.guard().intake() == Intake::ReadOnly {
+            self.committer.prober().add(self);
+        }
+    }
+
     /// A part that was not done, and never will be, goes again unchanged: it was refused for another
     /// plane's sake, or its outcome has been settled.
     pub(crate) fn again(self: Arc<Self>, part: Part) {
@@ -108,21 +128,6 @@ impl Plane {
             Ok(tell) => self.tell(tell),
             Err(writes) => answer_all(writes, &SubmitError::Lost),
         }
-    }
-
-    /// The fence does not allow a part yet: it goes again once it does. A paused or ended plane has
-    /// it back at once.
-    pub(crate) fn go_when_permitted(self: Arc<Self>, part: Part) {
-        // Ends with the wait: the guard tells when it is over or will never be.
-        tokio::spawn(async move {
-            tokio::select! {
-                // No order is wrong: what goes back too early waits again.
-                biased;
-                () = self.until_held_back() => {}
-                () = self.guard().until_permitted() => {}
-            }
-            self.again(part);
-        });
     }
 
     /// The fence is another's: nothing of the part was done, and nothing will be.
@@ -138,23 +143,24 @@ impl Plane {
             reason,
             "the outcome of a commit is unknown"
         );
-        self.guard().done(PartOutcome::Unknown);
-        self.sequencer().lock().settling();
+        self.guard().not_done(NotDone::Unknown);
         let (fence, outcome) = self.find_out(&part).await;
-        match (&fence, &outcome) {
-            (Fence::Held, Outcome::Done(revision)) => self.guard().settled(Some(*revision)),
-            (Fence::Held, Outcome::NotDone) => self.guard().settled(None),
-            (Fence::Lost, _) | (Fence::Held, Outcome::NeverKnown) => {}
-        }
         match outcome {
             Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
             Outcome::NotDone if fence == Fence::Held && goes_again(&mut part.writes) => {
                 self.committer.measures().goes_again();
+                self.guard().never_done();
                 self.again(part);
                 return;
             }
             Outcome::NotDone => {
-                let behind = self.sequencer().lock().withdraw(&self.published());
+                let behind = {
+                    let mut sequencer = self.sequencer().lock();
+                    let behind = sequencer.withdraw(&self.published());
+                    // Under the lock: nothing is accepted on top of what was just withdrawn.
+                    self.guard().never_done();
+                    behind
+                };
                 let answer = match fence {
                     Fence::Held => SubmitError::Unavailable(reason),
                     Fence::Lost => SubmitError::Lost,
@@ -219,49 +225,56 @@ impl Plane {
         tokio::time::sleep(RETRY_MAX).await;
     }
 
-    /// What the history says of a part that can no longer land. What stands there from the moment
-    /// on that another took the fence is the other's.
+    /// What the history says of a part that can no longer land.
     async fn landed(&self, part: &Part, fence: Fence) -> Result<Outcome, ReadError> {
+        let (start, end) = self.keys().bounds();
+        let history = self.store().history(start, end, self.sent_after()).await?;
+        // In this order: another who took the fence did so before its first event, so whatever of
+        // its events the history has, the revision read now stands before them.
         let before = match fence {
             Fence::Held => None,
             Fence::Lost => self.guard().superseded().await?,
         };
-        let (start, end) = self.keys().bounds();
-        let mut history = self.store().history(start, end, self.sent_after()).await?;
+        let mut events = history.events;
         let foreign = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
-        history.events.retain(|event| {
+        events.retain(|event| {
             let own = before.is_none_or(|before| event.revision < before);
             own && !foreign(&event.key)
         });
-        let landed = history.events.first().map(|event| event.revision);
-        debug_assert!(landed.is_none() || self.is_part(part, &history.events));
-        Ok(landed.map_or(Outcome::NotDone, Outcome::Done))
+        let Some(first) = events.first().map(|event| event.revision) else {
+            return Ok(Outcome::NotDone);
+        };
+        events.retain(|event| event.revision == first);
+        match (self.is_part(part, &events), fence) {
+            (true, _) => Ok(Outcome::Done(first)),
+            (false, Fence::Lost) => Ok(Outcome::NotDone),
+            (false, Fence::Held) => {
+                let plane = self.id();
+                tracing::error!(plane, %first, "the store has a commit of this plane that is not ours");
+                Ok(Outcome::NeverKnown)
+            }
+        }
     }
 
-    /// Whether a history is exactly what a part does.
-    fn is_part(&self, part: &Part, events: &[polyplane_storage::StoreEvent]) -> bool {
-        let mut steps = part.writes.iter().flat_map(|write| &write.steps);
-        let head = self.keys().head();
-        let marker = self.follow().map(|follow| follow.marker());
-        let layers = part.writes.iter().find_map(|write| write.layers.as_ref());
-        let of_step = |key: &[u8]| {
-            let drops = layers.into_iter().flat_map(|commit| commit.drops());
-            layers.is_some()
-                && (key == &*self.keys().steps()
-                    || drops
-                        .into_iter()
-                        .any(|drop| self.keys().object(drop) == key))
-        };
-        events
-            .iter()
-            .filter(|event| event.key != head && Some(&event.key) != marker)
-            .filter(|event| !of_step(&event.key))
-            .all(|event| {
-                steps
-                    .next()
-                    .is_some_and(|step| self.keys().object(step.key()) == event.key)
-            })
-            && steps.next().is_none()
+    /// Whether these events are exactly what a part does: its operations in their order, byte for
+    /// byte. A delete of what was not there leaves no event.
+    fn is_part(&self, part: &Part, events: &[StoreEvent]) -> bool {
+        let mut ops = Vec::new();
+        encode(part, &mut ops);
+        let mut events = events.iter().peekable();
+        for op in &ops {
+            let does = |event: &&StoreEvent| match op {
+                Op::Put { key, value, .. } => {
+                    event.key == *key && event.value.as_ref() == Some(value)
+                }
+                Op::Delete { key } => event.key == *key && event.value.is_none(),
+            };
+            match (events.next_if(does), op) {
+                (Some(_), _) | (None, Op::Delete { .. }) => {}
+                (None, Op::Put { .. }) => return false,
+            }
+        }
+        events.peek().is_none()
     }
 
     /// Whether each key of a part is published as the part knows it.
@@ -347,7 +360,8 @@ impl Plane {
         }
     }
 
-    fn end_lost(self: &Arc<Self>) {
+    /// The plane has lost its fence, or cannot go on under it.
+    pub(crate) fn end_lost(self: &Arc<Self>) {
         self.guard().lost();
         self.end(Ended::Lost);
     }

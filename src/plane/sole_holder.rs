@@ -1,28 +1,44 @@
 //! The guard of a plane whose store only this process has open, for tests, examples and tools. Owns
-//! one fence record; it knows no member keys and no read lease.
+//! one fence record and the machine over it; it knows no member keys and no read lease.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
+use parking_lot::Mutex;
+use polyplane_fencing::{
+    Action, Attempt, CommitPermit, Directory, Event, Fence, FenceState, Holder, Incarnation,
+    LeaseTerms, Observed, Outcome, PlaneFence, PlaneKind, Refusal, Rules, Tenure, Time,
+    Transaction, Witness,
+};
+use polyplane_storage::{CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn};
 use tokio::time::Instant;
 
 use crate::guard::{
-    Answerable, BarrierError, CommitGuard, NotAnswerable, PartOutcome, Permit, first_change,
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
 };
 
+/// Nothing here depends on time: no wait runs and no lease ends.
+const NOW: Time = Time::from_nanos(0);
+
 /// The guard of a plane in a store that only this process has open: the fence is put once, and
-/// nothing but a barrier of its own moves it.
+/// nothing but a barrier or a probe of its own moves it.
 pub struct SoleHolder {
     store: Arc<dyn Store>,
     key: Bytes,
     value: Bytes,
-    /// The revision of the fence's last put; 0 once the tenure has ended.
-    fence: AtomicU64,
-    /// The same, and still there afterwards.
-    last: AtomicU64,
+    me: Holder,
+    tenure: Tenure,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    machine: PlaneFence,
+    /// A put of the fence that the machine asked for and that has had no final reply.
+    pending: Option<(Attempt, Transaction)>,
+    /// The revision of the fence that the last part or the last barrier compared.
+    fence: Revision,
+    head: Revision,
 }
 
 impl SoleHolder {
@@ -36,91 +52,226 @@ impl SoleHolder {
         holder: impl Into<Bytes>,
     ) -> Result<Arc<Self>, CommitError> {
         let (key, value) = (key.into(), holder.into());
-        let put = Op::Put {
-            key: key.clone(),
-            value: value.clone(),
-            lease: None,
-        };
+        let put = put(&key, &value);
         let txn = Txn {
             compares: Vec::new(),
             ops: vec![put],
         };
-        let committed = store.commit(txn).await?;
+        let fence = store.commit(txn).await?.revision;
+        let me = Holder {
+            replica: "sole".parse().expect("a replica id"),
+            incarnation: Incarnation::new(fence.0),
+        };
+        let (terms, rules) = (LeaseTerms::default(), Rules::default());
+        let mut machine = PlaneFence::new(me.clone(), PlaneKind::Root, terms, rules);
+        let asked = machine.step(NOW, Event::Acquire(Witness::shared_store().judge(None)));
+        let [Action::Transact { attempt, .. }] = asked[..] else {
+            unreachable!("an absent fence is taken by one transaction");
+        };
+        let outcome = Outcome::Applied(revision(fence));
+        machine.step(NOW, Event::Done { attempt, outcome });
+        machine.step(
+            NOW,
+            Event::Loaded {
+                head: revision(Revision(0)),
+            },
+        );
+        let tenure = machine.tenure().expect("it was just taken");
+        let inner = Mutex::new(Inner {
+            machine,
+            pending: None,
+            fence,
+            head: Revision(0),
+        });
         Ok(Arc::new(Self {
             store,
             key,
             value,
-            fence: AtomicU64::new(committed.revision.0),
-            last: AtomicU64::new(committed.revision.0),
+            me,
+            tenure,
+            inner,
         }))
     }
 
     /// The revision of the fence's last put.
     #[must_use]
     pub fn fence(&self) -> Revision {
-        Revision(self.fence.load(Ordering::Acquire))
+        self.inner.lock().fence
     }
 
-    fn compares(&self) -> Option<Vec<Compare>> {
-        let revision = self.fence();
-        (revision != Revision(0)).then(|| {
-            vec![Compare::Unchanged {
-                key: self.key.clone(),
-                revision,
-            }]
+    fn txn(&self, transaction: &Transaction) -> Txn {
+        let at = |compare: &polyplane_fencing::Compare| match compare {
+            polyplane_fencing::Compare::FenceAt(revision) => {
+                Some(self.at(Revision(revision.get())))
+            }
+            // There are no member keys, and the store is nobody else's.
+            _ => None,
+        };
+        Txn {
+            compares: transaction.compares.iter().filter_map(at).collect(),
+            ops: vec![put(&self.key, &self.value)],
+        }
+    }
+
+    fn at(&self, revision: Revision) -> Compare {
+        Compare::Unchanged {
+            key: self.key.clone(),
+            revision,
+        }
+    }
+
+    fn refusal(&self, at: Revision, found: Option<&KeyValue>) -> Outcome {
+        let fence = found.filter(|found| found.value == self.value);
+        let fence = fence.map(|found| Observed {
+            value: Fence {
+                holder: self.me.clone(),
+                epoch: self.tenure.epoch(),
+                state: FenceState::Held,
+            },
+            revision: revision(found.modified),
+        });
+        Outcome::Refused(Refusal {
+            at: revision(at),
+            fence,
+            own_incarnation: Some(self.me.incarnation),
+            directory: Directory::Present,
         })
     }
 
-    fn put_at(&self, revision: Revision) {
-        self.last.store(revision.0, Ordering::Release);
-        self.fence.store(revision.0, Ordering::Release);
+    fn step(&self, inner: &mut Inner, event: Event) -> Vec<Action> {
+        let actions = inner.machine.step(NOW, event);
+        for action in &actions {
+            if let Action::Transact {
+                attempt,
+                transaction,
+            } = action
+            {
+                inner.pending = Some((*attempt, transaction.clone()));
+            }
+        }
+        actions
     }
 
-    /// After a refused barrier: an earlier one may have been done without an answer.
-    async fn adopt(&self) -> BarrierError {
-        match self.store.get(&self.key).await {
-            Ok((_, Some(found))) if found.value == self.value => {
-                self.put_at(found.modified);
-                BarrierError::Unavailable("an earlier barrier was done unseen".into())
+    /// Sends the pending put of the fence once.
+    async fn put_fence(&self) -> Result<Revision, BarrierError> {
+        let Some((attempt, transaction)) = self.inner.lock().pending.take() else {
+            return Err(BarrierError::Unavailable("nothing is unsettled".into()));
+        };
+        let result = self.store.commit(self.txn(&transaction)).await;
+        let (outcome, reason) = match result {
+            Ok(committed) => (
+                Outcome::Applied(revision(committed.revision)),
+                String::new(),
+            ),
+            Err(CommitError::Refused { at, found, .. }) => {
+                let found = found.first().and_then(Option::as_ref);
+                (self.refusal(at, found), "it was done unseen".to_owned())
             }
-            Ok(_) => {
-                self.lost();
-                BarrierError::Lost
+            Err(CommitError::Rejected(rejection)) => (Outcome::Rejected, rejection.to_string()),
+            Err(CommitError::Unknown(reason)) => (Outcome::Unknown, reason),
+        };
+        let landed = match &outcome {
+            Outcome::Applied(at) => Some(*at),
+            Outcome::Refused(refusal) => refusal.fence.as_ref().map(|fence| fence.revision),
+            Outcome::Rejected | Outcome::Unknown => None,
+        };
+        let mut inner = self.inner.lock();
+        self.step(&mut inner, Event::Done { attempt, outcome });
+        if inner.machine.tenure() != Some(self.tenure) {
+            return Err(BarrierError::Lost);
+        }
+        match landed {
+            Some(at) => {
+                inner.fence = Revision(at.get());
+                Ok(inner.fence)
             }
-            Err(error) => BarrierError::Unavailable(error.to_string()),
+            None => Err(BarrierError::Unavailable(reason)),
         }
     }
 }
 
 #[async_trait]
 impl CommitGuard for SoleHolder {
+    fn intake(&self) -> Intake {
+        self.inner.lock().machine.intake(self.tenure)
+    }
+
     fn permit(&self) -> Permit {
-        match self.compares() {
-            Some(compares) => Permit::Granted(compares),
-            None => Permit::Lost,
+        let mut inner = self.inner.lock();
+        match inner.machine.commit_permit(NOW, self.tenure) {
+            CommitPermit::Granted(_) => {
+                inner.machine.step(NOW, Event::CommitSent);
+                Permit::Granted(vec![self.at(inner.fence)])
+            }
+            CommitPermit::Wait => Permit::Wait,
+            CommitPermit::Moved => Permit::Lost,
         }
     }
 
-    async fn until_permitted(&self) {}
+    fn acknowledged(&self) {}
 
-    fn done(&self, _outcome: PartOutcome) {}
-
-    async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
-        let last = Revision(self.last.load(Ordering::Acquire));
-        first_change(&self.store, &self.key, last).await
+    fn landed(&self, at: Revision) {
+        let mut inner = self.inner.lock();
+        inner.head = inner.head.max(at);
+        let event = Event::Landed { at: revision(at) };
+        self.step(&mut inner, event);
     }
 
-    fn settled(&self, _landed: Option<Revision>) {}
+    fn not_done(&self, outcome: NotDone) {
+        let outcome = match outcome {
+            NotDone::Refused { at, found } => {
+                let found = found.first().and_then(|(_, found)| found.as_ref());
+                self.refusal(at, found)
+            }
+            NotDone::Rejected => Outcome::Rejected,
+            NotDone::Unknown => Outcome::Unknown,
+        };
+        self.step(&mut self.inner.lock(), Event::CommitDone(outcome));
+    }
+
+    async fn barrier(&self) -> Result<Revision, BarrierError> {
+        self.put_fence().await
+    }
+
+    async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
+        first_change(&self.store, &self.key, self.fence()).await
+    }
+
+    fn never_done(&self) {
+        let mut inner = self.inner.lock();
+        let head = revision(inner.head);
+        self.step(&mut inner, Event::Replayed { head });
+    }
+
+    fn pause(&self) {
+        self.step(&mut self.inner.lock(), Event::Pause);
+    }
+
+    fn resume(&self) {
+        self.step(&mut self.inner.lock(), Event::CallOff);
+    }
+
+    fn stands_still(&self) -> bool {
+        self.inner.lock().machine.stands_still(self.tenure)
+    }
 
     async fn probe(&self) -> Result<(), BarrierError> {
-        self.barrier().await.map(drop)
+        let asked = self.step(&mut self.inner.lock(), Event::Probe);
+        match asked.is_empty() {
+            true => Ok(()),
+            false => self.put_fence().await.map(drop),
+        }
+    }
+
+    fn store_writable(&self) {
+        self.step(&mut self.inner.lock(), Event::StoreWritable);
     }
 
     fn answerable(&self) -> Answerable {
-        if self.fence() == Revision(0) {
-            return Answerable::Lost;
+        match self.inner.lock().machine.tenure() == Some(self.tenure) {
+            true => Answerable::Yes,
+            false => Answerable::Lost,
         }
-        Answerable::Yes
     }
 
     async fn until_answerable(&self, _deadline: Instant) -> Result<(), NotAnswerable> {
@@ -130,36 +281,23 @@ impl CommitGuard for SoleHolder {
         }
     }
 
-    async fn barrier(&self) -> Result<Revision, BarrierError> {
-        let Some(compares) = self.compares() else {
-            return Err(BarrierError::Lost);
-        };
-        let put = Op::Put {
-            key: self.key.clone(),
-            value: self.value.clone(),
-            lease: None,
-        };
-        let txn = Txn {
-            compares,
-            ops: vec![put],
-        };
-        match self.store.commit(txn).await {
-            Ok(committed) => {
-                self.put_at(committed.revision);
-                Ok(committed.revision)
-            }
-            Err(CommitError::Refused { .. }) => Err(self.adopt().await),
-            Err(error @ (CommitError::Rejected(_) | CommitError::Unknown(_))) => {
-                Err(BarrierError::Unavailable(error.to_string()))
-            }
-        }
-    }
-
     fn observed(&self) -> Revision {
         Revision(0)
     }
 
     fn lost(&self) {
-        self.fence.store(0, Ordering::Release);
+        self.step(&mut self.inner.lock(), Event::Abandon);
     }
+}
+
+fn put(key: &Bytes, value: &Bytes) -> Op {
+    Op::Put {
+        key: key.clone(),
+        value: value.clone(),
+        lease: None,
+    }
+}
+
+fn revision(revision: Revision) -> polyplane_fencing::Revision {
+    polyplane_fencing::Revision::new(revision.0)
 }

@@ -10,7 +10,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::claim::SubmitError;
 use crate::plane::Plane;
-use crate::sequencer::Mode;
 use crate::settle::answer_all;
 use crate::watch::Ended;
 
@@ -43,15 +42,14 @@ impl Plane {
     /// # Cancel safety
     /// A dropped call leaves the plane paused; [`Self::resume`] is safe at any time.
     pub async fn pause(self: &Arc<Self>, deadline: Instant) -> Result<Revision, PauseError> {
-        self.sequencer().lock().pause();
-        self.changed();
+        self.guard().pause();
         loop {
             let changed = self.change();
             tokio::pin!(changed);
             changed.as_mut().enable();
             {
                 let sequencer = self.sequencer().lock();
-                if let Mode::Ended(ended) = sequencer.mode {
+                if let Some(ended) = sequencer.ended() {
                     return Err(PauseError::Ended(ended));
                 }
                 if sequencer.is_settled() {
@@ -69,12 +67,21 @@ impl Plane {
         Ok(self.head())
     }
 
-    /// Takes writes again, those that have waited first. Does nothing if the plane is not paused.
+    /// Ends a pause: writes are taken again, those that have waited first. Does nothing if the plane
+    /// is not paused.
     pub fn resume(self: &Arc<Self>) {
-        let tell = self.sequencer().lock().resume();
+        self.guard().resume();
+        self.go_on();
+    }
+
+    /// Looks again at what waits for the fence's machine: call it whenever a step may have allowed
+    /// what it had forbidden. Too often does no harm.
+    pub fn go_on(self: &Arc<Self>) {
+        let tell = self.sequencer().lock().go_on();
         self.go_on_following();
         self.changed();
         self.tell(tell);
+        self.wait_for_store();
     }
 
     /// Ends the plane at once, without waiting for the store. Writes that were not sent are told
@@ -91,42 +98,8 @@ impl Plane {
         self.changed();
     }
 
-    /// Stops accepting writes, finishes what is queued, and ends all watches. Afterwards the plane
-    /// answers nothing. While the store does not answer this waits for it.
-    ///
-    /// # Cancel safety
-    /// A dropped call leaves the plane without new writes; call it again, or [`Self::end`].
-    pub async fn close(self: &Arc<Self>, ended: Ended) {
-        loop {
-            let changed = self.change();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let (closed, tell) = self.sequencer().lock().close(ended);
-            self.tell(tell);
-            if closed {
-                break;
-            }
-            changed.await;
-        }
-        // Idle, so that nothing is left to be answered.
-        self.end(ended);
-    }
-
-    /// Waits until nothing may be sent: the plane is paused or has ended.
-    pub(crate) async fn until_held_back(&self) {
-        loop {
-            let changed = self.change();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.sequencer().lock().holds_back() {
-                return;
-            }
-            changed.await;
-        }
-    }
-
     /// Whether foreign writes wait too: the head has been told to somebody.
     pub(crate) fn is_held(&self) -> bool {
-        self.sequencer().lock().is_held()
+        self.guard().stands_still()
     }
 }

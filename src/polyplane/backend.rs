@@ -220,6 +220,7 @@ impl Shared {
     pub async fn wake(self: &Arc<Self>, located: &Located) -> Result<Arc<Api>, LocateError> {
         let shared = Arc::clone(self);
         let woken = located.wake(&self.world, |tenant| {
+            shared.registry.observe(&tenant);
             shared.reconcilers.woke(&tenant);
             Api { shared, tenant }
         });

@@ -9,7 +9,7 @@ use crate::list::{number_of_version, reached};
 use crate::negotiate::{self, Conversions, Representation};
 use crate::parameters::RESOURCE_VERSION;
 use crate::request::{ResourceRequest, Verb};
-use crate::services::{Observer, Services};
+use crate::services::{Observer, PlaneObserver, Services};
 use crate::view::{self, Shown};
 use crate::write::{Unstored, Written, answerable};
 use crate::{connect, create, list, patch, reviews, select, subresource, update, watch};
@@ -40,6 +40,17 @@ impl Registry {
             }),
             reviewer,
         }
+    }
+
+    /// Has the observers told of everything that a plane publishes from now on. Once for each time
+    /// it wakes, before it is looked through for work that was left.
+    pub fn observe(&self, tenant: &Tenant) {
+        tenant.plane.observe(Arc::new(PlaneObserver {
+            name: tenant.name.clone(),
+            kinds: Arc::clone(&tenant.kinds),
+            settings: Arc::clone(&tenant.settings),
+            services: Arc::clone(&self.services),
+        }));
     }
 
     /// Answers one request.

@@ -1,13 +1,15 @@
-//! What every request may use beside its plane, and who hears of its writes.
+//! What every request may use beside its plane, and who hears of a plane's writes.
 
 use crate::call::Tenant;
 use crate::delete::Removal;
 use crate::environment::Environment;
-use crate::kind::Resource;
-use polyplane_plane::{Committed, ObjectRef};
+use crate::kind::{KindTable, Resource};
+use crate::strategy::PlaneSettings;
+use polyplane_apimachinery::Str;
+use polyplane_plane::{Event, ObjectRef, Plane};
 use std::sync::Arc;
 
-/// Hears of every write that was committed through the registry, at the owner.
+/// Hears of every write that a plane's owner publishes.
 pub trait Observer: Send + Sync {
     /// `object` of `row` was written; it is gone if `removal` says so.
     fn written(&self, tenant: &Tenant, row: &Resource, object: &ObjectRef, removal: Removal);
@@ -21,16 +23,35 @@ pub struct Services {
     pub observers: Vec<Arc<dyn Observer>>,
 }
 
-impl Services {
-    /// Tells the observers of a commit; `removals` says of each object whether it is gone.
-    pub(crate) fn committed(&self, tenant: &Tenant, committed: &Committed, removals: &[Removal]) {
-        for (written, removal) in committed.objects.iter().zip(removals) {
-            let key = written.object.key();
+/// Tells the observers what one plane publishes. Holds all of a tenant but its plane, which holds
+/// this.
+pub(crate) struct PlaneObserver {
+    pub(crate) name: Str,
+    pub(crate) kinds: Arc<KindTable>,
+    pub(crate) settings: Arc<PlaneSettings>,
+    pub(crate) services: Arc<Services>,
+}
+
+impl polyplane_plane::Observer for PlaneObserver {
+    fn published(&self, plane: &Arc<Plane>, events: &[Arc<Event>]) {
+        let tenant = Tenant {
+            name: self.name.clone(),
+            plane: Arc::clone(plane),
+            kinds: Arc::clone(&self.kinds),
+            settings: Arc::clone(&self.settings),
+        };
+        for event in events {
+            let key = event.key();
             let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
                 continue;
             };
-            for observer in &self.observers {
-                observer.written(tenant, row, &written.object, *removal);
+            let (object, removal) = match (event.current(), event.previous()) {
+                (Some(current), _) => (current, Removal::Pending),
+                (None, Some(previous)) => (previous, Removal::Gone),
+                (None, None) => continue,
+            };
+            for observer in &self.services.observers {
+                observer.written(&tenant, row, object, removal);
             }
         }
     }

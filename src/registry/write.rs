@@ -7,15 +7,12 @@
 //! durable, and is worked out again if that state did not come to be.
 
 use crate::call::{Call, tree_of};
-use crate::delete::Removal;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{
-    Committed, Key, NotAnswerable, ObjectRef, Operation, Settled, Snapshot, SubmitError, TurnGuard,
-    Write,
+    Committed, Key, NotAnswerable, ObjectRef, Settled, Snapshot, SubmitError, TurnGuard, Write,
 };
 use std::future::Future;
-use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Seconds after which a client may try a write again that the store did not take.
@@ -117,29 +114,6 @@ pub async fn run<A: Attempt>(call: &Call<'_>, attempt: &mut A) -> Result<Written
     }
 }
 
-/// Has a write sequenced and the observers told of it, by a task of its own: a client that goes
-/// away must not leave a write behind that nobody acts on.
-async fn commit(call: &Call<'_>, write: Write) -> Result<Result<Committed, SubmitError>, ApiError> {
-    let removals: Vec<Removal> = write
-        .operations
-        .iter()
-        .map(|operation| match operation {
-            Operation::Put { .. } => Removal::Pending,
-            Operation::Delete { .. } => Removal::Gone,
-        })
-        .collect();
-    let (tenant, services) = (call.tenant.clone(), Arc::clone(call.services));
-    let task = tokio::spawn(async move {
-        let result = tenant.plane.submit(write).await;
-        if let Ok(committed) = &result {
-            services.committed(&tenant, committed, &removals);
-        }
-        result
-    });
-    task.await
-        .map_err(|error| ApiError::internal(format!("a write was cut off: {error}")))
-}
-
 /// Has a write sequenced; `None` if what it rests on has changed.
 async fn submit<A: Attempt>(
     call: &Call<'_>,
@@ -148,7 +122,7 @@ async fn submit<A: Attempt>(
     turn: &mut Option<TurnGuard>,
 ) -> Result<Option<Committed>, ApiError> {
     let plane = &call.tenant.plane;
-    match within(call, commit(call, write)).await?? {
+    match within(call, plane.submit(write)).await? {
         Ok(committed) => Ok(Some(committed)),
         Err(SubmitError::ClaimFailed(_) | SubmitError::Withdrawn) => {
             if turn.is_none() {

@@ -4,6 +4,7 @@
 //! Nothing here is random and nothing runs by a clock unless a fault says so.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -68,6 +69,7 @@ pub struct FaultPlan {
     lease_failures: Mutex<usize>,
     forgetful: Mutex<bool>,
     full: Mutex<bool>,
+    asked: AtomicUsize,
 }
 
 impl FaultPlan {
@@ -106,6 +108,12 @@ impl FaultPlan {
         *self.lease_failures.lock() += times;
     }
 
+    /// Commits asked for so far, whatever became of them.
+    #[must_use]
+    pub fn commits_asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// From now on every commit is rejected for want of space.
     pub fn fill(&self) {
         *self.full.lock() = true;
@@ -126,6 +134,7 @@ impl FaultPlan {
     }
 
     fn commit_fault(&self, txn: &Txn) -> Option<CommitFault> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         if *self.full.lock() {
             let text = "the disk is full by plan".to_owned();
             return Some(CommitFault::Reject(Rejection::NoSpace(text)));

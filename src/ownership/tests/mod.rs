@@ -8,6 +8,7 @@ mod cut_off;
 mod frozen;
 mod hand_offs;
 mod membership;
+mod refusals;
 mod seeds;
 mod tape;
 

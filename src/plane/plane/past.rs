@@ -11,7 +11,6 @@ use super::{LOOK_EVERY, Plane};
 use crate::forgotten::Forgotten;
 use crate::guard::Answerable;
 use crate::key::Prefix;
-use crate::sequencer::Mode;
 use crate::state::Snapshot;
 use crate::version::Version;
 use crate::watch::{AtError, WatchError, WatchFrom, WatchScope, Watcher};
@@ -66,7 +65,7 @@ impl Plane {
         scope: WatchScope,
         from: WatchFrom,
     ) -> Result<Watcher, WatchError> {
-        if let Mode::Ended(ended) = self.sequencer.lock().mode {
+        if let Some(ended) = self.sequencer.lock().ended() {
             return Err(WatchError::Ended(ended));
         }
         let told = match from {
@@ -81,9 +80,9 @@ impl Plane {
         if hub.place_after(told).is_err() {
             let loaded = self.load_history_once().await;
             if loaded.is_err() {
-                return Err(match self.sequencer.lock().mode {
-                    Mode::Ended(ended) => WatchError::Ended(ended),
-                    _ => WatchError::Unavailable,
+                return Err(match self.sequencer.lock().ended() {
+                    Some(ended) => WatchError::Ended(ended),
+                    None => WatchError::Unavailable,
                 });
             }
         }
@@ -152,12 +151,15 @@ impl Plane {
     /// member read while no part is under way or unsettled. What is sent later is beyond that read.
     /// Lists that begin after it carry no older version.
     pub(crate) fn bookmark_version(&self) -> Version {
+        // Read before the tenure is looked at: what a member read saw under an open tenure is older
+        // than all that a later owner commits. Read after it, it may be from beyond a hand-off.
+        let observed = self.guard.observed();
         let sequencer = self.sequencer.lock();
         let version = match &self.follow {
             // Every commit shows in the watch, another owner's too: nothing up to here is missing.
             Some(follow) => Version::after(self.base, follow.through()),
             None if sequencer.is_settled() && self.guard.answerable() != Answerable::Lost => {
-                Version::after(self.base, self.guard.observed())
+                Version::after(self.base, observed)
             }
             None => Version::ZERO,
         };

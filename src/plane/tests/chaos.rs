@@ -131,7 +131,7 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
     let told = take_all(&mut watcher, head).await;
     assert_eq!(told.len(), 82);
     let state = dump(&plane.snapshot());
-    plane.close(Ended::Closed).await;
+    close(&plane, Ended::Closed).await;
     site.store.close().await;
     drop((site, plane, watcher));
 

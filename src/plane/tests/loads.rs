@@ -66,7 +66,7 @@ async fn two_planes_of_one_store_never_meet() {
     let before = dump(&site.open("ab").await.snapshot());
     let compares = Vec::new();
     let store: Arc<dyn Store> = site.store.clone();
-    a.close(Ended::Deleted).await;
+    close(&a, Ended::Deleted).await;
     delete_range(&store, "a", compares).await.expect("fine");
     let left = site.store.range(RangeRequest::prefix("p/a/")).await;
     assert_eq!(left.expect("it answers").items, []);
@@ -81,7 +81,7 @@ async fn a_range_is_deleted_in_pieces_that_compare_the_fence() {
         let puts = (0..100).map(|n| put(&format!("o-{at}-{n}"), "1")).collect();
         plane.submit(write(puts)).await.expect("fine");
     }
-    plane.close(Ended::Deleted).await;
+    close(&plane, Ended::Deleted).await;
     let store: Arc<dyn Store> = site.store.clone();
     let wrong = vec![polyplane_storage::Compare::Absent { key: "f/a".into() }];
     let refused = delete_range(&store, "a", wrong).await;
@@ -109,7 +109,7 @@ async fn what_cannot_be_read_is_refused_by_name() {
         ops: vec![damaged],
     };
     store.commit(txn).await.expect("fine");
-    let guard = TestGuard::take(site.store.clone(), "a", Arc::default()).await;
+    let guard = TestGuard::take(site.store.clone(), "a", &Test::default()).await;
     let record = |layer: &Layer| PlaneRecord {
         id: "a".into(),
         base: 0,

@@ -12,6 +12,7 @@ mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,7 +71,7 @@ impl Site {
     }
 
     async fn open_with(&self, id: &str, test: Test) -> Arc<Plane> {
-        let guard = TestGuard::take(self.store.clone(), id, test.observed).await;
+        let guard = TestGuard::take(self.store.clone(), id, &test).await;
         let acquired = guard.inner.fence();
         let record = PlaneRecord {
             id: id.to_owned(),
@@ -102,8 +103,19 @@ struct Test {
     base: u64,
     log: LogBounds,
     observed: Arc<Mutex<u64>>,
+    hooks: Arc<Hooks>,
     foreign: Option<Prefix>,
     import: Option<Import>,
+}
+
+/// What happens at an awkward moment.
+#[derive(Default)]
+struct Hooks {
+    /// The member key is gone: every barrier is refused.
+    member_lost: AtomicBool,
+    /// What member reads have seen once somebody has looked whether the plane may answer; 0 for
+    /// nothing new.
+    observed_after_answerable: AtomicU64,
 }
 
 impl Default for Test {
@@ -113,6 +125,7 @@ impl Default for Test {
             base: 0,
             log: LogBounds::default(),
             observed: Arc::default(),
+            hooks: Arc::default(),
             foreign: None,
             import: None,
         }
@@ -123,47 +136,79 @@ impl Default for Test {
 struct TestGuard {
     inner: Arc<SoleHolder>,
     observed: Arc<Mutex<u64>>,
+    hooks: Arc<Hooks>,
 }
 
 impl TestGuard {
-    async fn take(store: Arc<dyn Store>, id: &str, observed: Arc<Mutex<u64>>) -> Arc<Self> {
+    async fn take(store: Arc<dyn Store>, id: &str, test: &Test) -> Arc<Self> {
         let fence = format!("f/{id}");
         let inner = SoleHolder::take(store, fence, "me").await;
         Arc::new(Self {
             inner: inner.expect("the store takes it"),
-            observed,
+            observed: Arc::clone(&test.observed),
+            hooks: Arc::clone(&test.hooks),
         })
     }
 }
 
 #[async_trait::async_trait]
 impl CommitGuard for TestGuard {
+    fn intake(&self) -> Intake {
+        self.inner.intake()
+    }
+
     fn permit(&self) -> Permit {
         self.inner.permit()
     }
 
-    async fn until_permitted(&self) {
-        self.inner.until_permitted().await;
+    fn acknowledged(&self) {
+        self.inner.acknowledged();
     }
 
-    fn done(&self, outcome: PartOutcome) {
-        self.inner.done(outcome);
+    fn landed(&self, at: Revision) {
+        self.inner.landed(at);
+    }
+
+    fn not_done(&self, outcome: NotDone) {
+        self.inner.not_done(outcome);
     }
 
     async fn superseded(&self) -> Result<Option<Revision>, polyplane_storage::ReadError> {
         self.inner.superseded().await
     }
 
-    fn settled(&self, landed: Option<Revision>) {
-        self.inner.settled(landed);
+    fn never_done(&self) {
+        self.inner.never_done();
+    }
+
+    fn pause(&self) {
+        self.inner.pause();
+    }
+
+    fn resume(&self) {
+        self.inner.resume();
+    }
+
+    fn stands_still(&self) -> bool {
+        self.inner.stands_still()
     }
 
     async fn probe(&self) -> Result<(), BarrierError> {
         self.inner.probe().await
     }
 
+    fn store_writable(&self) {
+        self.inner.store_writable();
+    }
+
     fn answerable(&self) -> Answerable {
-        self.inner.answerable()
+        let answerable = self.inner.answerable();
+        let after = &self.hooks.observed_after_answerable;
+        match after.load(Ordering::Relaxed) {
+            0 => {}
+            observed => *self.observed.lock() = observed,
+        }
+        answerable
     }
 
     async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
@@ -171,6 +216,10 @@ impl CommitGuard for TestGuard {
     }
 
     async fn barrier(&self) -> Result<Revision, BarrierError> {
+        if self.hooks.member_lost.load(Ordering::Relaxed) {
+            self.inner.lost();
+            return Err(BarrierError::Lost);
+        }
         self.inner.barrier().await
     }
 
@@ -296,6 +345,16 @@ async fn events_until(watcher: &mut Watcher, version: Version) -> Vec<Arc<Event>
         }
     }
     all
+}
+
+/// Ends a plane once everything that is queued is done.
+async fn close(plane: &Arc<Plane>, ended: Ended) {
+    while plane.stats().queued > 0 {
+        tokio::task::yield_now().await;
+    }
+    let soon = Instant::now() + Duration::from_secs(10);
+    plane.pause(soon).await.expect("the store answers");
+    plane.end(ended);
 }
 
 /// Runs a case of a property; one that waits for what never comes fails.

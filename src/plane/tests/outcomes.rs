@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use polyplane_storage::{CommitFault, Op, RangeRequest, Rejection, Txn};
+use std::sync::atomic::Ordering;
 
 use super::*;
 
@@ -198,16 +199,77 @@ async fn a_full_disk_refuses_writes_serves_reads_and_heals() {
         "1"
     );
     site.store.plan().free();
-    // The next refused write sends the probe, at most one a second.
+    // No write follows; the plane finds out by itself.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    while plane.submit(write(vec![put("m", "3")])).await.is_err() {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(
-        value(&plane.snapshot().get(&configmap("m")).expect("there")),
-        "3"
-    );
     assert_eq!(plane.read_only(), None);
+    let done = plane.submit(write(vec![put("m", "3")])).await;
+    assert_eq!(value(&done.expect("fine").objects[0].object), "3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_probe_finds_out_for_every_read_only_plane_of_a_store() {
+    let site = Site::new();
+    let mut planes = Vec::new();
+    for id in ["a", "b", "c"] {
+        planes.push(site.open(id).await);
+    }
+    site.store.plan().fill();
+    for plane in &planes {
+        for _ in 0..3 {
+            let refused = plane.submit(write(vec![put("m", "2")])).await;
+            assert!(matches!(refused, Err(SubmitError::Refused(_))));
+        }
+    }
+    let before = site.store.plan().commits_asked();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let probes = site.store.plan().commits_asked() - before;
+    assert!(
+        (50..=70).contains(&probes),
+        "{probes} probes of three planes in a minute"
+    );
+    site.store.plan().free();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for plane in &planes {
+        assert_eq!(plane.read_only(), None);
+        plane
+            .submit(write(vec![put("m", "3")]))
+            .await
+            .expect("it takes writes");
+    }
+    let quiet = site.store.plan().commits_asked();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(site.store.plan().commits_asked(), quiet, "nothing goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_only_plane_that_is_paused_and_resumed_still_heals() {
+    for unanswered in [false, true] {
+        let site = Site::new();
+        let plane = site.open("a").await;
+        let plan = site.store.plan();
+        if unanswered {
+            // The first probe gets no reply, though it is done.
+            plan.commits_matching(puts_fence, CommitFault::UnknownApplied, 1);
+        }
+        let full = || CommitFault::Reject(Rejection::NoSpace("by plan".into()));
+        plan.commits_matching(|_| true, full(), 100);
+        for _ in 0..3 {
+            let refused = plane.submit(write(vec![put("m", "2")])).await;
+            assert!(matches!(refused, Err(SubmitError::Refused(_))));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let soon = Instant::now() + Duration::from_secs(1);
+        plane.pause(soon).await.expect("nothing is under way");
+        plan.clear();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        plane.resume();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(plane.read_only(), None);
+        plane
+            .submit(write(vec![put("m", "3")]))
+            .await
+            .expect("it takes writes");
+    }
 }
 
 #[tokio::test]
@@ -241,7 +303,7 @@ async fn who_has_lost_the_fence_writes_nothing_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_wait_and_a_close_finishes_what_is_queued() {
+async fn a_deadline_ends_the_wait_and_nothing_that_was_queued_is_lost() {
     let site = Site::new();
     let plane = site.open("a").await;
     let plan = site.store.plan();
@@ -257,7 +319,7 @@ async fn a_deadline_ends_the_wait_and_a_close_finishes_what_is_queued() {
         tokio::spawn(async move { plane.submit(write(vec![put("n", "1")])).await })
     };
     tokio::task::yield_now().await;
-    plane.close(Ended::Closed).await;
+    close(&plane, Ended::Closed).await;
     queued
         .await
         .expect("no panic")
@@ -331,5 +393,46 @@ async fn what_the_next_owner_did_is_not_taken_for_ones_own() {
             .expect("it writes the same key");
     };
     let (answer, ()) = tokio::join!(old.submit(write(vec![put("m", "1")])), next_owner);
+    assert_eq!(answer.expect_err("it was never done"), SubmitError::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_wrote_while_the_history_was_read_is_not_taken_for_ones_own() {
+    let site = Site::new();
+    let hooks = Arc::new(Hooks::default());
+    let test = Test {
+        hooks: Arc::clone(&hooks),
+        ..Test::default()
+    };
+    let old = site.open_with("a", test).await;
+    old.submit(write(vec![put("m", "0")])).await.expect("fine");
+    let stored = site.inner.range(RangeRequest::prefix("p/a/o/")).await;
+    let stored = stored.expect("fine").items.remove(0);
+    let plan = site.store.plan();
+    plan.commits_matching(of_plane("a"), CommitFault::UnknownNotApplied, 1);
+    // The member key is gone, so the barrier is refused, and nobody has the fence yet.
+    hooks.member_lost.store(true, Ordering::Relaxed);
+    plan.next_reads(
+        polyplane_storage::ReadFault::Delay(Duration::from_secs(1)),
+        2,
+    );
+    let lost = async {
+        // Between the two reads that settle it, the next owner takes the fence and writes.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let taken = SoleHolder::take(Arc::clone(&site.inner), "f/a", "another").await;
+        taken.expect("it is taken");
+        let put = Op::Put {
+            key: stored.key,
+            value: stored.value,
+            lease: None,
+        };
+        let txn = Txn {
+            compares: Vec::new(),
+            ops: vec![put],
+        };
+        let written = site.inner.commit(txn).await;
+        written.expect("it writes the same key");
+    };
+    let (answer, ()) = tokio::join!(old.submit(write(vec![put("m", "1")])), lost);
     assert_eq!(answer.expect_err("it was never done"), SubmitError::Lost);
 }

@@ -313,7 +313,7 @@ async fn a_changed_kind_ends_its_watches_and_a_closed_plane_all() {
         Next::Closed(Ended::KindChanged)
     ));
     let mut maps = watch_from(&plane, WatchFrom::Now).await;
-    plane.close(Ended::Closed).await;
+    close(&plane, Ended::Closed).await;
     assert!(matches!(maps.next().await, Next::Closed(Ended::Closed)));
     assert!(matches!(others.next().await, Next::Closed(Ended::Closed)));
     let late = plane.watch(secrets(), WatchFrom::Now).await;
@@ -384,4 +384,23 @@ async fn a_version_that_is_gone_has_a_cause_that_is_counted() {
         let expected = if cause == "age" { 3.0 } else { 0.0 };
         assert_eq!(count, expected, "{cause}");
     }
+}
+
+#[tokio::test]
+async fn a_bookmark_names_no_member_read_that_came_after_the_tenure_was_looked_at() {
+    let site = Site::new();
+    let (observed, hooks) = (Arc::new(Mutex::new(100)), Arc::new(Hooks::default()));
+    let test = Test {
+        observed: Arc::clone(&observed),
+        hooks: Arc::clone(&hooks),
+        ..Test::default()
+    };
+    let plane = site.open_with("a", test).await;
+    let seen = plane.bookmark_version();
+    assert_eq!(seen, Version::after(Base(0), Revision(100)));
+    // Between the look at the tenure and what follows it, the plane is released, another writes to
+    // it, and a member read of this replica comes back.
+    let later = std::sync::atomic::Ordering::Relaxed;
+    hooks.observed_after_answerable.store(5000, later);
+    assert_eq!(plane.bookmark_version(), seen);
 }

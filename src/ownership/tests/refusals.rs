@@ -1,0 +1,135 @@
+//! A store that refuses or does not answer, and then nothing more happens to the plane but what its
+//! replica does by itself: it sleeps, moves, is deleted, and is wanted again.
+
+use super::*;
+use polyplane_storage::{CommitFault, Rejection};
+
+/// What a replica's store does with every commit.
+#[derive(Debug, Clone, Copy)]
+enum Trouble {
+    Full,
+    Silent,
+}
+
+const BOTH: [Trouble; 2] = [Trouble::Full, Trouble::Silent];
+
+impl Trouble {
+    /// Every commit of planes meets the fault from now on; member keys go on, so the replica lives.
+    fn begins(self, replica: &Replica) {
+        let plan = replica.store.plan();
+        let fault = match self {
+            Self::Full => CommitFault::Reject(Rejection::NoSpace("by plan".into())),
+            Self::Silent => CommitFault::UnknownNotApplied,
+        };
+        let of_planes = |txn: &Txn| {
+            let planes = txn.ops.iter().filter(|op| {
+                op.key().starts_with(b"p/plane-")
+                    || String::from_utf8_lossy(op.key()).contains("plane-")
+            });
+            planes.count() > 0
+        };
+        plan.commits_matching(of_planes, fault, usize::MAX);
+    }
+}
+
+/// Three writes that do not get through, so that the plane is read-only or unsettled.
+async fn three_refused_writes(plane: &Arc<Plane>) {
+    for _ in 0..3 {
+        let write = Write {
+            operations: vec![put("x", "refused")],
+            deadline: Some(Instant::now() + Duration::from_millis(50)),
+            ..Write::default()
+        };
+        plane.submit(write).await.expect_err("the store refuses it");
+    }
+}
+
+async fn one_with_a_plane() -> (Arc<Town>, Arc<Replica>, Birth, Arc<Plane>) {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("a", &["a"]).await;
+    town.write(&birth, "x", "1").await;
+    let plane = a.planes.awake(&birth.id).expect("it was just written to");
+    (town, a, birth, plane)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_that_would_sleep_while_its_store_refuses_serves_on_and_writes_afterwards() {
+    for store in BOTH {
+        let (town, a, birth, plane) = one_with_a_plane().await;
+        store.begins(&a);
+        three_refused_writes(&plane).await;
+        let all = a.planes.slots();
+        let (planes, deadline) = (Arc::clone(&a.planes), Duration::from_millis(300));
+        // What it waits for goes on behind a caller that has stopped waiting.
+        let sleeping = tokio::spawn(async move { planes.put_to_sleep(all).await });
+        let _ = tokio::time::timeout(deadline, sleeping).await;
+        if let Trouble::Full = store {
+            assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+        }
+        a.store.plan().clear();
+        // No request comes for a while; then one does.
+        sleep(Duration::from_millis(1500)).await;
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+        town.write(&birth, "x", "2").await;
+        a.planes.put_to_sleep(a.planes.slots()).await;
+        assert!(a.planes.awake(&birth.id).is_none(), "{store:?}: it sleeps");
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_moves_and_is_deleted_once_its_store_takes_writes_again() {
+    for store in BOTH {
+        let town = Town::new();
+        let a = town.join("a").await;
+        let birth = town.plane_of("b", &["a", "b"]).await;
+        town.write(&birth, "x", "1").await;
+        let plane = a.planes.awake(&birth.id).expect("it was just written to");
+        store.begins(&a);
+        three_refused_writes(&plane).await;
+        let b = town.join("b").await;
+        // The hand-off is tried, and refused or not answered.
+        sleep(Duration::from_millis(700)).await;
+        assert!(b.planes.awake(&birth.id).is_none());
+        a.store.plan().clear();
+        until("b has it", || b.planes.awake(&birth.id).is_some()).await;
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+        town.write(&birth, "x", "2").await;
+        let at_b = b.planes.awake(&birth.id).expect("it is there");
+        store.begins(&b);
+        three_refused_writes(&at_b).await;
+        let (planes, gone) = (Arc::clone(&b.planes), birth.clone());
+        let refused = tokio::spawn(async move { planes.delete(&gone).await });
+        let _ = tokio::time::timeout(Duration::from_millis(300), refused).await;
+        b.store.plan().clear();
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = b.planes.delete(&birth).await {
+            assert!(
+                Instant::now() < deadline,
+                "{store:?}: its deletion loops: {error:?}"
+            );
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(b.planes.awake(&birth.id).is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_that_fails_leaves_nothing_behind() {
+    let (town, a, birth, _) = one_with_a_plane().await;
+    a.planes.put_to_sleep(a.planes.slots()).await;
+    let unreadable = polyplane_storage::ReadError::Corrupt("by plan".into());
+    // The fence is read and taken; the plane is not.
+    for reads in [1, 2, 3] {
+        let plan = a.store.plan();
+        plan.next_reads(polyplane_storage::ReadFault::Delay(Duration::ZERO), reads);
+        plan.next_reads(polyplane_storage::ReadFault::Fail(unreadable.clone()), 8);
+        let _ = tokio::time::timeout(Duration::from_millis(400), a.planes.wake(&birth)).await;
+        plan.clear();
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+        town.write(&birth, "x", "1").await;
+        a.planes.put_to_sleep(a.planes.slots()).await;
+        assert!(a.planes.awake(&birth.id).is_none(), "it sleeps");
+    }
+}

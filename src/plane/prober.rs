@@ -1,0 +1,114 @@
+//! Finds out when a store that refuses takes writes again, for all its planes at this replica.
+//!
+//! One read-only plane puts its fence, with backoff; if the store takes that, all of them go on. No
+//! plane has a timer of its own, and none waits for a client's next write.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use crate::guard::{BarrierError, Intake};
+use crate::plane::Plane;
+
+/// How long the first probe waits after a refusal, and how long the wait between two becomes.
+const WAIT_FIRST: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The read-only planes of one store. The task that probes exists only while there are any.
+#[derive(Default)]
+pub(crate) struct Prober {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    planes: VecDeque<Weak<Plane>>,
+    probing: bool,
+}
+
+impl Prober {
+    /// Has a read-only plane probed until it takes writes again, or has ended. Adding a plane twice
+    /// does no harm.
+    pub(crate) fn add(self: &Arc<Self>, plane: &Arc<Plane>) {
+        let mut waiting = self.waiting.lock();
+        let known = waiting
+            .planes
+            .iter()
+            .any(|known| known.as_ptr() == Arc::as_ptr(plane));
+        if !known {
+            waiting.planes.push_back(Arc::downgrade(plane));
+        }
+        if !waiting.probing {
+            waiting.probing = true;
+            let prober = Arc::clone(self);
+            // Ends by itself as soon as no plane is read-only.
+            tokio::spawn(async move { prober.probe().await });
+        }
+    }
+
+    async fn probe(self: Arc<Self>) {
+        let mut wait = WAIT_FIRST;
+        loop {
+            sleep(wait).await;
+            wait = (wait * 2).min(WAIT_MAX);
+            let Some(plane) = self.next() else {
+                return;
+            };
+            match plane.guard().probe().await {
+                Ok(()) => {
+                    tracing::info!("the store takes writes again");
+                    plane.go_on();
+                    self.release_all();
+                    // What is left has a probe of its own to settle, and the store answers.
+                    wait = WAIT_FIRST;
+                }
+                Err(BarrierError::Lost) => {}
+                Err(BarrierError::Unavailable(error)) => {
+                    tracing::debug!(error, "the store does not take writes yet");
+                }
+            }
+        }
+    }
+
+    /// The next plane that waits for the store, in turn. Without one the task ends.
+    fn next(&self) -> Option<Arc<Plane>> {
+        let mut waiting = self.waiting.lock();
+        for _ in 0..waiting.planes.len() {
+            let Some(plane) = waiting.planes.pop_front() else {
+                break;
+            };
+            let Some(alive) = plane.upgrade() else {
+                continue;
+            };
+            if waits(&alive) {
+                waiting.planes.push_back(plane);
+                return Some(alive);
+            }
+        }
+        waiting.probing = false;
+        None
+    }
+
+    /// The store has taken a probe: every plane goes on that has nothing to settle first.
+    fn release_all(&self) {
+        let planes: Vec<Arc<Plane>> = {
+            let waiting = self.waiting.lock();
+            waiting.planes.iter().filter_map(Weak::upgrade).collect()
+        };
+        for plane in planes {
+            plane.guard().store_writable();
+            plane.go_on();
+        }
+    }
+}
+
+/// Whether a plane still waits for the store. One that is about to part may turn out not to.
+fn waits(plane: &Plane) -> bool {
+    match plane.guard().intake() {
+        Intake::ReadOnly | Intake::Wait => true,
+        Intake::Open | Intake::Ended => false,
+    }
+}
