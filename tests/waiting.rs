@@ -30,7 +30,7 @@ struct Replica {
 }
 
 impl Replica {
-    async fn start(name: &str, folder: &Path, store: &str) -> Result<Self> {
+    fn start(name: &str, folder: &Path, store: &str) -> Result<Self> {
         let folder = folder.join(name);
         std::fs::create_dir_all(folder.join("certs"))?;
         let token = folder.join("metrics.token");
@@ -98,7 +98,7 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
     let mut etcd = Cluster::start(1, &[], &[]).await?;
     etcd.kill_member(0).await?;
     let folder = tempfile::tempdir()?;
-    let mut replica = Replica::start("early", folder.path(), &etcd.url()).await?;
+    let mut replica = Replica::start("early", folder.path(), &etcd.url())?;
     replica.until("/livez", |reply| reply.status == 200).await?;
     let shown = replica
         .until("/readyz", |reply| reply.status == 500)
@@ -119,7 +119,7 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
     replica.ended().await?;
 
     // Another one sees etcd come, and go again before it ends.
-    let mut replica = Replica::start("patient", folder.path(), &etcd.url()).await?;
+    let mut replica = Replica::start("patient", folder.path(), &etcd.url())?;
     replica.until("/readyz/etcd", known).await?;
     etcd.start_member(0)?;
     replica
@@ -136,7 +136,7 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
 async fn the_token_for_metrics_opens_metrics_and_nothing_else() -> Result<()> {
     let etcd = Cluster::start(1, &[], &[]).await?;
     let folder = tempfile::tempdir()?;
-    let mut replica = Replica::start("counted", folder.path(), &etcd.url()).await?;
+    let mut replica = Replica::start("counted", folder.path(), &etcd.url())?;
     replica
         .until("/readyz", |reply| reply.status == 200)
         .await?;
@@ -203,7 +203,7 @@ async fn a_replica_is_drained_whatever_its_serving_certificate_names() -> Result
     let folder = tempfile::tempdir()?;
     let certs = folder.path().join("given/certs");
     give_certificate(&certs)?;
-    let mut replica = Replica::start("given", folder.path(), &etcd.url()).await?;
+    let mut replica = Replica::start("given", folder.path(), &etcd.url())?;
     let deadline = Instant::now() + LIMIT;
     loop {
         let said = replica.drain(&certs).await?;
