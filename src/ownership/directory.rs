@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -106,6 +107,8 @@ pub struct Directory {
     /// Grows whenever a plane that was known is wanted elsewhere.
     pins: watch::Sender<u64>,
     failure: Mutex<Option<String>>,
+    /// Some row was passed over because it could not be read.
+    skipped: AtomicBool,
 }
 
 impl Directory {
@@ -128,6 +131,7 @@ impl Directory {
             changes: watch::Sender::new(0),
             pins: watch::Sender::new(0),
             failure: Mutex::new(None),
+            skipped: AtomicBool::new(false),
         });
         let at = directory.load().await?;
         let following = Arc::clone(&directory);
@@ -152,6 +156,11 @@ impl Directory {
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<Arc<Entry>> {
         self.rows.read().by_id.get(id).cloned()
+    }
+
+    /// Whether every record could be read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.failure.lock().is_none() && !self.skipped.load(Ordering::Acquire)
     }
 
     /// Planes there are.
@@ -286,8 +295,9 @@ impl Directory {
                             key: String::from_utf8_lossy(&item.key).into_owned(),
                             source,
                         })?;
-                if let Some((entry, layer)) = entry {
-                    rows.put(entry, &layer);
+                match entry {
+                    Some((entry, layer)) => drop(rows.put(entry, &layer)),
+                    None => self.skipped.store(true, Ordering::Release),
                 }
             }
             at = reply.revision;
@@ -311,8 +321,9 @@ impl Directory {
                     self.tell_pins();
                 }
             }
-            Ok(None) => {}
+            Ok(None) => self.skipped.store(true, Ordering::Release),
             Err(error) => {
+                self.skipped.store(true, Ordering::Release);
                 tracing::error!(%error, key = ?event.key, "a row of the directory cannot be read");
             }
         }

@@ -8,7 +8,7 @@ use crate::planes::{Planes, ROOT};
 use crate::slot::{Awake, Slot};
 use crate::translate::{refusal, revision, stored};
 use bytes::Bytes;
-use polyplane_fencing::{Action, Event, Outcome, Revision as FenceRevision, Streaming};
+use polyplane_fencing::{Action, Epoch, Event, Outcome, Revision as FenceRevision, Streaming};
 use polyplane_plane::{Ended, ExportError, PauseError};
 use polyplane_ring::Member;
 use polyplane_storage::{CommitError, Committed, Compare, KeyValue, Revision, Txn};
@@ -62,6 +62,7 @@ impl Planes {
         if !slot.custody.holds() && !slot.custody.is_parting() {
             return Parted::Released;
         }
+        let epoch = slot.custody.epoch().map(Epoch::get);
         let awake = slot.awake();
         let deadline = Instant::now() + PAUSE_PATIENCE;
         if !self.stand_still(slot, awake.as_ref(), deadline).await {
@@ -82,6 +83,14 @@ impl Planes {
         drop(busy);
         match &parted {
             Parted::Released => {
+                tracing::info!(
+                    plane = slot.birth.id,
+                    epoch,
+                    to = successor.map(|member| member.id.as_str()),
+                    awake = awake.is_some(),
+                    millis = began.elapsed().as_millis(),
+                    "handed a control plane off"
+                );
                 self.measures().handed_off(began.elapsed());
                 self.drop_if_idle(slot);
             }

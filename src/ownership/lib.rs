@@ -28,6 +28,7 @@ mod birth;
 mod custody;
 pub mod directory;
 mod driver;
+mod fences;
 mod floor;
 mod guard;
 mod handler;

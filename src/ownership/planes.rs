@@ -367,6 +367,11 @@ impl Planes {
         &self.options
     }
 
+    /// Which planes there are; none before the directory is read.
+    pub(crate) fn directory(&self) -> Option<&Arc<Directory>> {
+        self.directory.get()
+    }
+
     pub(crate) fn committer(&self) -> &Arc<Committer> {
         &self.committer
     }

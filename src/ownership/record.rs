@@ -14,7 +14,8 @@ pub(crate) const TERMS_KEY: &[u8] = b"terms";
 pub(crate) const FLOOR_KEY: &[u8] = b"floor";
 /// Where complaints about unreachable peers stand (FENCING 18).
 pub(crate) const COMPLAINTS: &[u8] = b"complaint/";
-const FENCES: &str = "fence/";
+/// What the store keys of fences begin with.
+pub(crate) const FENCES: &str = "fence/";
 
 /// A record of the store that this program did not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -19,6 +19,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Between two looks at the store's house, at most.
 const HOUSE_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks at all fences.
+const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// So many samples of the store's revision cover the history that is kept; the oldest is compacted
 /// to.
 const SAMPLES: u32 = 10;
@@ -221,6 +223,8 @@ struct House {
     samples: VecDeque<(Instant, Revision)>,
     /// Since when all members have had this level.
     level: Option<(u32, Instant)>,
+    /// When fences were looked through last by this owner.
+    swept: Option<Instant>,
 }
 
 impl House {
@@ -232,6 +236,7 @@ impl House {
         if !owner {
             self.samples.clear();
             self.level = None;
+            self.swept = None;
             return;
         }
         let history = planes.ring().options().history;
@@ -242,6 +247,21 @@ impl House {
         self.looked = Some(now);
         self.compact(planes, now).await;
         self.raise_floor(planes, now).await;
+        self.sweep_fences(planes, now).await;
+    }
+
+    /// A fence that is left behind does no harm, so once for each owner and then rarely is enough.
+    async fn sweep_fences(&mut self, planes: &Planes, now: Instant) {
+        if self.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
+            return;
+        }
+        match planes.sweep_fences().await {
+            Ok(_) => self.swept = Some(now),
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::debug!(error, "fences of deleted planes were not looked through");
+            }
+        }
     }
 
     /// Compacts to the newest sample that is older than the history to be kept. A late request can

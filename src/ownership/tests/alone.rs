@@ -173,3 +173,35 @@ async fn a_deleted_plane_stays_deleted() {
             .is_none()
     );
 }
+
+/// The root's owner died between the removal of a plane's record and that of its fence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_planes_fence_that_was_left_behind_goes() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    let (gone, going) = (town.plane("gone").await, town.plane("going").await);
+    for birth in [&gone, &going] {
+        town.write(birth, "x", "1").await;
+        replica.planes.delete(birth).await.expect("it goes");
+    }
+    let held = town.plane("held").await;
+    town.write(&held, "x", "1").await;
+    let directory = gone.directory.clone().expect("a tenant has one");
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Delete { key: directory.key }],
+    };
+    town.store.commit(txn).await.expect("it is removed");
+    let swept = replica.planes.sweep_fences().await;
+    assert_eq!(swept.expect("it answers"), 0, "no directory is followed");
+    follow_directory(&town, &replica).await;
+    let swept = replica.planes.sweep_fences().await;
+    assert_eq!(swept.expect("it answers"), 1);
+    let fence = |birth: &Birth| {
+        let (store, key) = (Arc::clone(&town.store), crate::record::fence_key(&birth.id));
+        async move { store.get(&key).await.expect("it answers").1 }
+    };
+    assert!(fence(&gone).await.is_none());
+    assert!(fence(&going).await.is_some(), "its record is still there");
+    assert!(fence(&held).await.is_some());
+}

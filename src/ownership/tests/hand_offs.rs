@@ -145,31 +145,14 @@ async fn a_plane_is_deleted_from_a_replica_that_does_not_hold_it() {
     }
 }
 
-/// What the test's directory says: the value of a row is the replica that its user wants, or any.
-fn read_row(body: &[u8]) -> Option<crate::directory::Row> {
-    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let wish = body["data"]["k"].as_str()?;
-    Some(crate::directory::Row {
-        id: body["metadata"]["name"].as_str()?.into(),
-        layer: "l".into(),
-        born_at: "2026-01-01T00:00:00Z".into(),
-        pin: wish.parse().map_or(Pin::Anywhere, Pin::Replica),
-    })
-}
-
 /// A wish of the user moves a plane that is awake and written to, there and back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_in_use_goes_where_its_user_wants_it() {
     let town = Town::new();
     let a = town.join("a").await;
     let b = town.join("b").await;
-    let stop = tokio_util::sync::CancellationToken::new();
-    let rows = polyplane_plane::Prefix::resource("polyplane.dev", "planes");
     for replica in [&a, &b] {
-        let prefix = foreign::object_prefix(ROOT, &rows);
-        let follow = crate::directory::Directory::follow;
-        let directory = follow(Arc::clone(&town.store), prefix, read_row, stop.clone()).await;
-        replica.planes.obey(&directory.expect("it is read"));
+        follow_directory(&town, replica).await;
     }
     let birth = town.plane("p").await;
     let writer = Writer::start(&town, &birth);
@@ -195,7 +178,6 @@ async fn a_plane_in_use_goes_where_its_user_wants_it() {
     writer.check(&town, &birth).await;
     assert!(b.planes.stats().hand_offs_done >= 1);
     assert_eq!(b.planes.stats().taken_after_wait, 0);
-    stop.cancel();
 }
 
 /// FENCING 19: replicas that are all Draining go on serving until the last is gone.

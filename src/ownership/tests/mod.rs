@@ -337,3 +337,26 @@ fn wait_of(terms: LeaseTerms) -> Duration {
 async fn revision(town: &Town) -> Revision {
     town.store.revision().await.expect("it answers")
 }
+
+/// What the test's directory says: the value of a row is the replica that its user wants, or any.
+fn read_row(body: &[u8]) -> Option<crate::directory::Row> {
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let wish = body["data"]["k"].as_str()?;
+    Some(crate::directory::Row {
+        id: body["metadata"]["name"].as_str()?.into(),
+        layer: "l".into(),
+        born_at: "2026-01-01T00:00:00Z".into(),
+        pin: wish.parse().map_or(Pin::Anywhere, Pin::Replica),
+    })
+}
+
+/// Has a replica obey the directory, whose rows are the planes that the town has made.
+async fn follow_directory(town: &Town, replica: &Replica) {
+    let rows = polyplane_plane::Prefix::resource("polyplane.dev", "planes");
+    let prefix = foreign::object_prefix(ROOT, &rows);
+    let follow = crate::directory::Directory::follow;
+    // Ends with the test.
+    let stop = tokio_util::sync::CancellationToken::new();
+    let directory = follow(Arc::clone(&town.store), prefix, read_row, stop).await;
+    replica.planes.obey(&directory.expect("it is read"));
+}

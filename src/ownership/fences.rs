@@ -1,0 +1,99 @@
+//! Fences that nobody needs any more. A deleted plane's fence goes with its directory record, in a
+//! transaction of its own: a root owner that dies between the two leaves the fence behind, and no
+//! object tells anybody of it.
+
+use crate::planes::Planes;
+use crate::record::{FENCES, decode_fence};
+use bytes::Bytes;
+use polyplane_fencing::FenceState;
+use polyplane_storage::{CommitError, Compare, KeyValue, Op, RangeRequest, ReadError, Txn};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Fences read at once.
+const PAGE: usize = 500;
+/// How long the directory may take to catch up with the fences that were read.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+impl Planes {
+    /// Removes the fences of deleted planes whose directory record is gone. Returns how many. For the
+    /// root's owner, now and then.
+    ///
+    /// # Errors
+    /// The store cannot be read or does not answer; what is left is found the next time.
+    pub(crate) async fn sweep_fences(&self) -> Result<usize, SweepError> {
+        let Some(directory) = self.directory() else {
+            return Ok(0);
+        };
+        let mut request = Some(RangeRequest {
+            limit: PAGE,
+            ..RangeRequest::prefix(Bytes::from_static(FENCES.as_bytes()))
+        });
+        let mut swept = 0;
+        while let Some(page) = request {
+            let reply = self.store().range(page.clone()).await?;
+            request = page.next_page(&reply);
+            let deleted: Vec<&KeyValue> =
+                reply.items.iter().filter(|item| is_deleted(item)).collect();
+            if deleted.is_empty() {
+                continue;
+            }
+            // A record that is still there keeps its fence: until it is gone, only the fence says
+            // that the plane is not to be taken again.
+            let deadline = Instant::now() + CATCH_UP;
+            if !directory.reach(reply.revision, deadline).await || !directory.is_whole() {
+                return Err(SweepError::DirectoryBehind);
+            }
+            for fence in deleted {
+                let id = plane_of(&fence.key);
+                if directory.by_id(&id).is_none() && self.remove_fence(fence).await? {
+                    tracing::info!(
+                        plane = id,
+                        "removed the fence that a deleted plane had left"
+                    );
+                    swept += 1;
+                }
+            }
+        }
+        Ok(swept)
+    }
+
+    async fn remove_fence(&self, fence: &KeyValue) -> Result<bool, CommitError> {
+        let key = fence.key.clone();
+        let txn = Txn {
+            compares: vec![Compare::Unchanged {
+                key: key.clone(),
+                revision: fence.modified,
+            }],
+            ops: vec![Op::Delete { key }],
+        };
+        match self.store().commit(txn).await {
+            Ok(_) => Ok(true),
+            Err(CommitError::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_deleted(item: &KeyValue) -> bool {
+    let fence = decode_fence(&item.key, &item.value);
+    fence.is_ok_and(|fence| fence.state == FenceState::Deleted)
+}
+
+fn plane_of(key: &Bytes) -> String {
+    String::from_utf8_lossy(&key[FENCES.len()..]).into_owned()
+}
+
+/// Why fences that nobody needs were not all removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SweepError {
+    /// The fences cannot be read.
+    #[error("cannot read the fences")]
+    Read(#[from] ReadError),
+    /// One cannot be removed.
+    #[error("cannot remove a fence")]
+    Commit(#[from] CommitError),
+    /// It is not certain which planes there are.
+    #[error("the directory of control planes is behind or not whole")]
+    DirectoryBehind,
+}
