@@ -27,6 +27,13 @@ const WRITES_MAX: usize = 4000;
 /// The store looks for space again once a second; a loaded machine gets time to spare.
 const RECOVERY: Duration = Duration::from_secs(30);
 
+/// After how many seconds without a request a plane goes to sleep, where a test waits for it.
+const SLEEP_AFTER: &str = "2";
+/// Longer than until the next look for planes that nobody uses, which comes every ten seconds.
+const NOTHING_HAPPENS: Duration = Duration::from_secs(14);
+/// How long no write follows once there is room: the store is asked once a second.
+const NO_WRITE: Duration = Duration::from_secs(3);
+
 /// A mounted tmpfs; unmounted when dropped.
 struct Disk {
     path: PathBuf,
@@ -129,20 +136,79 @@ async fn holds(client: &Client, acknowledged: &BTreeMap<String, u64>) -> Result<
     Ok(())
 }
 
+/// A small disk; none where nobody may mount one, which is an error in CI.
+fn small_disk(folder: &Path) -> Result<Option<Disk>> {
+    let error = match Disk::mount(&folder.join("disk")) {
+        Ok(disk) => return Ok(Some(disk)),
+        Err(error) => error,
+    };
+    let line = format!("disk_full: not tested, a tmpfs cannot be mounted (run as root): {error:#}");
+    ensure!(std::env::var_os("CI").is_none(), "{line}");
+    // Past the capture of the test driver, so that it is seen.
+    writeln!(std::io::stderr(), "{line}")?;
+    Ok(None)
+}
+
+/// Three writes are refused, nobody writes again, and the plane's time to sleep comes while the disk
+/// is still full. With room again it reads, writes, sleeps, wakes and is deleted as if nothing had
+/// been.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_left_alone_on_a_full_disk_is_there_when_it_has_room_again() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let Some(disk) = small_disk(folder.path())? else {
+        return Ok(());
+    };
+    let data = disk.path.join("data");
+    let server = Up::start(&data, &["--sleep-after", SLEEP_AFTER]).await?;
+    let root = Client::open(&server.root()?).await?;
+    let endpoint = create_plane(&server.root()?, "a").await?;
+    let client = Client::open(&endpoint).await?;
+    let kept = client.post(CONFIG_MAPS, &config_map("kept")).await?;
+    kept.expect(201)?;
+    let rest = disk.path.join("rest");
+    take_the_rest(&rest)?;
+    for step in 0..5 {
+        let refused = client
+            .post(CONFIG_MAPS, &config_map(&format!("no-room-{step}")))
+            .await?;
+        ensure!(
+            refused.status.is_server_error(),
+            "{} {}",
+            refused.status,
+            refused.body
+        );
+    }
+    tokio::time::sleep(NOTHING_HAPPENS).await;
+    let kept = format!("{CONFIG_MAPS}/kept");
+    client.get(&kept).await?.expect(200)?;
+    fs::remove_file(&rest)?;
+    tokio::time::sleep(NO_WRITE).await;
+    client.get(&kept).await?.expect(200)?;
+    let written = client.post(CONFIG_MAPS, &config_map("after")).await?;
+    written.expect(201)?;
+    tokio::time::sleep(NOTHING_HAPPENS).await;
+    client.get(&kept).await?.expect(200)?;
+    let plane = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
+    let deleted = root.typed(Method::DELETE, plane, "application/json", String::new());
+    ensure!(
+        deleted.await?.status.is_success(),
+        "the plane cannot be deleted"
+    );
+    let since = Instant::now();
+    while root.get(plane).await?.status != 404 {
+        ensure!(since.elapsed() < RECOVERY, "its deletion does not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    ensure!(!server.log()?.contains("panicked"));
+    ensure!(server.stop().await?.success());
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let disk = match Disk::mount(&folder.path().join("disk")) {
-        Ok(disk) => disk,
-        Err(error) => {
-            let line = format!(
-                "disk_full: not tested, a tmpfs cannot be mounted (run as root): {error:#}"
-            );
-            ensure!(std::env::var_os("CI").is_none(), "{line}");
-            // Past the capture of the test driver, so that it is seen.
-            writeln!(std::io::stderr(), "{line}")?;
-            return Ok(());
-        }
+    let Some(disk) = small_disk(folder.path())? else {
+        return Ok(());
     };
     let data = disk.path.join("data");
     let server = Up::start(&data, &[]).await?;
