@@ -7,7 +7,8 @@
 //!
 //! * [`Member`]: the replica's own membership, its incarnation, its [`ReadLease`].
 //! * [`Witness`]: what the replica has seen of the others' lives.
-//! * [`PlaneFence`]: one per plane: acquire, commit, settle, hand off, delete.
+//! * [`PlaneFence`]: one per plane: acquire, take writes, commit, settle, probe, hand off, delete. It
+//!   alone says whether a plane takes writes, is read-only, stands still or has ended.
 //! * [`Eviction`]: when a peer is removed from the ring.
 //!
 //! # Invariants
@@ -18,7 +19,8 @@
 //! * **F5** an acknowledged write is in every later read.
 //! * **F6** a settled outcome never changes.
 //! * **F7** a tenure ends before its Released is sent.
-//! * **F8** from every state a lone survivor comes to own the plane.
+//! * **F8** from every state a lone survivor comes to own the plane: it answers and takes a write,
+//!   whatever was refused, unanswered or cut off half-way before.
 //!
 //! They are asserted where one machine can see them, and checked over whole state spaces and random
 //! runs that drive these very `step` functions (`tests/model.rs`, `examples/explore.rs`), where each

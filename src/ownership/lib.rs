@@ -18,7 +18,7 @@
 //! (`custody`). 3, 16: `custody` (the tenure's copy), `life` (the read lease's). 5: `driver`,
 //! `members`. 8: `driver`. 11: `life`, `driver`. 12: `let_go` (the root is released with the head
 //! that the member keys have moved on). 14: `steward` (compaction). 18: `suspicion`, `driver`
-//! (progress). 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22: [`Ring::newcomer`]. A replica
+//! (progress). 10 also: `fences`, for fences whose plane is gone. 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22: [`Ring::newcomer`]. A replica
 //! that only the store does not reach asks its peers (`hearsay`). Of PLANE.md 21 is here: the level
 //! floor, which binaries may join, and which layer planes have (`floor`).
 //!
