@@ -15,8 +15,15 @@ use crate::witness::{Life, Sighting};
 impl PlaneFence {
     pub(super) fn acquire(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
         match &self.phase {
-            // An id never comes back: a deleted fence is found again, by whoever removes its range.
-            Phase::Away | Phase::Deleted => {}
+            Phase::Away => {}
+            // An id never comes back; whoever removes its range needs the record's revision again.
+            Phase::Deleted => {
+                let found = sighting.fence();
+                let deleted = found.filter(|fence| fence.value.state == FenceState::Deleted);
+                let fence = deleted.map(|fence| fence.revision);
+                let not = fence.map(|fence| Action::NotTaken(NotTaken::Deleted { fence }));
+                return not.into_iter().collect();
+            }
             _ if !self.rules.keep(Rule::BegunIsDrivenOn) => return Vec::new(),
             // Whoever sent the last acquire is gone. It may land at any later time; what the fence
             // then says, holds.
