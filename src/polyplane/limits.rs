@@ -183,10 +183,23 @@ impl LimitOptions {
     }
 }
 
-/// Raises the limit of open files as far as the system allows, and warns if it is too low for the
-/// connections that may be open. Most systems start a process with 1024, for the sake of programs
-/// that cannot count further.
-pub fn raise_open_files(limits: &Limits, replicas: u64) {
+/// The open files that the system allows, fewer than the connections that may be open need.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "the limit of open files, {files}, is too low for --connections-max and \
+     --unproven-connections-max, which need {needed}; raise it (ulimit -n, LimitNOFILE) or lower them"
+)]
+pub struct TooFewFiles {
+    files: u64,
+    needed: u64,
+}
+
+/// Raises the limit of open files as far as the system allows. Most systems start a process with
+/// 1024, for the sake of programs that cannot count further.
+///
+/// # Errors
+/// If it is too low all the same for the connections that may be open.
+pub fn raise_open_files(limits: &Limits, replicas: u64) -> Result<(), TooFewFiles> {
     let found = getrlimit(Resource::Nofile);
     // No limit at all is the highest one.
     let allowed = found.maximum.unwrap_or(u64::MAX);
@@ -205,13 +218,9 @@ pub fn raise_open_files(limits: &Limits, replicas: u64) {
         }
     }
     let needed = needed_files(limits, replicas);
-    if files < needed {
-        tracing::warn!(
-            files,
-            needed,
-            "the limit of open files is too low for --connections-max and \
-             --unproven-connections-max; raise it (ulimit -n, LimitNOFILE) or lower them"
-        );
+    match files < needed {
+        true => Err(TooFewFiles { files, needed }),
+        false => Ok(()),
     }
 }
 

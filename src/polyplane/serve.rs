@@ -120,7 +120,9 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         ..Options::default()
     };
     let completed = typed.complete()?;
-    limits::raise_open_files(&completed.limits, 1);
+    if let Err(error) = limits::raise_open_files(&completed.limits, 1) {
+        tracing::warn!("{error}");
+    }
     let listeners = completed.listen().await?;
     let peer_listener = TcpListener::bind(&options.peer_listen)
         .await
