@@ -13,7 +13,7 @@ pub(crate) use common::{shown_selector, template_warnings};
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group, if it has any beside its data.
+/// The behaviour of a resource of this group; `None` if it is none of these kinds.
 pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
     match resource {
         "controllerrevisions" => Some(Arc::new(controller_revision::ControllerRevision)),

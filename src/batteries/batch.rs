@@ -8,7 +8,7 @@ mod job;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of these groups, if it has any beside its data.
+/// The behaviour of a resource of these groups; `None` if it is none of these kinds.
 pub fn strategy(group: &str, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     match (group, version, resource) {
         ("batch", _, "jobs") => Some(Arc::new(job::Job)),

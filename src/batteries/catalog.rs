@@ -44,3 +44,38 @@ pub fn root_kinds() -> Arc<KindTable> {
     };
     Arc::clone(SHARED.get_or_init(build))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_registry::Strategy;
+    use polyplane_registry::kind::TableError;
+
+    #[test]
+    fn a_row_without_a_strategy_is_refused() {
+        let all_but_pods =
+            |group: &str, version: &str, resource: &str| -> Option<Arc<dyn Strategy>> {
+                strategy(group, version, resource).filter(|_| resource != "pods")
+            };
+        let refused = KindTable::build(&[ROWS], schemas(), &all_but_pods, 1);
+        let resource = match refused {
+            Err(TableError::Strategy { resource, .. }) => resource,
+            other => panic!("the table was built: {}", other.is_ok()),
+        };
+        assert_eq!(resource, "pods");
+    }
+
+    #[test]
+    fn every_stored_kind_has_behaviour_of_its_own() {
+        let kinds = root_kinds();
+        let plain: Vec<String> = kinds
+            .stored_resources()
+            .filter(|row| format!("{:?}", row.strategy) == "Plain")
+            .map(|row| row.qualified.to_string())
+            .collect();
+        assert!(
+            plain.is_empty(),
+            "stored without validation of their own: {plain:?}"
+        );
+    }
+}

@@ -28,11 +28,14 @@ pub mod volume_forms;
 pub mod volume_sources;
 
 use polyplane_registry::Strategy;
+use polyplane_registry::strategy::Plain;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group, if it has any beside its data.
+/// The behaviour of a resource of this group; `None` if it is none of these kinds.
 pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
     let strategy: Arc<dyn Strategy> = match resource {
+        // A binding changes a pod; it is not stored itself.
+        "bindings" => Arc::new(Plain),
         "componentstatuses" => Arc::new(component_status::ComponentStatus),
         "configmaps" => Arc::new(config_map::ConfigMap),
         "endpoints" => Arc::new(endpoints::Endpoints),

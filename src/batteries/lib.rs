@@ -33,9 +33,10 @@ pub fn indexes() -> Vec<Arc<dyn Index>> {
     indexes
 }
 
-/// The behaviour of a resource; [`Plain`] if it has none beside its data.
-pub fn strategy(group: &str, version: &str, resource: &str) -> Arc<dyn Strategy> {
-    let found = match group {
+/// The behaviour of a resource: [`Plain`] for a kind whose data says all, `None` for a resource
+/// that is named nowhere, which the table of kinds refuses.
+pub fn strategy(group: &str, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
+    match group {
         "" => core::strategy(resource),
         "apps" => apps::strategy(resource),
         "batch" | "autoscaling" => batch::strategy(group, version, resource),
@@ -48,7 +49,21 @@ pub fn strategy(group: &str, version: &str, resource: &str) -> Arc<dyn Strategy>
         | "flowcontrol.apiserver.k8s.io"
         | "certificates.k8s.io"
         | "policy" => policies::strategy(group, resource),
+        "authentication.k8s.io" | "authorization.k8s.io" => review_strategy(resource),
         _ => misc::strategy(group, resource),
-    };
-    found.unwrap_or_else(|| Arc::new(Plain))
+    }
+}
+
+/// Reviews are answered and never stored: nothing prepares or validates them.
+fn review_strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
+    matches!(
+        resource,
+        "tokenreviews"
+            | "selfsubjectreviews"
+            | "subjectaccessreviews"
+            | "localsubjectaccessreviews"
+            | "selfsubjectaccessreviews"
+            | "selfsubjectrulesreviews"
+    )
+    .then(|| Arc::new(Plain) as Arc<dyn Strategy>)
 }

@@ -16,7 +16,7 @@ pub mod storage_version_migration;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of these groups, if it has any beside its data.
+/// The behaviour of a resource of these groups; `None` if it is none of these kinds.
 pub fn strategy(group: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     Some(match (group, resource) {
         ("events.k8s.io", "events") => Arc::new(crate::core::event::Event::Events),

@@ -10,7 +10,7 @@ pub mod service_cidr;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of these groups, if it has any beside its data.
+/// The behaviour of a resource of these groups; `None` if it is none of these kinds.
 pub fn strategy(group: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     Some(match (group, resource) {
         ("networking.k8s.io", "ingresses") => Arc::new(ingress::Ingress),

@@ -18,7 +18,7 @@ use admission_policy::AdmissionPolicy;
 use polyplane_registry::{Scope, Strategy};
 use std::sync::Arc;
 
-/// The behaviour of a resource of these groups, if it has any beside its data.
+/// The behaviour of a resource of these groups; `None` if it is none of these kinds.
 pub fn strategy(group: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     Some(match (group, resource) {
         ("policy", "poddisruptionbudgets") => Arc::new(pod_disruption_budget::PodDisruptionBudget),

@@ -15,7 +15,7 @@ pub mod resource_slice;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group, if it has any beside its data.
+/// The behaviour of a resource of this group; `None` if it is none of these kinds.
 pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
     Some(match resource {
         "deviceclasses" => Arc::new(device_class::DeviceClass),

@@ -12,7 +12,7 @@ pub mod volume_attributes_class;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group, if it has any beside its data.
+/// The behaviour of a resource of this group; `None` if it is none of these kinds.
 pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
     Some(match resource {
         "csidrivers" => Arc::new(csi_driver::CsiDriver),

@@ -284,7 +284,23 @@ pub enum TableError {
         /// The schema it names.
         definition: String,
     },
+    /// Nobody has said how objects of a row behave.
+    #[error(
+        "{resource} of {group:?}, {version} has no strategy; name one, or `Plain` if its data says all"
+    )]
+    Strategy {
+        /// The group.
+        group: String,
+        /// The version.
+        version: String,
+        /// The resource.
+        resource: String,
+    },
 }
+
+/// The behaviour of the resource of a group and version; `None` if none is named. There is no
+/// default: a kind that a new release of upstream adds would be served without its validation.
+pub type StrategyOf = dyn Fn(&str, &str, &str) -> Option<Arc<dyn Strategy>>;
 
 /// Every kind a plane serves.
 #[derive(Debug)]
@@ -299,14 +315,14 @@ pub struct KindTable {
 
 impl KindTable {
     /// Builds a table of `rows` (the generated `rows.json` and any with the same shape), in order.
-    /// `strategy_of` gives the behaviour of a group's resource.
+    /// `strategy_of` gives the behaviour of each row.
     ///
     /// # Errors
     /// [`TableError`] if the data is not sound.
     pub fn build(
         rows: &[&[u8]],
         schemas: Arc<Schemas>,
-        strategy_of: &dyn Fn(&str, &str, &str) -> Arc<dyn Strategy>,
+        strategy_of: &StrategyOf,
         generation: u64,
     ) -> Result<Self, TableError> {
         let mut table = Self {
@@ -327,16 +343,19 @@ impl KindTable {
         Ok(table)
     }
 
-    fn add_group(
-        &mut self,
-        group: GroupRow,
-        strategy_of: &dyn Fn(&str, &str, &str) -> Arc<dyn Strategy>,
-    ) -> Result<(), TableError> {
+    fn add_group(&mut self, group: GroupRow, strategy_of: &StrategyOf) -> Result<(), TableError> {
         let mut versions = Vec::new();
         for version in group.versions {
             let mut indexes = Vec::new();
             for row in version.resources {
-                let strategy = strategy_of(&group.name, &version.version, &row.name);
+                let strategy =
+                    strategy_of(&group.name, &version.version, &row.name).ok_or_else(|| {
+                        TableError::Strategy {
+                            group: group.name.to_string(),
+                            version: version.version.to_string(),
+                            resource: row.name.to_string(),
+                        }
+                    })?;
                 indexes.push(self.resources.len());
                 let resource = self.resource(&group.name, &version.version, row, strategy)?;
                 self.resources.push(resource);

@@ -33,7 +33,7 @@ pub fn kinds() -> Arc<KindTable> {
     let schemas = include_bytes!("../../../batteries/data/schemas.json");
     let rows = include_bytes!("../../../batteries/data/rows.json");
     let schemas = Arc::new(Schemas::parse(schemas).expect("the schemas are sound"));
-    let behaviour = |_: &str, _: &str, _: &str| Arc::new(NoBehaviour) as Arc<dyn Strategy>;
+    let behaviour = |_: &str, _: &str, _: &str| Some(Arc::new(NoBehaviour) as Arc<dyn Strategy>);
     Arc::new(KindTable::build(&[rows], schemas, &behaviour, 1).expect("the rows are sound"))
 }
 
