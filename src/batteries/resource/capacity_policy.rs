@@ -82,27 +82,20 @@ fn validate_options(
                 detail,
             ));
         }
-        for (at, option) in options
+        // Fractions of options are not told apart: the gate for them is off by default.
+        let whole: Vec<i64> = options.iter().map(Quantity::value).collect();
+        for (at, option) in whole
             .iter()
             .enumerate()
-            .filter(|(at, option)| options[..*at].contains(option))
+            .filter(|(at, option)| whole[..*at].contains(option))
         {
-            errors.push(FieldError::duplicate(&path.index(at), decimal(option)));
+            errors.push(FieldError::duplicate(&path.index(at), option.to_string()));
         }
         options.contains(usual)
     };
     if !found {
         let detail = "default value is not valid according to the requestPolicy";
         errors.push(FieldError::invalid(path, usual.to_string(), detail));
-    }
-}
-
-/// The number without a suffix.
-fn decimal(quantity: &Quantity) -> String {
-    if is_whole(quantity) {
-        quantity.value().to_string()
-    } else {
-        quantity.as_f64().to_string()
     }
 }
 
@@ -156,23 +149,8 @@ fn validate_range(
         step: bound("step"),
     };
     validate_bounds(errors, path, &range, most);
-    let given = range.given();
-    let whole = given.iter().all(|(_, value)| is_whole(value));
-    let coarse: Vec<_> = given
-        .iter()
-        .filter(|(_, value)| !whole && !is_milli(value))
-        .collect();
-    for (field, value) in &coarse {
-        let detail = "value cannot be represented as a milli value";
-        errors.push(FieldError::invalid(
-            &path.child(field),
-            value.to_string(),
-            detail,
-        ));
-    }
-    if let Some(step) = range.step.as_ref().filter(|_| coarse.is_empty()) {
-        let unit = if whole { Unit::One } else { Unit::Thousandth };
-        validate_step(errors, path, &range, step, unit, most);
+    if let Some(step) = &range.step {
+        validate_step(errors, path, &range, step, most);
     }
 }
 
@@ -224,20 +202,12 @@ fn validate_bounds(errors: &mut Errors, path: &Path<'_>, range: &Range<'_>, most
     }
 }
 
-/// The unit in which steps are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    One,
-    Thousandth,
-}
-
 /// The usual and the largest amount lie on a step from the least.
 fn validate_step(
     errors: &mut Errors,
     path: &Path<'_>,
     range: &Range<'_>,
     step: &Quantity,
-    unit: Unit,
     most: &Quantity,
 ) {
     let min = &range.min;
@@ -256,54 +226,35 @@ fn validate_step(
         let detail = format!("one step {added} is larger than capacity value: {most}");
         errors.push(FieldError::invalid(&place, step.to_string(), detail));
     }
-    if unit == Unit::One {
-        let largest = Quantity::new(i64::MAX, Format::DecimalSi);
-        let mut safe = true;
-        for (field, value) in range.given() {
-            let detail = match value {
-                value if value.sign() < 0 => NEGATIVE.to_owned(),
-                value if *value > largest => format!("must not be larger than {}", i64::MAX),
-                _ => continue,
-            };
-            errors.push(FieldError::invalid(
-                &path.child(field),
-                value.to_string(),
-                detail,
-            ));
-            safe = false;
-        }
-        if !safe {
-            return;
-        }
+    let largest = Quantity::new(i64::MAX, Format::DecimalSi);
+    let mut safe = true;
+    for (field, value) in range.given() {
+        let detail = match value {
+            value if value.sign() < 0 => NEGATIVE.to_owned(),
+            value if *value > largest => format!("must not be larger than {}", i64::MAX),
+            _ => continue,
+        };
+        errors.push(FieldError::invalid(
+            &path.child(field),
+            value.to_string(),
+            detail,
+        ));
+        safe = false;
     }
-    let count = |value: &Quantity| match unit {
-        Unit::One => value.value(),
-        Unit::Thousandth => value.milli_value(),
-    };
+    if !safe {
+        return;
+    }
     for value in [Some(range.usual), range.max.as_ref()]
         .into_iter()
         .flatten()
     {
-        if count(value)
-            .wrapping_sub(count(min))
-            .wrapping_rem(count(step))
-            != 0
-        {
+        // Steps are counted in whole units, amounts with a fraction rounded up.
+        let distance = value.value().wrapping_sub(min.value());
+        if distance.wrapping_rem(step.value()) != 0 {
             let detail = format!("value is not a multiple of a given step ({step}) from ({min})");
             errors.push(FieldError::invalid(&place, value.to_string(), detail));
         }
     }
-}
-
-/// True without a fraction. What is too large for 64 bits has none that matters.
-fn is_whole(quantity: &Quantity) -> bool {
-    let format = quantity.format();
-    Quantity::new(quantity.value(), format) == *quantity
-        || *quantity > Quantity::new(i64::MAX, format)
-}
-
-fn is_milli(quantity: &Quantity) -> bool {
-    Quantity::from_milli(quantity.milli_value(), quantity.format()) == *quantity
 }
 
 #[cfg(test)]
@@ -334,6 +285,17 @@ mod tests {
         assert_eq!(
             found("10", json!({"validValues": ["1"]})),
             ["p.default: Required value: required when validValues is defined"]
+        );
+    }
+
+    #[test]
+    fn options_that_round_to_the_same_number_are_duplicates() {
+        assert_eq!(
+            found(
+                "100",
+                json!({"default": "10", "validValues": ["9900m", "10", "100"]})
+            ),
+            [r#"p.validValues[1]: Duplicate value: "10""#]
         );
     }
 

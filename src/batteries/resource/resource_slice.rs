@@ -29,10 +29,20 @@ impl Strategy for ResourceSlice {
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        // A change counts even if it is in a field that is removed next.
+        if object["spec"] != old["spec"] {
+            let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
+            object.set(&["metadata", "generation"], generation + 1);
+        }
         object
             .get_mut("spec")
             .into_iter()
             .for_each(|spec| drop_disabled(spec, &old["spec"]));
+    }
+
+    fn counts_generation(&self, _: &Value, _: &Value) -> Option<bool> {
+        // `prepare_update` has counted.
+        Some(false)
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
