@@ -381,6 +381,8 @@ impl<'a> Path<'a> {
         };
         match self.step {
             Step::Nothing => return Ok(before),
+            // Go takes a step without a name for the key of a map.
+            Step::Name("") => f.write_str("[]")?,
             Step::Name(name) if before => write!(f, ".{name}")?,
             Step::Name(name) => f.write_str(name)?,
             Step::Index(index) => write!(f, "[{index}]")?,
@@ -415,6 +417,7 @@ mod tests {
         assert_eq!(Path::NIL.to_string(), "<nil>");
         assert_eq!(Path::NIL.child("key").to_string(), "key");
         assert_eq!(Path::NIL.index(1).child("x").to_string(), "[1].x");
+        assert_eq!(Path::new("").to_string(), "[]");
     }
 
     #[test]
