@@ -230,6 +230,7 @@ pub fn plan_change(
     let allocation = if main {
         strategy.allocate(&context, cut, &mut tree, Some(&old))?
     } else {
+        strategy.admit_subresource(&context, cut, &tree, &old)?;
         Default::default()
     };
     prepare::canonical(&call.tenant.kinds, call.row, &mut tree)?;

@@ -266,6 +266,21 @@ pub trait Strategy: Debug + Send + Sync {
         Ok(Allocation::default())
     }
 
+    /// Refuses a write through the subresource of `context` for what other objects say.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn admit_subresource(
+        &self,
+        context: &Context<'_>,
+        cut: &Snapshot,
+        object: &Value,
+        old: &Value,
+    ) -> Result<(), ApiError> {
+        let _ = (context, cut, object, old);
+        Ok(())
+    }
+
     /// Objects that come with a new one in the same commit.
     fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
         let _ = (context, object);

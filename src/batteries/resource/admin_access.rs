@@ -21,20 +21,47 @@ pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result
     else {
         return Ok(());
     };
-    if is_labelled(cut, object.str_at(&["metadata", "namespace"])) {
-        return Ok(());
-    }
     // The path is that of a claim of an older version, for templates too, as upstream has it.
     let path = Path::new("spec");
     let path = path.child("devices");
     let path = path.child("requests");
+    needs_label(kind, cut, object, &path.index(at))
+}
+
+/// Refuses a claim's first allocation that grants such access where it is not allowed.
+///
+/// # Errors
+/// 422 about the first result that grants.
+pub fn admit_status(cut: &Snapshot, object: &Value, old: &Value) -> Result<(), ApiError> {
+    let first = |claim: &Value| {
+        let results = claim.items_at(&["status", "allocation", "devices", "results"]);
+        results
+            .iter()
+            .position(|result| result.bool_at(&["adminAccess"]))
+    };
+    match (first(old), first(object)) {
+        // An allocation does not change, so what was granted stays granted.
+        (Some(_), _) | (_, None) => Ok(()),
+        (None, Some(at)) => {
+            let path = Path::new("status.allocation.devices.results");
+            needs_label("ResourceClaim", cut, object, &path.index(at))
+        }
+    }
+}
+
+fn needs_label(
+    kind: &str,
+    cut: &Snapshot,
+    object: &Value,
+    path: &Path<'_>,
+) -> Result<(), ApiError> {
+    if is_labelled(cut, object.str_at(&["metadata", "namespace"])) {
+        return Ok(());
+    }
     let detail = format!(
         "admin access to devices requires the `{LABEL}: true` label on the containing namespace"
     );
-    let errors: Errors = vec![FieldError::forbidden(
-        &path.index(at).child("adminAccess"),
-        detail,
-    )];
+    let errors: Errors = vec![FieldError::forbidden(&path.child("adminAccess"), detail)];
     let name = object.str_at(&["metadata", "name"]);
     Err(ApiError::invalid(
         Qualified::new("resource.k8s.io", kind),

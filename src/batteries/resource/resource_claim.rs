@@ -88,6 +88,16 @@ impl Strategy for ResourceClaim {
         Ok(Allocation::default())
     }
 
+    fn admit_subresource(
+        &self,
+        _: &Context<'_>,
+        cut: &Snapshot,
+        object: &Value,
+        old: &Value,
+    ) -> Result<(), ApiError> {
+        admin_access::admit_status(cut, object, old)
+    }
+
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         vec![
             name_cell(object),

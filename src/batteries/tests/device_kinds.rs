@@ -39,13 +39,8 @@ fn cut_with(labels: Value) -> Snapshot {
     }])
 }
 
-/// What a new object of `resource` with this spec is told, if it is refused.
-fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
-    let kinds = tenant_kinds();
-    let row = kinds
-        .stored("resource.k8s.io", resource)
-        .expect("claims are stored");
-    let settings = PlaneSettings {
+fn settings() -> PlaneSettings {
+    PlaneSettings {
         service_range: ServiceRange {
             base: [10, 0, 0, 0].into(),
             bits: 28,
@@ -54,7 +49,16 @@ fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
         serving_ca: Str::default(),
         endpoint: Str::default(),
         birth_layer: BirthLayer::fixed(""),
-    };
+    }
+}
+
+/// What a new object of `resource` with this spec is told, if it is refused.
+fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
+    let kinds = tenant_kinds();
+    let row = kinds
+        .stored("resource.k8s.io", resource)
+        .expect("claims are stored");
+    let settings = settings();
     let context = Context {
         now: 1_715_000_000,
         user: &UserInfo::new("admin", &["system:masters"]),
@@ -94,4 +98,39 @@ fn admin_access_needs_the_label_of_the_namespace() {
             assert!(text.contains(LABEL), "{text}");
         }
     }
+}
+
+#[test]
+fn an_allocation_grants_admin_access_only_in_a_labelled_namespace() {
+    let kinds = tenant_kinds();
+    let row = kinds
+        .stored("resource.k8s.io", "resourceclaims")
+        .expect("claims are stored");
+    let settings = settings();
+    let context = Context {
+        now: 1_715_000_000,
+        user: &UserInfo::new("scheduler", &[]),
+        subresource: "status",
+        settings: &settings,
+    };
+    let claim = |granted: bool| {
+        json!({"metadata": {"name": "gpu", "namespace": "lab"},
+            "status": {"allocation": {"devices": {"results": [{"request": "b", "adminAccess": granted}]}}}})
+    };
+    let fresh = json!({"metadata": {"name": "gpu", "namespace": "lab"}});
+    let refusal = |cut: &Snapshot, object: &Value, old: &Value| {
+        let answer = row.strategy.admit_subresource(&context, cut, object, old);
+        answer.err().map(|error| error.to_string())
+    };
+    let labelled = cut_with(json!({"resource.kubernetes.io/admin-access": "true"}));
+    let other = cut_with(json!({}));
+    assert_eq!(refusal(&labelled, &claim(true), &fresh), None);
+    assert_eq!(refusal(&other, &claim(false), &fresh), None);
+    // What an earlier write granted does not keep a later one from being made.
+    assert_eq!(refusal(&other, &claim(true), &claim(true)), None);
+    let text = refusal(&other, &claim(true), &fresh).expect("it is refused");
+    assert!(
+        text.contains("status.allocation.devices.results[0].adminAccess: Forbidden"),
+        "{text}"
+    );
 }
