@@ -40,6 +40,9 @@ pub fn internal_text(definition: &str, value: &Value) -> String {
     let schemas = catalog::schemas();
     let mut out = Vec::new();
     match schemas.find(definition) {
+        Some(id) if !value.is_null() && is_published(schemas.get(id)) => {
+            out = schemas.to_vec(id, value);
+        }
         Some(id) if !value.is_null() => write_object(&schemas, schemas.get(id), value, &mut out),
         _ => json::write(value, &mut out),
     }
@@ -76,7 +79,7 @@ fn write_object(schemas: &Schemas, definition: &Definition, value: &Value, out: 
             }
             continue;
         }
-        json::write_string(&go_name(&field.name), out);
+        json::write_string(&go_name(&definition.name, &field.name), out);
         out.push(b':');
         write_member(schemas, field, &field.ty, member, out);
     }
@@ -156,7 +159,7 @@ fn written(schemas: &Schemas, ty: &Type, value: &Value) -> Vec<u8> {
 }
 
 /// Members whose Go names are not just their JSON names with a capital.
-const GO_NAMES: [(&str, &str); 61] = [
+const GO_NAMES: [(&str, &str); 60] = [
     ("apiGroup", "APIGroup"),
     ("apiGroups", "APIGroups"),
     ("apiServerID", "APIServerID"),
@@ -208,7 +211,6 @@ const GO_NAMES: [(&str, &str); 61] = [
     ("seLinuxChangePolicy", "SELinuxChangePolicy"),
     ("seLinuxMount", "SELinuxMount"),
     ("seLinuxOptions", "SELinuxOptions"),
-    ("serviceAccount", "DeprecatedServiceAccount"),
     ("sslEnabled", "SSLEnabled"),
     ("storageos", "StorageOS"),
     ("tcpSocket", "TCPSocket"),
@@ -220,8 +222,11 @@ const GO_NAMES: [(&str, &str); 61] = [
     ("wwids", "WWIDs"),
 ];
 
-/// The Go name behind a JSON name.
-fn go_name(name: &str) -> String {
+/// The Go name behind the JSON name of a field of `definition`.
+fn go_name(definition: &str, name: &str) -> String {
+    if name == "serviceAccount" && definition.ends_with(".PodSpec") {
+        return "DeprecatedServiceAccount".to_owned();
+    }
     if let Ok(at) = GO_NAMES.binary_search_by_key(&name, |(json, _)| *json) {
         return GO_NAMES[at].1.to_owned();
     }
