@@ -68,11 +68,7 @@ func runGolden(arguments []string) error {
 			problems = append(problems, fmt.Sprintf("%s: %v", gvk, err))
 			continue
 		}
-		group := gvk.Group
-		if group == "" {
-			group = "core"
-		}
-		size, err := writeGzip(filepath.Join(*out, group+"."+gvk.Version+"."+gvk.Kind+".jsonl.gz"), vectors)
+		size, err := writeGzip(filepath.Join(*out, fileName(gvk)), vectors)
 		if err != nil {
 			return err
 		}
@@ -102,6 +98,15 @@ func summary(gvk schema.GroupVersionKind, vectors []vector, size int) string {
 		}
 	}
 	return fmt.Sprintf("%-60s %4d cases %v invalid %d failures %d bytes %d", gvk.GroupVersion().String()+" "+gvk.Kind, len(vectors), ops, invalid, failures, size)
+}
+
+// fileName is the name of a kind's golden file.
+func fileName(gvk schema.GroupVersionKind) string {
+	group := gvk.Group
+	if group == "" {
+		group = "core"
+	}
+	return group + "." + gvk.Version + "." + gvk.Kind + ".jsonl.gz"
 }
 
 func (o *oracle) sortedKinds() []schema.GroupVersionKind {
@@ -336,7 +341,8 @@ func (m *maker) statusSeeds(seeds []json.RawMessage) ([]json.RawMessage, bool) {
 			out = append(out, seed)
 		}
 	}
-	return out, m.subject.status != nil && m.subject.status.UpdateStrategy != nil
+	status := m.subject.subStore("status")
+	return out, status != nil && status.UpdateStrategy != nil
 }
 
 func withStatusOf(object, source json.RawMessage) json.RawMessage {

@@ -76,7 +76,6 @@ type subject struct {
 	namespaced bool
 	group      *groupVersion
 	store      *genericregistry.Store
-	status     *genericregistry.Store
 	storage    rest.Storage
 	codecs     serializer.CodecFactory
 }
@@ -103,7 +102,7 @@ func newOracle() (*oracle, error) {
 				return nil, err
 			}
 			gvk := gv.WithKind(kinds[0].Kind)
-			s := &subject{gvk: gvk, resource: resource, group: group, store: storeOf(stored), status: storeOf(group.storage[resource+"/status"]), storage: stored, codecs: codecs}
+			s := &subject{gvk: gvk, resource: resource, group: group, store: storeOf(stored), storage: stored, codecs: codecs}
 			if scoper, ok := stored.(rest.Scoper); ok {
 				s.namespaced = scoper.NamespaceScoped()
 			}
@@ -199,8 +198,10 @@ func (o *oracle) run(req *request, s *subject, reply *answer) error {
 		return s.convert(internal, req.To, reply)
 	case "create":
 		return s.create(internal, req, reply)
-	case "update", "status":
-		return s.update(internal, req, reply)
+	case "update":
+		return s.update(internal, req, s.store, reply)
+	case "status", "resize", "ephemeralcontainers", "approval", "finalize":
+		return s.update(internal, req, s.subStore(req.Op), reply)
 	}
 	return fmt.Errorf("unknown op %q", req.Op)
 }
@@ -494,11 +495,15 @@ func (s *subject) finish(internal runtime.Object, reply *answer) error {
 	return s.row(internal, reply)
 }
 
-func (s *subject) update(internal runtime.Object, req *request, reply *answer) error {
-	store := s.store
+// subStore is the store behind a subresource, nil if the kind has none such.
+func (s *subject) subStore(sub string) *genericregistry.Store {
+	return storeOf(s.group.storage[s.resource+"/"+sub])
+}
+
+func (s *subject) update(internal runtime.Object, req *request, store *genericregistry.Store, reply *answer) error {
 	sub := ""
-	if req.Op == "status" {
-		store, sub = s.status, "status"
+	if req.Op != "update" {
+		sub = req.Op
 	}
 	if store == nil || store.UpdateStrategy == nil {
 		return errors.New("kind has no strategy for this update")

@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	restclient "k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
@@ -157,8 +158,12 @@ func newWorld() (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Resource claims look at the labels of their namespace.
-	namespaces := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceDefault}})
+	// Resource claims look at the labels of their namespace: every namespace is there, without labels.
+	namespaces := fake.NewClientset()
+	namespaces.PrependReactor("get", "namespaces", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		name := action.(clienttesting.GetAction).GetName()
+		return true, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+	})
 	informerFactory := informers.NewSharedInformerFactory(client, 0)
 	allow := authorizerfactory.NewAlwaysAllowAuthorizer()
 	core := &corerest.GenericConfig{StorageFactory: storageFactory, EventTTL: time.Hour, LoopbackClientConfig: clientConfig, Informers: informerFactory}
