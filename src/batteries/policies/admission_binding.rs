@@ -2,7 +2,8 @@
 
 use super::admission_policy::AdmissionPolicy;
 use super::admission_rules::{
-    param_ref_cell, validate_match_resources, validate_mutating_operations, validate_param_ref,
+    self, param_ref_cell, validate_match_resources, validate_mutating_operations,
+    validate_param_ref,
 };
 use crate::shared::field_checks::{Errors, age_cell, complain, name_cell, named, texts};
 use polyplane_apimachinery::Value;
@@ -25,6 +26,7 @@ impl Strategy for AdmissionBinding {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = Errors::new();
         self.validate(&mut errors, &object["spec"]);
+        admission_rules::validate_name(&mut errors, object);
         errors
     }
 

@@ -3,7 +3,7 @@
 //! Expressions have to be there where they are required; they are not compiled.
 
 use super::admission_rules::{
-    FAILURE_POLICIES, REINVOCATION_POLICIES, param_kind_cell, validate_match_conditions,
+    self, FAILURE_POLICIES, REINVOCATION_POLICIES, param_kind_cell, validate_match_conditions,
     validate_match_resources, validate_mutating_operations, validate_param_kind,
 };
 use crate::shared::field_checks::{
@@ -59,6 +59,7 @@ impl Strategy for AdmissionPolicy {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = Errors::new();
         self.validate(&mut errors, object, None);
+        admission_rules::validate_name(&mut errors, object);
         errors
     }
 

@@ -19,6 +19,22 @@ const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
 const CONDITIONS_MAX: usize = 64;
 
+/// Refuses a new object whose name says that it comes from a manifest of the server.
+pub fn validate_name(errors: &mut Errors, object: &Value) {
+    const RESERVED: &str = ".static.k8s.io";
+    let name = object.str_at(&["metadata", "name"]);
+    if name.ends_with(RESERVED) {
+        let detail = format!(
+            "names ending with {RESERVED:?} are reserved for static manifest-based configurations and cannot be managed via the API"
+        );
+        errors.push(FieldError::invalid(
+            &Path::new("metadata.name"),
+            name,
+            detail,
+        ));
+    }
+}
+
 /// Checks a rule: operations on resources.
 pub fn validate_rule(errors: &mut Errors, rule: &Value, path: &Path<'_>) {
     let list = path.child("operations");

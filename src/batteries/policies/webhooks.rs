@@ -1,7 +1,7 @@
 //! Configurations of admission webhooks.
 
 use super::admission_rules::{
-    FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, validate_match_conditions,
+    self, FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, validate_match_conditions,
     validate_rule,
 };
 use crate::shared::field_checks::{
@@ -80,6 +80,7 @@ impl Strategy for WebhookConfiguration {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = Errors::new();
         validate(&mut errors, object, Demands::ALL);
+        admission_rules::validate_name(&mut errors, object);
         errors
     }
 
