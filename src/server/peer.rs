@@ -34,6 +34,7 @@ mod frozen;
 pub(crate) mod headers;
 pub(crate) mod listener;
 pub(crate) mod pool;
+mod signs;
 pub(crate) mod stream;
 #[cfg(test)]
 mod tests;

@@ -16,17 +16,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Uri};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, Sleep};
 use tokio_util::io::poll_read_buf;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::frame::{self, FrameHead, HEAD_BYTES, Heard, Kind, RequestHead, Told, Why};
+use super::signs::{Due, Signs};
 use super::stream::{Broken, NoAnswer, Opened, Stream};
 use crate::gather::let_others_run;
 
@@ -40,9 +40,6 @@ const READ_BYTES: usize = 16 * 1024;
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// Times the socket is read before others get their turn.
 const READS_AT_ONCE: usize = 16;
-/// A silent peer is asked for a sign of life after this, and has this long to give it.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// No stream has this number or a higher one; a new connection is made before.
 const STREAMS_EVER_MAX: u32 = 1 << 31;
 
@@ -255,9 +252,7 @@ pub(super) struct Driver<S> {
     /// Everybody else who was ready has had a turn.
     has_waited: bool,
     said_closing: bool,
-    heard_at: Instant,
-    asked_at: Option<Instant>,
-    alarm: Pin<Box<Sleep>>,
+    signs: Signs,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
@@ -266,7 +261,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         socket: S,
         answerer: Option<Box<dyn Answerer>>,
     ) -> Self {
-        let now = Instant::now();
         Self {
             channel: Arc::clone(channel),
             socket,
@@ -279,10 +273,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             unflushed: false,
             has_waited: false,
             said_closing: false,
-            heard_at: now,
-            asked_at: None,
-            alarm: Box::pin(tokio::time::sleep_until(now + PING_INTERVAL)),
+            signs: Signs::new(),
         }
+    }
+
+    /// Once `gone` comes, the other side is no member of the ring any more: no new stream begins,
+    /// what it still answers is read to its end, and it is given up if it falls silent.
+    pub(super) fn until(mut self, gone: WaitForCancellationFutureOwned) -> Self {
+        self.signs.of_member_until(gone);
+        self
     }
 
     /// Reads and writes until the connection has ended, in peace or not.
@@ -308,7 +307,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Poll::Ready(why) => return Poll::Ready(Err(why)),
             Poll::Pending => {}
         }
-        self.poll_alarm(context)?;
+        self.poll_signs(context)?;
         self.say_closing();
         ready!(self.poll_write(context))?;
         // The side that answers leaves the end to the other one, which may have asked for more
@@ -332,8 +331,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(error.into()),
             }
-            self.heard_at = Instant::now();
-            self.asked_at = None;
+            self.signs.heard();
             if let Err(why) = self.take_frames() {
                 return Poll::Ready(why);
             }
@@ -479,21 +477,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Asks for a sign of life after silence, and gives up after more of it.
-    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
-        while self.alarm.as_mut().poll(context).is_ready() {
-            let now = Instant::now();
-            let next = match self.asked_at {
-                Some(asked_at) if now >= asked_at + PING_TIMEOUT => return Err(Broken::Silent),
-                Some(asked_at) => asked_at + PING_TIMEOUT,
-                None if now >= self.heard_at + PING_INTERVAL => {
-                    self.asked_at = Some(now);
-                    self.channel
-                        .push(|out| frame::put_number(out, Kind::Ping, 0, 0));
-                    now + PING_TIMEOUT
-                }
-                None => self.heard_at + PING_INTERVAL,
-            };
-            self.alarm.as_mut().reset(next);
+    fn poll_signs(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
+        while let Poll::Ready(due) = self.signs.poll(context) {
+            match due? {
+                Due::Ask => self
+                    .channel
+                    .push(|out| frame::put_number(out, Kind::Ping, 0, 0)),
+                Due::Close => self.channel.close(),
+            }
         }
         Ok(())
     }

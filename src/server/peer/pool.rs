@@ -40,6 +40,9 @@ pub(crate) enum ConnectError {
     /// There was no connection in time, however often one was tried.
     #[error("the peer cannot be reached in time")]
     TimedOut,
+    /// It left the ring: another replica has what was its.
+    #[error("the peer is no member any more")]
+    Gone,
     /// Certificates, names, protocols.
     #[error("no connection to the peer: {0}")]
     Failed(String),
@@ -125,8 +128,10 @@ impl Pool {
         link
     }
 
-    /// Forgets peers that are no members any more. What they still answer is read to its end;
-    /// whoever waits for an answer that another replica can give as well learns of it at once.
+    /// Forgets peers that are no members any more. What they still answer is read to its end, but
+    /// one that gives no sign of life is given up within a second, whatever waits for it; whoever
+    /// waits for an answer that another replica can give as well, or for a connection, learns of it
+    /// at once.
     pub(super) fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.links.lock().retain(|peer, link| {
             let stays = is_member(peer);
@@ -199,8 +204,14 @@ impl Pool {
         {
             return Err(error.clone());
         }
-        // In a box: it is seldom there, and large.
-        match Box::pin(self.connect(&link.peer)).await {
+        let connected = tokio::select! {
+            // Nothing is sent to who has left, not even over a connection that stands by now.
+            biased;
+            () = link.gone.cancelled() => Err(ConnectError::Gone),
+            // In a box: it is seldom there, and large.
+            connected = Box::pin(self.connect(link)) => connected,
+        };
+        match connected {
             Ok(channel) => {
                 *failure = None;
                 link.connections.lock().push(Arc::clone(&channel));
@@ -216,10 +227,10 @@ impl Pool {
 
     /// Connects, again whenever a connection ends before it stands: a busy listener, a proxy or a
     /// lost network do that as well as a process that dies, and the next attempt tells them apart.
-    async fn connect(&self, peer: &Peer) -> Result<Arc<Channel>, ConnectError> {
+    async fn connect(&self, link: &Link) -> Result<Arc<Channel>, ConnectError> {
         let dialling = async {
             loop {
-                match self.dial(peer).await {
+                match self.dial(link).await {
                     Ok(channel) => return Ok(channel),
                     Err(Undone::Ended) => tokio::time::sleep(DIAL_PAUSE).await,
                     Err(Undone::Failed(error)) => return Err(error),
@@ -231,7 +242,8 @@ impl Pool {
             .unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn dial(&self, peer: &Peer) -> Result<Arc<Channel>, Undone> {
+    async fn dial(&self, link: &Link) -> Result<Arc<Channel>, Undone> {
+        let peer = &link.peer;
         let failed = |why: String| Undone::Failed(ConnectError::Failed(why));
         let socket = open(&peer.address).await?;
         if let Err(error) = socket.set_nodelay(true) {
@@ -254,7 +266,8 @@ impl Pool {
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
         let channel = Channel::new();
-        let mut driver = Driver::new(&channel, stream, None);
+        let gone = link.gone.clone().cancelled_owned();
+        let mut driver = Driver::new(&channel, stream, None).until(gone);
         let replica = peer.replica.clone();
         // Ends with the connection: at the latest with its last stream once nobody else is to use it.
         tokio::spawn(async move {

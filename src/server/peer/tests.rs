@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::answering::Answering;
 use super::channel::{Answerer, Channel, Driver};
@@ -366,6 +367,73 @@ async fn silence_is_asked_about_and_then_believed() {
     let took = begun.elapsed().as_secs_f64();
     assert!((4.9..5.2).contains(&took), "{took}");
     drop(far);
+}
+
+/// A peer that stands still and has left the ring holds up nobody: what may have arrived there is
+/// in doubt within a second, the rest may be sent elsewhere.
+#[tokio::test(start_paused = true)]
+async fn who_left_the_ring_and_is_silent_is_given_up_soon() {
+    let (near, far) = duplex(2000);
+    let (channel, gone) = (Channel::new(), CancellationToken::new());
+    let driver = Driver::new(&channel, near, None).until(gone.clone().cancelled_owned());
+    let asks = run(driver);
+    let asking: Vec<_> = (0..4)
+        .map(|_| {
+            let channel = Arc::clone(&channel);
+            let body = Bytes::from(vec![b'x'; 1500]);
+            tokio::spawn(async move { ask(&channel, "/1", vec![body]).await })
+        })
+        .collect();
+    until(|| channel.open_streams() == 4).await;
+    // A member has longer.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(channel.open_streams(), 4);
+    let left = tokio::time::Instant::now();
+    gone.cancel();
+    let ended = asks.await.expect("no panic");
+    assert_eq!(ended, Err(Broken::Silent));
+    assert!(
+        left.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        left.elapsed()
+    );
+    let mut refused = 0;
+    for one in asking {
+        match one.await.expect("no panic").map(drop) {
+            Err(NoAnswer::Refused) => refused += 1,
+            other => assert_eq!(other, Err(NoAnswer::Broken(Broken::Silent))),
+        }
+    }
+    // The first two went into the pipe, in whole and in part.
+    assert_eq!(refused, 2);
+    drop(far);
+}
+
+/// Who leaves in good order answers what it has begun.
+#[tokio::test(start_paused = true)]
+async fn who_left_the_ring_and_gives_signs_of_life_is_heard_to_the_end() {
+    let (near, far) = duplex(1000);
+    let host = Host {
+        streams_max: 100,
+        ..Host::default()
+    };
+    let (asking, hosting) = (Channel::new(), Channel::new());
+    let gone = CancellationToken::new();
+    let asks = run(Driver::new(&asking, near, None).until(gone.clone().cancelled_owned()));
+    let _hosts = run(Driver::new(&hosting, far, Some(Box::new(host))));
+    let mut answer = ask(&asking, "/endless", vec![]).await.expect("an answer");
+    gone.cancel();
+    until(|| !asking.is_open()).await;
+    let refused = ask(&asking, "/1", vec![]).await;
+    assert_eq!(refused.map(drop), Err(NoAnswer::Refused));
+    for _ in 0..20 {
+        // Longer than a silent one is waited for.
+        sleep(Duration::from_secs(1)).await;
+        let frame = answer.body_mut().frame().await.expect("more");
+        assert!(!frame.expect("whole").into_data().expect("data").is_empty());
+    }
+    drop(answer);
+    assert_eq!(asks.await.expect("no panic"), Ok(()));
 }
 
 #[tokio::test]

@@ -83,6 +83,9 @@ impl PeerTransport {
             Ok(response) => response,
             Err(SendError::NotSent(ConnectError::Refused)) => return Err(PeerError::Refused),
             Err(SendError::NotSent(ConnectError::TimedOut)) => return Err(PeerError::TimedOut),
+            Err(error @ SendError::NotSent(ConnectError::Gone)) => {
+                return Err(PeerError::Ended(chain_of(&error)));
+            }
             Err(error @ SendError::NotSent(ConnectError::Failed(_))) => {
                 return Err(PeerError::Failed(chain_of(&error)));
             }
