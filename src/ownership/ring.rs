@@ -299,6 +299,13 @@ impl Ring {
         crate::suspicion::report(&self.shared, about, result);
     }
 
+    /// Whether a member has left a ping of this replica without an answer for a while and has not
+    /// answered another one since. It may be gone, stuck or cut off, or merely slow: nothing is
+    /// proven, but what can wait should not be sent to it now.
+    pub fn is_silent(&self, replica: &str) -> bool {
+        self.shared.suspicion.is_silent(replica)
+    }
+
     /// Says Draining in the member key: planes are given away from now on. There is no way back
     /// for this process. Returns when the store has taken it.
     pub async fn announce_drain(&self) {

@@ -10,6 +10,7 @@ use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
 use crate::record::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
 use crate::ring::Shared;
 use crate::translate::member_txn;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_fencing::Holder;
@@ -18,7 +19,7 @@ use polyplane_ring::{Member, ReplicaId};
 use polyplane_storage::{
     CommitError, Compare, KeyValue, Op, RangeRequest, Revision, StoreEvent, Txn, prefix_end,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +32,10 @@ const PING_EVERY: Duration = Duration::from_millis(50);
 /// when this replica itself is short of CPU. A turn counts once however late it ends, so that an
 /// answer which is late for the pinger's own sake is never held against the other.
 const PING_TURNS: u32 = 20;
+/// A peer is silent once a ping has had no answer for so many turns: a quarter of a second. A
+/// request that is sent to it from then on would most likely be lost with it, and a change among
+/// them never repeated; until then it is rather busy.
+const SILENT_TURNS: u32 = 5;
 /// One turn of waiting for an answer.
 const PING_TURN: Duration = Duration::from_millis(50);
 /// How long an eviction or a complaint may take to be said; then it is decided anew.
@@ -48,6 +53,10 @@ pub(crate) struct Suspicion {
     machine: Mutex<Option<Eviction>>,
     /// The newest complaints of others, by key: whom about.
     heard: Mutex<BTreeMap<Bytes, Holder>>,
+    /// Those among the pinged that owe an answer. Whoever is not pinged any more could not leave,
+    /// so each turn of pings takes it out. Most of the time this is empty, and each forwarded
+    /// request looks.
+    silent: ArcSwap<BTreeSet<Holder>>,
     evictions: Arc<AtomicU64>,
 }
 
@@ -55,6 +64,35 @@ impl Suspicion {
     /// Peers this replica has removed.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
+    }
+
+    /// Whether a peer that is pinged owes an answer.
+    pub(crate) fn is_silent(&self, replica: &str) -> bool {
+        let silent = self.silent.load();
+        silent.iter().any(|peer| peer.replica.as_str() == replica)
+    }
+
+    fn fell_silent(&self, peer: &Holder) {
+        if !self.silent.load().contains(peer) {
+            self.silent.rcu(|silent| {
+                let mut silent = BTreeSet::clone(silent);
+                silent.insert(peer.clone());
+                silent
+            });
+        }
+    }
+
+    fn answered(&self, peer: &Holder) {
+        self.keep_silent(|silent| silent != peer);
+    }
+
+    fn keep_silent(&self, keep: impl Fn(&Holder) -> bool) {
+        if !self.silent.load().iter().all(&keep) {
+            self.silent.rcu(|silent| {
+                let kept = silent.iter().filter(|peer| keep(peer));
+                kept.cloned().collect::<BTreeSet<Holder>>()
+            });
+        }
     }
 }
 
@@ -115,8 +153,19 @@ pub(crate) async fn call(
 
 /// Pings a member, and notes whether it answered.
 async fn ping_one(shared: &Shared, to: &Member) {
-    let view = shared.view.load().number().get();
-    let result = ping_until(&*shared.peers, to, view, own_turns(PING_TURNS)).await;
+    let view = shared.view.load();
+    let (number, peer) = (view.number().get(), crate::members::holder(to));
+    drop(view);
+    let patience = async {
+        own_turns(SILENT_TURNS).await;
+        shared.suspicion.fell_silent(&peer);
+        own_turns(PING_TURNS - SILENT_TURNS).await;
+    };
+    let result = ping_until(&*shared.peers, to, number, patience).await;
+    if !matches!(result, Err(PeerError::TimedOut)) {
+        // It said something, or what is sent to it certainly does not arrive.
+        shared.suspicion.answered(&peer);
+    }
     report(shared, to, result.as_ref().copied());
 }
 
@@ -238,10 +287,16 @@ pub(crate) async fn ping(shared: Arc<Shared>) {
         tokio::select! {
             // The end of the ring comes first.
             biased;
-            () = shared.stop.cancelled() => return,
+            () = shared.stop.cancelled() => {
+                shared.suspicion.keep_silent(|_| false);
+                return;
+            }
             _ = ticks.tick() => {}
         }
-        for member in asked(&shared) {
+        let asked = asked(&shared);
+        let is_asked = |peer: &Holder| asked.iter().any(|one| crate::members::holder(one) == *peer);
+        shared.suspicion.keep_silent(is_asked);
+        for member in asked {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                 break;
             };

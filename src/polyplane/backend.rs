@@ -96,6 +96,10 @@ impl Backend for Front {
         })
     }
 
+    fn answers(&self, peer: &Peer) -> bool {
+        !self.shared.world.planes.ring().is_silent(&peer.replica)
+    }
+
     fn report<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         report::of(&self.shared.world, path)
     }

@@ -80,6 +80,13 @@ pub trait Backend: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
+    /// Whether a peer has lately answered what this replica asks it all the time. Nothing new is sent
+    /// to one that has not: it waits until the peer answers again, or until another replica has what
+    /// was the peer's. Called for each request that is sent on.
+    fn answers(&self, _peer: &Peer) -> bool {
+        true
+    }
+
     /// What a path below `/polyplane/` shows, as JSON; `None` if there is no such path. Only
     /// masters are shown it.
     fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {

@@ -7,6 +7,22 @@
 //! A change whose connection broke after it was sent is never repeated, for nobody knows whether
 //! it was done.
 //!
+//! What a change meets whose owner stands still, or whose owner's machine has vanished without a
+//! word, by the time since then, in a small ring with the usual terms:
+//!
+//! | time | |
+//! |---|---|
+//! | until 0.25 s | it is sent to the owner, where nobody reads it |
+//! | from 0.25 s | pings have had no answer for so long: changes wait here ([`Backend::answers`]) |
+//! | 1.1 s | pings have timed out, half of the ring complains, the owner is removed |
+//! | 1.5 s | its successor has waited for the end of the old read lease, and changes that waited are sent to it |
+//! | 1.6 s | the connections to the old owner gave no sign of life since it was removed, and are given up ([`crate::peer`]): a change that was sent is answered as unknown, one that had not left is sent to the successor |
+//!
+//! In a ring whose members do not all ping each other, those who hear of a complaint ask for
+//! themselves, which takes a second more.
+//!
+//! [`Backend::answers`]: crate::backend::Backend::answers
+//!
 //! Invariant: a request waits for an owner, and is tried, only so often and so long.
 
 use std::sync::Arc;
@@ -264,6 +280,11 @@ impl Pipeline<'_> {
         } else {
             self.body(located).await?
         };
+        if !shared.backend.answers(peer) {
+            // What it is sent now may arrive, so that nobody could repeat it.
+            search.pause().await?;
+            return Ok(None);
+        }
         let _seat = self.take_forward_seat()?;
         let watch = self.is_watch().then(|| {
             let query = self.parts.uri.query();

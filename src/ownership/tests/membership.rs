@@ -321,3 +321,30 @@ async fn a_member_never_stands_below_the_floor() {
         }
     }
 }
+
+/// Who owes the answer to a ping is silent, for the one that asked alone, until it answers another
+/// ping or is asked no more; nothing waits for good for a peer of which nothing is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_is_silent_while_it_owes_an_answer() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let mut others = Vec::new();
+    for name in ["e", "f", "g", "h"] {
+        others.push(town.join(name).await);
+    }
+    until("it sees all", || members(&a).len() == 5).await;
+    let cut = || town.wires.cut.lock().push((id("a"), id("e")));
+    assert!(!a.ring.is_silent("e"));
+    cut();
+    until("it is silent", || a.ring.is_silent("e")).await;
+    assert!(!a.ring.is_silent("f"));
+    assert!(others.iter().all(|one| !one.ring.is_silent("e")));
+    town.wires.cut.lock().clear();
+    until("it answers again", || !a.ring.is_silent("e")).await;
+    cut();
+    until("it is silent again", || a.ring.is_silent("e")).await;
+    // These stand between the two by name, so that the one does not ask the other any more.
+    let _between = [town.join("b").await, town.join("c").await];
+    until("it is not asked", || !a.ring.is_silent("e")).await;
+    assert_eq!(members(&a).len(), 7, "one complaint evicts nobody");
+}

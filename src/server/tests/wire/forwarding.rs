@@ -7,7 +7,8 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use polyplane_server::{DrainRequested, Place};
+use polyplane_server::{DrainRequested, Peer, PeerLimits, Place};
+use tokio::net::TcpListener;
 
 use crate::client::{Client, PROTOCOLS, Reply};
 use crate::ring::Ring;
@@ -378,6 +379,65 @@ async fn nobody_waits_for_a_replica_that_is_no_member_any_more() {
     // The watch and the read, once more each.
     until(|| ring.world.asked.load(Ordering::SeqCst) == 4).await;
     reading.abort();
+}
+
+/// What is sent to an owner that answers no pings may be lost with it and never be repeated, so it
+/// waits: for the owner to answer again, or for the next one.
+#[tokio::test]
+async fn nothing_is_sent_to_an_owner_that_is_silent() {
+    let ring = Ring::start(3).await;
+    let asked = || ring.world.asked.load(Ordering::SeqCst);
+    for next in [0, 2] {
+        ring.world.is_first_silent.store(true, Ordering::SeqCst);
+        let (before, created) = (asked(), ring.world.created.lock().len());
+        let mut client = ring.client(1).await;
+        let writing =
+            tokio::spawn(async move { client.send(Method::POST, PODS, &[], POD_JSON).await });
+        let mut client = ring.client(1).await;
+        let reading = tokio::spawn(async move { client.get(POD).await });
+        let held = || ring.world.held.load(Ordering::SeqCst);
+        let from = held();
+        until(|| held() > from + 4).await;
+        assert_eq!(asked(), before);
+        match next {
+            0 => ring.world.is_first_silent.store(false, Ordering::SeqCst),
+            _ => ring.world.move_to(next),
+        }
+        let written = writing.await.expect("no panic");
+        assert_eq!(written.status, StatusCode::CREATED);
+        assert_eq!(written.json()["replica"], next);
+        assert_eq!(reading.await.expect("no panic").json()["replica"], next);
+        assert_eq!(ring.world.created.lock().len(), created + 1);
+        assert_eq!(asked(), before + 2);
+    }
+}
+
+/// A peer takes connections and says nothing, as one that stands still does.
+#[tokio::test]
+async fn a_write_that_waits_for_a_connection_goes_elsewhere_when_the_peer_leaves() {
+    let limits = PeerLimits {
+        // Far longer than this test waits.
+        connect_time_max: Duration::from_secs(3600),
+        ..PeerLimits::default()
+    };
+    let ring = Ring::start_limited(3, &limits, |_| {}).await;
+    let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let peer = Peer {
+        replica: "polyplane-0".to_owned(),
+        address: mute.local_addr().expect("bound").to_string(),
+    };
+    ring.world.beliefs.lock()[1] = Some(Place::There(peer.clone()));
+    let mut client = ring.client(1).await;
+    let writing = tokio::spawn(async move { client.send(Method::POST, PODS, &[], POD_JSON).await });
+    let _connected = mute.accept().await.expect("a connection");
+    ring.world.beliefs.lock()[1] = None;
+    ring.world.move_to(2);
+    ring.replicas[1].transport.retain(|member| *member != peer);
+    let written = tokio::time::timeout(Duration::from_secs(20), writing);
+    let written = written.await.expect("in time").expect("no panic");
+    assert_eq!(written.status, StatusCode::CREATED);
+    assert_eq!(written.json()["replica"], 2);
+    assert_eq!(ring.world.created.lock().len(), 1);
 }
 
 #[tokio::test]
