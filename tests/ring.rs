@@ -17,6 +17,7 @@
 //! | `load` | an open-loop mix of them over many planes |
 //! | `judged` | how a scenario ends: printed, checked |
 //! | `figures` | what a run's numbers look like in one line |
+//! | `stalls` | when the machine of the test ran nobody |
 //! | `setup` | all of it put together |
 
 pub mod addresses;
@@ -32,3 +33,4 @@ pub mod network;
 pub mod process;
 pub mod replica;
 pub mod setup;
+pub mod stalls;
