@@ -1,5 +1,8 @@
 //! A user's session with the real kubectl, from an empty folder to a deleted control plane.
 
+#[path = "kubectl_session/names.rs"]
+mod names;
+
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -493,7 +496,7 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
             .is_empty(),
         "credentials on standard output"
     );
-    names_that_are_no_text_elsewhere(&root)?;
+    names::names_that_are_no_text_elsewhere(&root)?;
     // Protection holds until it is switched off.
     contains(
         &root.fails(&["plane", "delete", "team-b", "--yes"])?,
@@ -575,44 +578,5 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         !left.contains("treasure") && !left.contains("name: m0"),
         "{left}"
     );
-    Ok(())
-}
-
-/// Names of planes that YAML takes for numbers, booleans and dates: kubectl reads the kubeconfig that
-/// the server keeps, and one that the plugin prints, and reaches each of them.
-fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
-    let names = [
-        "123",
-        "0123",
-        "null",
-        "true",
-        "off",
-        "y",
-        "1e3",
-        "0x1f",
-        "0o7",
-        "2026-11-22",
-    ];
-    for name in names {
-        root.ok(&["plane", "create", name])?;
-    }
-    let config = json_of(&root.ok(&["config", "view", "-o", "json"])?)?;
-    let contexts = config["contexts"].as_array().context("no contexts")?;
-    for name in names {
-        ensure!(
-            contexts.iter().any(|context| context["name"] == name),
-            "{name} in {config}"
-        );
-        contains(
-            &root.ok(&["--context", name, "get", "namespaces"])?,
-            &["kube-system"],
-        )?;
-        contains(&root.ok(&["plane", "use", name])?, &[name])?;
-        contains(&root.ok(&["config", "current-context"])?, &[name])?;
-    }
-    root.ok(&["plane", "use", "root"])?;
-    for name in names {
-        root.ok(&["plane", "delete", name, "--yes"])?;
-    }
     Ok(())
 }

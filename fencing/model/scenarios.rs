@@ -165,7 +165,7 @@ pub fn tenure() -> Vec<Named> {
 
 /// The tenure with everything at once: refused and unknown commits and barriers, sleep and wake,
 /// deletion, hand-off, crash.
-pub fn whole_tenure() -> Named {
+fn whole_tenure() -> Named {
     let scenario = Scenario {
         member_reads: MemberReads::None,
         survival: Survival::Checked,
@@ -189,6 +189,7 @@ pub fn whole_tenure() -> Named {
 pub fn large() -> Vec<Named> {
     let none = Budget::default();
     vec![
+        whole_tenure(),
         (
             "takeover, reads, drift, lagging replies",
             Scenario {
@@ -291,19 +292,6 @@ pub fn large() -> Vec<Named> {
             .processes(&[0, 1, 2], 3),
         ),
     ]
-}
-
-/// Every scenario in which all rules hold.
-#[allow(
-    dead_code,
-    reason = "the example explores them all, the tests only the small ones"
-)]
-pub fn all() -> Vec<Named> {
-    let mut all = small();
-    all.extend(tenure());
-    all.push(whole_tenure());
-    all.extend(large());
-    all
 }
 
 /// Three replicas and wide budgets, for random walks.

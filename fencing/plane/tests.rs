@@ -5,9 +5,9 @@ use alloc::vec;
 use polyplane_ring::Incarnation;
 
 use super::*;
-use crate::record::FenceState;
+use crate::record::{Fence, FenceState, Observed};
 use crate::time::Duration;
-use crate::transaction::{Directory, Write};
+use crate::transaction::{Directory, Transaction, Write};
 use crate::witness::Witness;
 use crate::{Proof, ViewNumber};
 

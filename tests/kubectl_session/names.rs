@@ -1,0 +1,44 @@
+//! Names that other programs do not take for text.
+
+use anyhow::{Context, Result, ensure};
+use polyplane_tests::kubectl::Kubectl;
+use polyplane_tests::session::{contains, json_of};
+
+/// Names of planes that YAML takes for numbers, booleans and dates: kubectl reads the kubeconfig that
+/// the server keeps, and one that the plugin prints, and reaches each of them.
+pub fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
+    let names = [
+        "123",
+        "0123",
+        "null",
+        "true",
+        "off",
+        "y",
+        "1e3",
+        "0x1f",
+        "0o7",
+        "2026-11-22",
+    ];
+    for name in names {
+        root.ok(&["plane", "create", name])?;
+    }
+    let config = json_of(&root.ok(&["config", "view", "-o", "json"])?)?;
+    let contexts = config["contexts"].as_array().context("no contexts")?;
+    for name in names {
+        ensure!(
+            contexts.iter().any(|context| context["name"] == name),
+            "{name} in {config}"
+        );
+        contains(
+            &root.ok(&["--context", name, "get", "namespaces"])?,
+            &["kube-system"],
+        )?;
+        contains(&root.ok(&["plane", "use", name])?, &[name])?;
+        contains(&root.ok(&["config", "current-context"])?, &[name])?;
+    }
+    root.ok(&["plane", "use", "root"])?;
+    for name in names {
+        root.ok(&["plane", "delete", name, "--yes"])?;
+    }
+    Ok(())
+}
