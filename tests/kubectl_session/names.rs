@@ -1,8 +1,13 @@
 //! Names that other programs do not take for text.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::session::{contains, json_of};
+
+/// How long the server may take to write its kubeconfig.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Names of planes that YAML takes for numbers, booleans and dates: kubectl reads the kubeconfig that
 /// the server keeps, and one that the plugin prints, and reaches each of them.
@@ -22,13 +27,18 @@ pub fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
     for name in names {
         root.ok(&["plane", "create", name])?;
     }
-    let config = json_of(&root.ok(&["config", "view", "-o", "json"])?)?;
-    let contexts = config["contexts"].as_array().context("no contexts")?;
+    let since = Instant::now();
+    // The server writes its file behind the answer to a create.
+    loop {
+        let config = json_of(&root.ok(&["config", "view", "-o", "json"])?)?;
+        let contexts = config["contexts"].as_array().context("no contexts")?;
+        let named = |name: &str| contexts.iter().any(|context| context["name"] == name);
+        if names.into_iter().all(named) {
+            break;
+        }
+        ensure!(since.elapsed() < WRITTEN_WITHIN, "not all in {config}");
+    }
     for name in names {
-        ensure!(
-            contexts.iter().any(|context| context["name"] == name),
-            "{name} in {config}"
-        );
         contains(
             &root.ok(&["--context", name, "get", "namespaces"])?,
             &["kube-system"],
