@@ -62,7 +62,7 @@ pub enum Event {
         /// The newest revision that is published.
         head: Revision,
     },
-    /// A batch under a [`Guard`] is about to be sent.
+    /// A batch under a [`Guard`](crate::Guard) is about to be sent.
     CommitSent,
     /// What became of that batch. A refusal carries this plane's fence.
     CommitDone(Outcome),

@@ -15,7 +15,7 @@
 //! read again when their files change ([`pair`]). A folder that holds everything may be read-only.
 //!
 //! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
-//! Files that somebody else put there are read and nothing else ([`files`]).
+//! Files that somebody else put there are read and nothing else (`files`).
 
 mod files;
 pub mod pair;
