@@ -130,9 +130,7 @@ impl Planes {
     fn parted(&self, slot: &Arc<Slot>, word: Word, awake: Option<&Awake>) -> Parted {
         match word {
             Word::CalledOff => {
-                if let Some(awake) = awake {
-                    awake.plane.resume();
-                }
+                resume(awake);
                 Parted::Kept("the hand-off was called off".to_owned())
             }
             Word::Unsaid => {
@@ -458,7 +456,8 @@ pub(crate) fn forget(slot: &Slot, awake: Option<&Awake>, ended: Ended) {
     }
 }
 
-fn resume(awake: Option<&Awake>) {
+/// The plane goes on as before its pause.
+pub(crate) fn resume(awake: Option<&Awake>) {
     if let Some(awake) = awake {
         awake.plane.resume();
     }

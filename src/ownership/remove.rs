@@ -3,7 +3,7 @@
 //! fence first. Must not know the directory: who calls this removes the record afterwards.
 
 use crate::birth::Birth;
-use crate::let_go::{Word, forget};
+use crate::let_go::{Word, forget, resume};
 use crate::peers::{PeerMessage, PeerReply};
 use crate::planes::{Planes, WakeError};
 use crate::record::fence_key;
@@ -115,9 +115,7 @@ impl Planes {
                 Ok(fence)
             }
             Word::CalledOff => {
-                if let Some(awake) = awake {
-                    awake.plane.resume();
-                }
+                resume(awake);
                 Err(DeleteError::Unsaid)
             }
             Word::Unsaid => {
