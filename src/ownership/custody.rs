@@ -17,7 +17,7 @@ use polyplane_fencing::{
     Observed, Outcome, PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
 };
 use polyplane_plane::{BarrierError, Permit, first_change};
-use polyplane_storage::{Compare, ReadError, Revision, Store, Txn};
+use polyplane_storage::{ReadError, Revision, Store, Txn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -177,24 +177,39 @@ impl Custody {
 
     /// Sends a transaction once and steps the machine with its outcome.
     pub(crate) async fn send(&self, sending: Sending) -> Vec<Action> {
-        let Sending { attempt, txn } = sending;
+        let (outcome, _) = self.commit(sending.txn).await;
+        self.step(Event::Done {
+            attempt: sending.attempt,
+            outcome,
+        })
+    }
+
+    /// Commits a transaction of the machine once. Returns what the machine is to be told, and the
+    /// store's words if it was not applied.
+    async fn commit(&self, txn: Txn) -> (Outcome, Option<String>) {
         let compares = txn.compares.clone();
         let result = self.store.commit(txn).await;
+        let words = result.as_ref().err().map(ToString::to_string);
         let outcome = plane_outcome(&compares, result, &self.keys);
-        self.outcome(attempt, outcome)
+        self.learn(&outcome);
+        (outcome, words)
     }
 
     /// Steps the machine with an outcome that was learnt otherwise, of a bulk transaction say.
     pub(crate) fn outcome_of(&self, sending: &Sending, outcome: Outcome) -> Vec<Action> {
-        self.outcome(sending.attempt, outcome)
+        self.learn(&outcome);
+        self.step(Event::Done {
+            attempt: sending.attempt,
+            outcome,
+        })
     }
 
-    fn outcome(&self, attempt: Attempt, outcome: Outcome) -> Vec<Action> {
-        self.watch_for_loss(&outcome);
-        if let Outcome::Applied(revision) = &outcome {
+    /// Keeps what the outcome of a put of the fence says, whatever the machine makes of it.
+    fn learn(&self, outcome: &Outcome) {
+        self.watch_for_loss(outcome);
+        if let Outcome::Applied(revision) = outcome {
             self.inner.lock().put_at = stored(*revision);
         }
-        self.step(Event::Done { attempt, outcome })
     }
 
     /// A refusal that does not find the own member key proves its loss.
@@ -439,11 +454,8 @@ impl Seat {
             };
             barrier
         };
-        let txn = plane_txn(&transaction, &custody.keys);
-        let compares: Vec<Compare> = txn.compares.clone();
-        let result = custody.store.commit(txn).await;
-        let outcome = plane_outcome(&compares, result, &custody.keys);
-        custody.watch_for_loss(&outcome);
+        let txn = custody.sending(attempt, &transaction).txn;
+        let (outcome, _) = custody.commit(txn).await;
         let mut inner = custody.inner.lock();
         if inner.machine.tenure() != Some(self.tenure) {
             return Err(BarrierError::Lost);
@@ -501,12 +513,8 @@ impl Seat {
         else {
             return Err(BarrierError::Unavailable("the plane is busy".to_owned()));
         };
-        let txn = plane_txn(&transaction, &custody.keys);
-        let compares = txn.compares.clone();
-        let result = custody.store.commit(txn).await;
-        let reason = result.as_ref().err().map(ToString::to_string);
-        let outcome = plane_outcome(&compares, result, &custody.keys);
-        custody.watch_for_loss(&outcome);
+        let txn = custody.sending(attempt, &transaction).txn;
+        let (outcome, reason) = custody.commit(txn).await;
         let final_reply = matches!(outcome, Outcome::Applied(_) | Outcome::Refused(_));
         self.step(Event::Done { attempt, outcome }, false);
         match (self.intake(), final_reply) {

@@ -79,7 +79,7 @@ impl Planes {
         };
         let actions = slot.custody.step(hand_off);
         let word = self.say(slot, actions, awake.as_ref(), successor).await;
-        let parted = self.parted(slot, word, awake.as_ref());
+        let parted = Self::parted(slot, word);
         drop(busy);
         match &parted {
             Parted::Released => {
@@ -127,19 +127,19 @@ impl Planes {
         }
     }
 
-    fn parted(&self, slot: &Arc<Slot>, word: Word, awake: Option<&Awake>) -> Parted {
+    fn parted(slot: &Slot, word: Word) -> Parted {
         match word {
             Word::CalledOff => {
-                resume(awake);
+                resume(slot);
                 Parted::Kept("the hand-off was called off".to_owned())
             }
             Word::Unsaid => {
-                forget(slot, awake, Ended::Moved);
+                forget(slot, Ended::Moved);
                 slot.custody.abandon();
                 Parted::Kept("the store does not say what became of it".to_owned())
             }
             Word::Released | Word::RemoveRange(_) => {
-                forget(slot, awake, Ended::Moved);
+                forget(slot, Ended::Moved);
                 Parted::Released
             }
         }
@@ -347,14 +347,9 @@ impl Planes {
                 streaming: Streaming::Nothing,
             });
             match next_word(&slot, actions) {
-                Next::Say(word) => leaving.push(Leaving {
-                    slot,
-                    busy,
-                    awake,
-                    word,
-                }),
-                Next::Stays => resume(awake.as_ref()),
-                Next::Said => forget(&slot, awake.as_ref(), ended),
+                Next::Say(word) => leaving.push(Leaving { slot, busy, word }),
+                Next::Stays => resume(&slot),
+                Next::Said => forget(&slot, ended),
             }
         }
         let mut released = 0;
@@ -381,14 +376,14 @@ impl Planes {
             let (done, again) = sort(leaving, &compares, &result);
             for leaving in done {
                 released += 1;
-                forget(&leaving.slot, leaving.awake.as_ref(), ended);
+                forget(&leaving.slot, ended);
                 tracing::debug!(plane = leaving.slot.birth.id, "went to sleep");
                 drop(leaving.busy);
                 self.drop_if_idle(&leaving.slot);
             }
             if late || self.ring().stopped().is_cancelled() {
                 for leaving in again {
-                    forget(&leaving.slot, leaving.awake.as_ref(), ended);
+                    forget(&leaving.slot, ended);
                     leaving.slot.custody.abandon();
                     drop(leaving.busy);
                     self.drop_if_idle(&leaving.slot);
@@ -408,7 +403,6 @@ impl Planes {
 struct Leaving {
     slot: Arc<Slot>,
     busy: OwnedMutexGuard<()>,
-    awake: Option<Awake>,
     /// What is to be sent next.
     word: Sending,
 }
@@ -447,18 +441,19 @@ fn next_word(slot: &Slot, actions: Vec<Action>) -> Next {
     Next::Said
 }
 
-/// Nothing of the plane is in memory from now on.
-pub(crate) fn forget(slot: &Slot, awake: Option<&Awake>, ended: Ended) {
+/// Ends the plane in memory, if there is one: also one that a task left there when it died with its
+/// last word under way.
+pub(crate) fn forget(slot: &Slot, ended: Ended) {
     // Sleeping first: nobody finds the plane any more.
-    slot.sleeps();
-    if let Some(awake) = awake {
+    if let Some(awake) = slot.sleeps() {
         awake.plane.end(ended);
     }
 }
 
-/// The plane goes on as before its pause.
-pub(crate) fn resume(awake: Option<&Awake>) {
-    if let Some(awake) = awake {
+/// Lets the plane in memory, if there is one, go on as before its pause. Looks at the slot, for whoever
+/// paused the plane may be a task that died.
+pub(crate) fn resume(slot: &Slot) {
+    if let Some(awake) = slot.awake() {
         awake.plane.resume();
     }
 }
@@ -510,7 +505,7 @@ fn sort(
                 leaving.word = word;
                 again.push(leaving);
             }
-            Next::Stays => resume(leaving.awake.as_ref()),
+            Next::Stays => resume(&leaving.slot),
             Next::Said => done.push(leaving),
         }
     }

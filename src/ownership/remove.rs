@@ -111,21 +111,21 @@ impl Planes {
         let actions = slot.custody.step(Event::Delete);
         match self.say(slot, actions, awake, None).await {
             Word::RemoveRange(fence) => {
-                forget(slot, awake, Ended::Deleted);
+                forget(slot, Ended::Deleted);
                 Ok(fence)
             }
             Word::CalledOff => {
-                resume(awake);
+                resume(slot);
                 Err(DeleteError::Unsaid)
             }
             Word::Unsaid => {
-                forget(slot, awake, Ended::Lost);
+                forget(slot, Ended::Lost);
                 slot.custody.abandon();
                 Err(DeleteError::Unsaid)
             }
             // It was lost to somebody else meanwhile: look again.
             Word::Released => {
-                forget(slot, awake, Ended::Lost);
+                forget(slot, Ended::Lost);
                 Err(DeleteError::Unsaid)
             }
         }

@@ -3,7 +3,7 @@
 //! One read-only plane puts its fence, with backoff; if the store takes that, all of them go on. No
 //! plane has a timer of its own, and none waits for a client's next write.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,8 +25,28 @@ pub(crate) struct Prober {
 
 #[derive(Default)]
 struct Waiting {
+    /// In the order of their turns.
     planes: VecDeque<Weak<Plane>>,
+    /// Where those planes are in memory. A weak pointer keeps its allocation, so no other plane comes
+    /// to stand there.
+    known: HashSet<usize>,
     probing: bool,
+}
+
+impl Waiting {
+    /// Adds a plane at the end, unless it waits already.
+    fn add(&mut self, plane: Weak<Plane>) {
+        if self.known.insert(plane.as_ptr().addr()) {
+            self.planes.push_back(plane);
+        }
+    }
+
+    /// Takes the plane out whose turn it is.
+    fn take(&mut self) -> Option<Weak<Plane>> {
+        let plane = self.planes.pop_front()?;
+        self.known.remove(&plane.as_ptr().addr());
+        Some(plane)
+    }
 }
 
 impl Prober {
@@ -34,13 +54,7 @@ impl Prober {
     /// does no harm.
     pub(crate) fn add(self: &Arc<Self>, plane: &Arc<Plane>) {
         let mut waiting = self.waiting.lock();
-        let known = waiting
-            .planes
-            .iter()
-            .any(|known| known.as_ptr() == Arc::as_ptr(plane));
-        if !known {
-            waiting.planes.push_back(Arc::downgrade(plane));
-        }
+        waiting.add(Arc::downgrade(plane));
         if !waiting.probing {
             waiting.probing = true;
             let prober = Arc::clone(self);
@@ -77,14 +91,14 @@ impl Prober {
     fn next(&self) -> Option<Arc<Plane>> {
         let mut waiting = self.waiting.lock();
         for _ in 0..waiting.planes.len() {
-            let Some(plane) = waiting.planes.pop_front() else {
+            let Some(plane) = waiting.take() else {
                 break;
             };
             let Some(alive) = plane.upgrade() else {
                 continue;
             };
             if waits(&alive) {
-                waiting.planes.push_back(plane);
+                waiting.add(plane);
                 return Some(alive);
             }
         }

@@ -3,6 +3,7 @@
 
 use super::*;
 use polyplane_storage::{CommitFault, Rejection};
+use std::task::Poll;
 
 /// What a replica's store does with every commit.
 #[derive(Debug, Clone, Copy)]
@@ -131,5 +132,132 @@ async fn a_wake_that_fails_leaves_nothing_behind() {
         town.write(&birth, "x", "1").await;
         a.planes.put_to_sleep(a.planes.slots()).await;
         assert!(a.planes.awake(&birth.id).is_none(), "it sleeps");
+    }
+}
+
+/// A plane whose hand-off died with its last word under way: what is in memory was paused by a task
+/// that is gone, and has no tenure. A write and a watch wait for it.
+struct Orphan {
+    town: Arc<Town>,
+    a: Arc<Replica>,
+    birth: Birth,
+    write: tokio::task::JoinHandle<Result<Committed, SubmitError>>,
+    watcher: polyplane_plane::Watcher,
+}
+
+async fn dead_hand_off() -> Orphan {
+    let (town, a, birth, plane) = one_with_a_plane().await;
+    let scope = polyplane_plane::WatchScope::Prefix(key("x").resource_prefix());
+    let from = polyplane_plane::WatchFrom::After(plane.snapshot().version());
+    let watcher = plane.watch(scope, from).await.expect("it waits for events");
+    // The write comes while the plane stands still, before its tenure ends.
+    let paused = plane.pause(Instant::now() + PATIENCE).await;
+    paused.expect("nothing is in flight");
+    let write = waiting_write(&plane).await;
+    Trouble::Silent.begins(&a);
+    let slot = slot_of(&a, &birth);
+    let (planes, leaving) = (Arc::clone(&a.planes), Arc::clone(&slot));
+    let dying = tokio::spawn(async move { planes.hand_off(&leaving, None).await });
+    until("its last word is sent", || slot.custody.is_parting()).await;
+    dying.abort();
+    dying.await.expect_err("it was aborted");
+    a.store.plan().clear();
+    Orphan {
+        town,
+        a,
+        birth,
+        write,
+        watcher,
+    }
+}
+
+fn slot_of(replica: &Replica, birth: &Birth) -> Arc<crate::slot::Slot> {
+    let slots = replica.planes.slots().into_iter();
+    let mut slots = slots.filter(|slot| slot.birth.id == birth.id);
+    slots.next().expect("the plane has a slot")
+}
+
+/// A write that a plane which moves cannot take yet.
+async fn waiting_write(
+    plane: &Arc<Plane>,
+) -> tokio::task::JoinHandle<Result<Committed, SubmitError>> {
+    let write = Write {
+        operations: vec![put("x", "2")],
+        deadline: Some(Instant::now() + Duration::from_secs(5)),
+        ..Write::default()
+    };
+    let (writer, (tell, told)) = (Arc::clone(plane), tokio::sync::oneshot::channel());
+    let waits = tokio::spawn(async move {
+        let mut answer = std::pin::pin!(writer.submit(write));
+        let first = std::future::poll_fn(|context| Poll::Ready(answer.as_mut().poll(context)));
+        assert!(first.await.is_pending(), "a paused plane takes no write");
+        tell.send(()).expect("the test waits");
+        answer.await
+    });
+    told.await.expect("the write waits");
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_that_finds_a_word_that_was_not_said_resumes_the_plane() {
+    let Orphan {
+        town,
+        a,
+        birth,
+        write,
+        watcher: _watcher,
+    } = dead_hand_off().await;
+    let slot = slot_of(&a, &birth);
+    // Somebody began to take the word back, and died too.
+    drop(slot.custody.step(polyplane_fencing::Event::CallOff));
+    assert!(!slot.custody.holds(), "nothing is held until it is settled");
+    let parted = a.planes.hand_off(&slot, None).await;
+    let kept = matches!(parted, crate::let_go::Parted::Kept(_));
+    assert!(kept && slot.custody.holds(), "{parted:?}");
+    let written = write.await.expect("it does not panic");
+    written.expect("what waited is written, without a further request");
+    // And nothing is left of it all: it sleeps and wakes like any other.
+    a.planes.put_to_sleep(a.planes.slots()).await;
+    assert!(a.planes.awake(&birth.id).is_none(), "it sleeps");
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+}
+
+/// What the next task is that finds the dead one's word.
+#[derive(Debug, Clone, Copy)]
+enum Finder {
+    HandOff,
+    Delete,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_drives_a_dead_tasks_word_on_ends_the_plane_in_memory() {
+    for finder in [Finder::HandOff, Finder::Delete] {
+        let Orphan {
+            town,
+            a,
+            birth,
+            write,
+            mut watcher,
+        } = dead_hand_off().await;
+        match finder {
+            Finder::HandOff => {
+                let parted = a.planes.hand_off(&slot_of(&a, &birth), None).await;
+                assert_eq!(parted, crate::let_go::Parted::Released);
+            }
+            Finder::Delete => a.planes.delete(&birth).await.expect("it is deleted"),
+        }
+        // A plane that is only dropped from the map lets them wait.
+        let lost = write.await.expect("it does not panic");
+        assert!(
+            matches!(lost, Err(SubmitError::Lost)),
+            "{finder:?}: {lost:?}"
+        );
+        let told = tokio::time::timeout(PATIENCE, watcher.next()).await;
+        let closed = matches!(told, Ok(polyplane_plane::Next::Closed(_)));
+        assert!(closed, "{finder:?}: {told:?}");
+        match finder {
+            Finder::HandOff => assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1")),
+            Finder::Delete => assert!(a.planes.wake(&birth).await.is_err()),
+        }
     }
 }
