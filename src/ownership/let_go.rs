@@ -252,9 +252,7 @@ impl Planes {
         let (Some(awake), Some(member)) = (awake, to) else {
             return Err("there is nothing to stream, or nobody to stream to".to_owned());
         };
-        let plane = Arc::clone(&awake.plane);
-        let export = tokio::task::spawn_blocking(move || plane.export()).await;
-        let export = match export.map_err(|error| error.to_string())? {
+        let export = match awake.plane.export().await {
             Ok(export) if export.head == head => export,
             // The fence names another head, or it is too large: the successor reads the store.
             Ok(_) | Err(ExportError::TooLarge { .. }) => return Ok(()),

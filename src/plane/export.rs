@@ -19,6 +19,7 @@ use crate::key::Key;
 use crate::log::{Event, Kept};
 use crate::plane::Plane;
 use crate::record::{Place, encode_object};
+use crate::slices::{SLICE_BYTES, Slices};
 use crate::state::Root;
 use crate::version::{Stamp, Version};
 
@@ -61,11 +62,11 @@ pub enum ExportError {
 
 impl Plane {
     /// The published state with the newest events. Only of a paused plane is it what Released will
-    /// name; [`Export::head`] tells. Copies up to about 70 MB: not for a thread that must not wait.
+    /// name; [`Export::head`] tells. Copies up to about 70 MB, in slices between which other tasks run.
     ///
     /// # Errors
     /// See [`ExportError`].
-    pub fn export(&self) -> Result<Export, ExportError> {
+    pub async fn export(&self) -> Result<Export, ExportError> {
         // Taken first: what is published meanwhile is beyond it.
         let through = self.follow().map_or(Revision(0), |follow| follow.through());
         let (root, mut kept) = self.log().kept(|| self.published());
@@ -79,9 +80,9 @@ impl Plane {
         kept.bound(HISTORY_BYTES_MAX);
         let head = root.head.revision(self.base());
         let through = through.max(head);
-        let mut out = Writer(BytesMut::with_capacity(
-            usize::try_from(bytes).unwrap_or_default() + (64 << 10),
-        ));
+        let room = usize::try_from(bytes).unwrap_or_default() + (64 << 10);
+        let mut out = Writer(BytesMut::with_capacity(room));
+        let mut slices = Slices::default();
         out.0.put_slice(MAGIC);
         out.0.put_u16(FORMAT);
         out.text(self.id().as_bytes());
@@ -92,40 +93,42 @@ impl Plane {
         out.0.put_u64(through.0);
         // All of it is published, so every commit has its version.
         StepsRecord::of(root.fills.chain(), Vec::new()).write(&mut out.0);
-        write_state(&root, &mut out);
-        self.write_history(&root, &kept, &mut out);
-        let digest = digest::digest(&digest::SHA256, &out.0);
+        write_state(&root, &mut out, &mut slices).await;
+        write_history(&root, &kept, &mut out, &mut slices).await;
+        let digest = digest_of(&out.0, &mut slices).await;
         out.0.put_slice(digest.as_ref());
         Ok(Export {
             head,
             bytes: out.0.freeze(),
         })
     }
+}
 
-    fn write_history(&self, root: &Root, kept: &Kept, out: &mut Writer) {
-        out.version(kept.floor);
-        out.count(kept.floors.len());
-        for (resource, floor) in &kept.floors {
-            out.text(resource);
-            out.version(*floor);
-        }
-        out.count(kept.events.len());
-        let mut newest: HashMap<&Key, Option<Stamp>> = HashMap::new();
-        for (age, event) in &kept.events {
-            out.0
-                .put_u32(u32::try_from(age.as_millis()).unwrap_or(u32::MAX));
-            out.version(event.version());
-            out.text(event.key().as_bytes());
-            let before = newest.get(event.key()).copied().flatten();
-            out.side(event.previous(), before);
-            let state = root.resources.get(event.key()).map(|entry| entry.stamp());
-            out.side(event.current(), state);
-            newest.insert(event.key(), event.current().map(ObjectRef::stamp));
-        }
+async fn write_history(root: &Root, kept: &Kept, out: &mut Writer, slices: &mut Slices) {
+    out.version(kept.floor);
+    out.count(kept.floors.len());
+    for (resource, floor) in &kept.floors {
+        out.text(resource);
+        out.version(*floor);
+    }
+    out.count(kept.events.len());
+    let mut newest: HashMap<&Key, Option<Stamp>> = HashMap::new();
+    for (age, event) in &kept.events {
+        let before = out.0.len();
+        out.0
+            .put_u32(u32::try_from(age.as_millis()).unwrap_or(u32::MAX));
+        out.version(event.version());
+        out.text(event.key().as_bytes());
+        let known = newest.get(event.key()).copied().flatten();
+        out.side(event.previous(), known);
+        let state = root.resources.get(event.key()).map(|entry| entry.stamp());
+        out.side(event.current(), state);
+        newest.insert(event.key(), event.current().map(ObjectRef::stamp));
+        slices.pass(out.0.len() - before).await;
     }
 }
 
-fn write_state(root: &Root, out: &mut Writer) {
+async fn write_state(root: &Root, out: &mut Writer, slices: &mut Slices) {
     let own = || {
         root.resources
             .entries()
@@ -133,8 +136,10 @@ fn write_state(root: &Root, out: &mut Writer) {
     };
     out.count(own().count());
     for entry in own() {
+        let before = out.0.len();
         out.text(entry.key().as_bytes());
         out.object(&root.object(entry));
+        slices.pass(out.0.len() - before).await;
     }
     let layers = root.fills.chain().resources();
     let gone = || {
@@ -146,6 +151,16 @@ fn write_state(root: &Root, out: &mut Writer) {
     for entry in gone() {
         out.text(entry.key().as_bytes());
     }
+}
+
+/// The digest that closes an export.
+pub(crate) async fn digest_of(bytes: &[u8], slices: &mut Slices) -> digest::Digest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for slice in bytes.chunks(SLICE_BYTES) {
+        context.update(slice);
+        slices.pass(slice.len()).await;
+    }
+    context.finish()
 }
 
 struct Writer(BytesMut);

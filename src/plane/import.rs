@@ -6,20 +6,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest;
 use bytes::{Buf, Bytes};
 use polyplane_storage::Revision;
 
 use crate::chain::record::StepsRecord;
 use crate::entry::{Entry, ObjectRef, Versions};
-use crate::export::{FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER};
+use crate::export::{FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of};
 use crate::fills::Fills;
 use crate::key::Key;
 use crate::load::{Loaded, Opening};
 use crate::log::{Event, Kept, Log};
 use crate::plane::Opened;
 use crate::record::{Record, decode};
-use crate::slices::{SLICE_BYTES, Slices};
+use crate::slices::Slices;
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
 
@@ -126,12 +125,8 @@ async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<Reader, ImportError>
     if reader.u16()? != FORMAT {
         return Err(ImportError::Form);
     }
-    let mut digest = digest::Context::new(&digest::SHA256);
-    for slice in bytes[..digest_at].chunks(SLICE_BYTES) {
-        digest.update(slice);
-        slices.pass(slice.len()).await;
-    }
-    if digest.finish().as_ref() != &bytes[digest_at..] {
+    let digest = digest_of(&bytes[..digest_at], slices).await;
+    if digest.as_ref() != &bytes[digest_at..] {
         return Err(ImportError::Damaged);
     }
     Ok(reader)

@@ -303,7 +303,7 @@ async fn a_stream_from_before_a_further_write_is_thrown_away() {
     let birth = town.plane_of("b", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     let plane = a.planes.awake(&birth.id).expect("it is awake");
-    let old = plane.export().expect("it is small");
+    let old = plane.export().await.expect("it is small");
     town.write(&birth, "x", "2").await;
     a.planes.put_to_sleep(a.planes.slots()).await;
     let b = town.join("b").await;

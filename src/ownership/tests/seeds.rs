@@ -320,7 +320,7 @@ async fn old_stream(seeded: (u64, Option<Bug>), sleeps: bool) -> History {
     let (a, b) = (run.replica("a"), run.replica("b"));
     run.writes(&plane, 3).await;
     // A hand-off that is called off after its stream.
-    let export = plane.export().expect("it is small");
+    let export = plane.export().await.expect("it is small");
     let state = PeerRequest {
         message: PeerMessage::State {
             plane: run.birth.id.clone(),

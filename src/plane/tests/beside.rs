@@ -222,7 +222,7 @@ proptest! {
             };
             act(&site, &plane, &Mutex::default(), &keep(first)).await;
             let head = plane.pause(Instant::now() + Duration::from_secs(60)).await.expect("settles");
-            let bytes = plane.export().expect("small").bytes;
+            let bytes = plane.export().await.expect("small").bytes;
             for one in keep(between) {
                 if let Act::Put(..) | Act::Gone(_) = one {
                     act(&site, &plane, &Mutex::default(), &[one]).await;

@@ -121,7 +121,7 @@ async fn frozen_hand_off() {
     }
     let soon = Instant::now() + Duration::from_secs(5);
     plane.pause(soon).await.expect("nothing hangs");
-    let bytes = plane.export().expect("it is small").bytes;
+    let bytes = plane.export().await.expect("it is small").bytes;
     let read = |_: &str, bytes: &[u8]| {
         let magic = String::from_utf8_lossy(&bytes[..4]).into_owned();
         Ok(format!("{magic}, format {:?}", &bytes[4..6]))

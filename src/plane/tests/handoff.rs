@@ -16,7 +16,7 @@ fn soon() -> Instant {
 /// Pauses a plane and opens it anew with what it hands over.
 async fn hand_over(site: &Site, plane: &Arc<Plane>, log: LogBounds) -> Arc<Plane> {
     let head = plane.pause(soon()).await.expect("nothing hangs");
-    let export = plane.export().expect("it is small");
+    let export = plane.export().await.expect("it is small");
     assert_eq!(export.head, head);
     let import = Import {
         head,
@@ -113,6 +113,35 @@ async fn a_successor_goes_on_writing_with_rising_versions() {
     assert_eq!(lost.expect_err("it has moved"), SubmitError::Lost);
 }
 
+/// Whatever shares the worker thread with a large export runs all the while, renewals of leases
+/// included.
+#[tokio::test]
+async fn an_export_lets_other_tasks_run() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let (objects, bytes) = (24, 512 << 10);
+    for n in 0..objects {
+        let text = n.to_string().repeat(bytes / n.to_string().len());
+        let put = put(&format!("m-{n}"), &text);
+        plane.submit(write(vec![put])).await.expect("fine");
+    }
+    plane.pause(soon()).await.expect("nothing hangs");
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    let export = plane.export().await.expect("it is small enough");
+    other.abort();
+    let turns = turns.load(Ordering::Relaxed);
+    // Each object is a slice when it is copied, and at least one when the digest reads it.
+    assert!(export.bytes.len() >= objects * bytes / 2);
+    assert!(turns >= 2 * objects, "others ran {turns} times");
+}
+
 #[tokio::test]
 async fn what_does_not_fit_is_not_used() {
     let site = Site::new();
@@ -122,13 +151,13 @@ async fn what_does_not_fit_is_not_used() {
         .await
         .expect("fine");
     let head = plane.pause(soon()).await.expect("nothing hangs");
-    let bytes = plane.export().expect("small").bytes;
+    let bytes = plane.export().await.expect("small").bytes;
     plane.resume();
     plane
         .submit(write(vec![put("m", "2")]))
         .await
         .expect("fine");
-    let other = site.open("b").await.export().expect("small");
+    let other = site.open("b").await.export().await.expect("small");
     let mut damaged: Vec<Import> = Vec::new();
     let of = |bytes: Vec<u8>| Import {
         head,

@@ -135,7 +135,7 @@ fn follow(mut state: State, events: &[Arc<Event>]) -> Result<State, TestCaseErro
 /// Hands a plane over to itself, as a replica that knows no layer yet.
 async fn hand_over(site: &Site, plane: &Arc<Plane>, birth: &Arc<Layer>) -> (Site, Arc<Plane>) {
     let head = plane.pause(soon()).await.expect("nothing hangs");
-    let bytes = plane.export().expect("it is small").bytes;
+    let bytes = plane.export().await.expect("it is small").bytes;
     plane.end(Ended::Moved);
     let next = Site::over(Arc::clone(&site.inner));
     let test = Test {
