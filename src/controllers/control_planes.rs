@@ -41,7 +41,7 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
         .collect();
     let last = kept.is_empty();
     object.set(&["metadata", "finalizers"], kept);
-    let row = root.kinds.stored(GROUP, RESOURCE);
+    let row = root.base.stored(GROUP, RESOURCE);
     let row = row.ok_or_else(|| ApiError::internal("control planes are not served"))?;
     let own = Own {
         body: &object,

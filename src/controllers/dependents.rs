@@ -13,7 +13,7 @@ use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Slices, Snapshot, Start};
 use polyplane_registry::delete::Removal;
-use polyplane_registry::{KindTable, Scope, Tenant, Verb};
+use polyplane_registry::{Kinds, Scope, Tenant, Verb};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
@@ -107,9 +107,10 @@ impl Dependents {
         let mut work = Vec::new();
         if !owners.is_empty() {
             self.remember(tenant, key, &owners);
+            let kinds = tenant.kinds();
             if owners
                 .iter()
-                .all(|owner| state(&tenant.kinds, &cut, key, owner) != State::Solid)
+                .all(|owner| state(&kinds, &cut, key, owner) != State::Solid)
             {
                 work.push(Work::Dependent(key.clone()));
             }
@@ -135,8 +136,9 @@ impl Dependents {
             .map(Work::Dependent)
             .collect();
         self.forget(tenant, key, &uid, owners);
+        let kinds = tenant.kinds();
         for owner in owners {
-            if let Some(owner) = owner_key(&tenant.kinds, key, owner)
+            if let Some(owner) = owner_key(&kinds, key, owner)
                 && cut
                     .get(&owner)
                     .is_some_and(|object| object.flags().has(Flags::DELETING))
@@ -155,7 +157,8 @@ impl Dependents {
         }
         let mut work = Vec::new();
         let mut slices = Slices::default();
-        for row in tenant.kinds.stored_resources() {
+        let kinds = tenant.kinds();
+        for row in kinds.stored_resources() {
             let prefix = Prefix::resource(&row.storage.group, &row.storage.resource);
             for object in cut.range(&prefix, Start::First) {
                 slices.pass(object.body_len()).await;
@@ -233,10 +236,9 @@ enum State {
 }
 
 /// The key an owner would have; `None` if its kind is not known or cannot own the object.
-fn owner_key(kinds: &KindTable, dependent: &Key, owner: &Owner) -> Option<Key> {
+fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
     let row = kinds
         .resources()
-        .iter()
         .find(|row| row.group == owner.group && row.kind == owner.kind && !row.is_virtual())?;
     let namespace = match row.scope {
         Scope::Cluster => None,
@@ -250,7 +252,7 @@ fn owner_key(kinds: &KindTable, dependent: &Key, owner: &Owner) -> Option<Key> {
     ))
 }
 
-fn state(kinds: &KindTable, cut: &Snapshot, dependent: &Key, owner: &Owner) -> State {
+fn state(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> State {
     let Some(key) = owner_key(kinds, dependent, owner) else {
         return State::Solid;
     };
@@ -287,9 +289,10 @@ pub(crate) async fn dependent(
         return Ok(Progress::Done);
     };
     let owners = owners_in(&object.body());
+    let kinds = tenant.kinds();
     let states: Vec<State> = owners
         .iter()
-        .map(|owner| state(&tenant.kinds, &cut, key, owner))
+        .map(|owner| state(&kinds, &cut, key, owner))
         .collect();
     if owners.is_empty() || states.contains(&State::Solid) || object.flags().has(Flags::DELETING) {
         return Ok(Progress::Done);
@@ -320,7 +323,8 @@ async fn send(
     key: &Key,
     body: &Value,
 ) -> Result<(), ApiError> {
-    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+    let kinds = tenant.kinds();
+    let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(());
     };
     let content_type = match verb {
@@ -395,6 +399,7 @@ fn blocks(cut: &Snapshot, dependent: &Key, uid: &str, ancestors: &BTreeSet<Key>)
 
 /// The owners of an object, theirs, and so on.
 fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
+    let kinds = tenant.kinds();
     let mut found = BTreeSet::new();
     let mut open = vec![key.clone()];
     while let Some(key) = open.pop() {
@@ -402,7 +407,7 @@ fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
             continue;
         };
         for owner in owners_in(&object.body()) {
-            if let Some(owner) = owner_key(&tenant.kinds, &key, &owner)
+            if let Some(owner) = owner_key(&kinds, &key, &owner)
                 && found.len() < ANCESTORS_MAX
                 && found.insert(owner.clone())
             {

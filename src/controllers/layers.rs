@@ -109,7 +109,8 @@ async fn follow(desk: &Desk, tenant: &Tenant, shadowed: Shadowed) -> Result<bool
         // The next look finds its place empty, and fills it.
         Merge::Recreate | Merge::Delete => (Verb::Delete, only_this(&own)),
     };
-    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+    let kinds = tenant.kinds();
+    let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(false);
     };
     let request = Own {

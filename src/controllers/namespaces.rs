@@ -6,8 +6,9 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
-use polyplane_registry::{KindTable, Resource, Scope, Tenant, Verb};
+use polyplane_registry::{Kinds, Resource, Scope, Tenant, Verb};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Deletes what is in the namespace, then the namespace.
@@ -45,7 +46,7 @@ enum Part {
     Rest,
 }
 
-fn namespaced(kinds: &KindTable) -> impl Iterator<Item = &Resource> {
+fn namespaced(kinds: &Kinds) -> impl Iterator<Item = &Arc<Resource>> {
     kinds
         .stored_resources()
         .filter(|row| row.scope == Scope::Namespaced)
@@ -65,8 +66,9 @@ async fn delete_content(
     // Some kinds would leave their dependents, and so themselves, if it was not said.
     let options =
         json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
+    let kinds = tenant.kinds();
     let mut left = 0;
-    for row in namespaced(&tenant.kinds) {
+    for row in namespaced(&kinds) {
         let pods = row.group.is_empty() && row.name == "pods";
         if pods != (part == Part::Pods) {
             continue;
@@ -87,9 +89,10 @@ async fn delete_content(
 
 /// The objects that are left, by resource.
 fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>> {
+    let kinds = tenant.kinds();
     let cut = tenant.plane.snapshot();
     let mut left = BTreeMap::new();
-    for row in namespaced(&tenant.kinds) {
+    for row in namespaced(&kinds) {
         let prefix = prefix(row, namespace);
         let objects: Vec<ObjectRef> = cut.range(&prefix, Start::First).collect();
         if !objects.is_empty() {
@@ -197,9 +200,9 @@ fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Vec<Value> {
     ]
 }
 
-fn row(tenant: &Tenant) -> Result<&Resource, ApiError> {
+fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
     tenant
-        .kinds
+        .base
         .stored("", "namespaces")
         .ok_or_else(|| ApiError::internal("namespaces are not served"))
 }

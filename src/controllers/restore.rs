@@ -40,7 +40,7 @@ pub(crate) async fn namespace_content(
         .snapshot()
         .get(&Key::new("", "configmaps", Some(namespace), ROOT_CA));
     if map.is_some_and(|map| tree(&map)["data"] != wanted["data"]) {
-        let row = tenant.kinds.stored("", "configmaps");
+        let row = tenant.base.stored("", "configmaps");
         let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
         let patch = json!([{"op": "add", "path": "/data", "value": (wanted["data"].clone())}]);
         let own = Own {
@@ -69,7 +69,7 @@ async fn ensure(
     {
         return Ok(());
     }
-    let row = tenant.kinds.stored("", resource);
+    let row = tenant.base.stored("", resource);
     let row = row.ok_or_else(|| ApiError::internal("a core kind is not served"))?;
     create(
         desk,
@@ -116,7 +116,8 @@ pub(crate) async fn bootstrap(
 /// Creates what a layer has as an object of the plane's own.
 pub(crate) async fn anew(desk: &Desk, tenant: &Tenant, object: &ObjectRef) -> Result<(), ApiError> {
     let key = object.key();
-    let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+    let kinds = tenant.kinds();
+    let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(());
     };
     let mut body = tree(object);

@@ -102,7 +102,7 @@ impl Sweeper {
             &["status", "bytes"],
             i64::try_from(bytes).unwrap_or(i64::MAX),
         );
-        let Some(row) = root.kinds.stored(GROUP, RESOURCE) else {
+        let Some(row) = root.base.stored(GROUP, RESOURCE) else {
             return false;
         };
         let own = Own {

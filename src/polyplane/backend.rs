@@ -9,7 +9,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
-use polyplane_registry::{Answer, KindTable, Registry, ResourceRequest, Tenant};
+use polyplane_registry::{Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Place, PlaneApi,
     PlaneRecord, PlaneReference,
@@ -249,8 +249,8 @@ pub struct Api {
 }
 
 impl PlaneApi for Api {
-    fn kinds(&self) -> Arc<KindTable> {
-        Arc::clone(&self.tenant.kinds)
+    fn kinds(&self) -> Kinds {
+        self.tenant.kinds()
     }
 
     fn authorizer(&self) -> &dyn Authorizer {

@@ -11,7 +11,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
 use polyplane_batteries::catalog;
 use polyplane_ownership::ROOT;
-use polyplane_registry::{Answer, KindTable, ResourceRequest};
+use polyplane_registry::{Answer, Kinds, ResourceRequest};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Place, PlaneApi, PlaneRecord,
     PlaneReference, Server, StopHandle, StopPolicy, Stopped,
@@ -264,8 +264,8 @@ impl PlaneRecord for Handle {
 }
 
 impl PlaneApi for Handle {
-    fn kinds(&self) -> Arc<KindTable> {
-        catalog::root_kinds()
+    fn kinds(&self) -> Kinds {
+        Kinds::new(catalog::root_kinds())
     }
 
     fn authorizer(&self) -> &dyn Authorizer {

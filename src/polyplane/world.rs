@@ -288,7 +288,7 @@ impl Located {
         let fresh = Arc::new(build(Tenant {
             name: self.name.clone(),
             plane,
-            kinds: Arc::clone(&self.kinds),
+            base: Arc::clone(&self.kinds),
             settings: Arc::clone(&world.settings),
         }));
         *api = Some(Arc::clone(&fresh));

@@ -23,6 +23,8 @@ pub struct Expected<'a> {
     pub version: &'a str,
     /// Kind.
     pub kind: &'a str,
+    /// What `definition` stands in.
+    pub schemas: &'a Schemas,
     /// Schema.
     pub definition: DefId,
 }
@@ -34,6 +36,7 @@ impl<'a> Expected<'a> {
             group: &row.group,
             version: &row.version,
             kind: &row.kind,
+            schemas: &row.schemas,
             definition: row.definition,
         }
     }
@@ -67,12 +70,7 @@ pub fn decode(
     expected: Expected<'_>,
     validation: FieldValidation,
 ) -> Result<Value, ApiError> {
-    let (tree, complaints) = read(
-        call.tenant.kinds.schemas(),
-        &call.request.body,
-        syntax,
-        expected,
-    )?;
+    let (tree, complaints) = read(&call.request.body, syntax, expected)?;
     match validation {
         FieldValidation::Ignore => {}
         FieldValidation::Warn => complaints.texts.iter().for_each(|text| warn_of(call, text)),
@@ -105,11 +103,11 @@ pub struct Complaints {
 /// # Errors
 /// 400 with upstream's reason.
 pub fn read(
-    schemas: &Schemas,
     body: &[u8],
     syntax: BodySyntax,
     expected: Expected<'_>,
 ) -> Result<(Value, Complaints), ApiError> {
+    let schemas = expected.schemas;
     let unrecognized = |error: String| {
         let shown = summary(body);
         ApiError::bad_request(format!(
@@ -127,7 +125,7 @@ pub fn read(
         BodySyntax::Yaml | BodySyntax::Protobuf => named_kind(&tree),
     };
     let named = named.map_err(unrecognized)?.or(expected);
-    check_kind(schemas, &named, expected)?;
+    check_kind(&named, expected)?;
     let mut outcome = schemas.decode(expected.definition, &mut tree, Empties::Null);
     if syntax == BodySyntax::Json
         && (repeats || !matches!(&outcome, Ok(problems) if problems.is_empty()))
@@ -208,7 +206,7 @@ pub fn decode_options(
     syntax: BodySyntax,
     definition: DefId,
 ) -> Result<Value, ApiError> {
-    let schemas = call.tenant.kinds.schemas();
+    let schemas = call.tenant.base.schemas();
     let document =
         parse(schemas, &call.request.body, syntax, definition).map_err(ApiError::bad_request)?;
     let mut tree = document.tree;
@@ -272,11 +270,7 @@ impl Named {
 ///
 /// # Errors
 /// What upstream's decoder says of the object.
-pub fn check_patched(
-    schemas: &Schemas,
-    tree: &Value,
-    expected: Expected<'_>,
-) -> Result<(), String> {
+pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), String> {
     let named = named_kind(tree)?.or(expected);
     if named.kind == expected.kind
         && named.group == expected.group
@@ -284,6 +278,7 @@ pub fn check_patched(
     {
         return Ok(());
     }
+    let schemas = expected.schemas;
     let other = schemas
         .kind(&named.group, &named.version, &named.kind)
         .ok_or_else(|| named.unregistered(scheme(expected.group)))?;
@@ -389,7 +384,7 @@ fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<N
     })
 }
 
-fn check_kind(schemas: &Schemas, named: &Named, expected: Expected<'_>) -> Result<(), ApiError> {
+fn check_kind(named: &Named, expected: Expected<'_>) -> Result<(), ApiError> {
     if named.kind == expected.kind
         && named.group == expected.group
         && named.version == expected.version
@@ -399,7 +394,8 @@ fn check_kind(schemas: &Schemas, named: &Named, expected: Expected<'_>) -> Resul
     // A kind that another scheme serves is not known to this one.
     let foreign = scheme(&named.group) != scheme(expected.group);
     if foreign
-        || schemas
+        || expected
+            .schemas
             .kind(&named.group, &named.version, &named.kind)
             .is_none()
     {

@@ -2,6 +2,7 @@
 
 use crate::environment::Environment;
 use crate::kind::{KindTable, Resource, Scope};
+use crate::kinds::Kinds;
 use crate::request::ResourceRequest;
 use crate::services::Services;
 use crate::strategy::{Context, PlaneSettings};
@@ -19,10 +20,17 @@ pub struct Tenant {
     pub name: Str,
     /// The state.
     pub plane: Arc<Plane>,
-    /// The kinds.
-    pub kinds: Arc<KindTable>,
+    /// The kinds that it shares with other planes; [`Self::kinds`] has all of them.
+    pub base: Arc<KindTable>,
     /// Facts of the plane.
     pub settings: Arc<PlaneSettings>,
+}
+
+impl Tenant {
+    /// The kinds of the published state.
+    pub fn kinds(&self) -> Kinds {
+        Kinds::new(Arc::clone(&self.base))
+    }
 }
 
 /// A request with the row it is about.
@@ -32,7 +40,7 @@ pub struct Call<'a> {
     /// The request.
     pub request: &'a ResourceRequest,
     /// The row.
-    pub row: &'a Resource,
+    pub row: &'a Arc<Resource>,
     /// Time and chance.
     pub environment: &'a dyn Environment,
     /// What all requests share.
@@ -45,7 +53,7 @@ impl<'a> Call<'a> {
     pub fn new(
         tenant: &'a Tenant,
         request: &'a ResourceRequest,
-        row: &'a Resource,
+        row: &'a Arc<Resource>,
         services: &'a Arc<Services>,
     ) -> Self {
         let environment = services.environment.as_ref();

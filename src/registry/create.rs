@@ -69,7 +69,7 @@ pub fn duplicate_owners(uids: &[Str]) -> String {
 
 /// Applies the defaults of the request's version.
 pub fn default_served(call: &Call<'_>, tree: &mut Value) {
-    prepare::default(&call.tenant.kinds, call.row, call.row.definition, tree);
+    prepare::default(call.row, call.row.definition, tree);
 }
 
 /// The creation of one object.

@@ -53,7 +53,7 @@ pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
         return DeleteOptions::parse(call.request, None);
     }
     let syntax = negotiate::input(call.request)?;
-    let schemas = call.tenant.kinds.schemas();
+    let schemas = call.tenant.base.schemas();
     let definition = schemas
         .find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
         .ok_or_else(|| ApiError::internal("the schema of DeleteOptions is missing"))?;

@@ -47,7 +47,7 @@ impl Registry {
     pub fn observe(&self, tenant: &Tenant) {
         tenant.plane.observe(Arc::new(PlaneObserver {
             name: tenant.name.clone(),
-            kinds: Arc::clone(&tenant.kinds),
+            base: Arc::clone(&tenant.base),
             settings: Arc::clone(&tenant.settings),
             services: Arc::clone(&self.services),
         }));
@@ -66,7 +66,7 @@ impl Registry {
         request: &ResourceRequest,
     ) -> Result<Answer, ApiError> {
         let row = tenant
-            .kinds
+            .base
             .resolve(&request.group, &request.version, &request.resource)
             .ok_or_else(unknown)?;
         check_verb(row, request)?;

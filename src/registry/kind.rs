@@ -14,6 +14,10 @@ use polyplane_apimachinery::schema::{DefId, Schemas};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The number of the next kind.
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether objects of a kind live in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +122,8 @@ pub struct Rules {
 /// One served resource: a row of the generated data with its schema and behaviour.
 #[derive(Debug)]
 pub struct Resource {
+    /// Tells it apart from every other kind that this process has had.
+    pub number: u32,
     /// Group; empty for core.
     pub group: Str,
     /// Version.
@@ -140,6 +146,8 @@ pub struct Resource {
     pub verbs: Vec<Str>,
     /// Hash that discovery publishes.
     pub storage_version_hash: Str,
+    /// What `definition` and `stored_definition` stand in, so that whoever holds a kind has all of it.
+    pub schemas: Arc<Schemas>,
     /// Schema of an object.
     pub definition: DefId,
     /// Where and how it is stored.
@@ -306,7 +314,7 @@ pub type StrategyOf = dyn Fn(&str, &str, &str) -> Option<Arc<dyn Strategy>>;
 #[derive(Debug)]
 pub struct KindTable {
     groups: Vec<Group>,
-    resources: Vec<Resource>,
+    resources: Vec<Arc<Resource>>,
     schemas: Arc<Schemas>,
     generation: u64,
     by_name: HashMap<(Str, Str, Str), usize>,
@@ -358,7 +366,7 @@ impl KindTable {
                     })?;
                 indexes.push(self.resources.len());
                 let resource = self.resource(&group.name, &version.version, row, strategy)?;
-                self.resources.push(resource);
+                self.resources.push(Arc::new(resource));
             }
             versions.push(GroupVersion {
                 version: version.version,
@@ -398,6 +406,7 @@ impl KindTable {
         );
         let key_prefix = format!("{}/{}/", storage.group, storage.resource);
         Ok(Resource {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             qualified: if group.is_empty() {
                 row.name.clone()
             } else {
@@ -422,6 +431,7 @@ impl KindTable {
             categories: row.categories,
             verbs: row.verbs,
             storage_version_hash: row.storage_version_hash,
+            schemas: Arc::clone(&self.schemas),
             definition,
             stored_definition: definition,
             storage,
@@ -454,7 +464,10 @@ impl KindTable {
             let storage = &self.resources[at].storage;
             let key = (storage.group.clone(), storage.resource.clone());
             if let Some(stored) = self.by_storage.get(&key) {
-                self.resources[at].stored_definition = self.resources[*stored].definition;
+                let definition = self.resources[*stored].definition;
+                let row = Arc::get_mut(&mut self.resources[at]);
+                row.expect("nobody holds a kind of a table in the making")
+                    .stored_definition = definition;
             }
         }
     }
@@ -465,7 +478,7 @@ impl KindTable {
     }
 
     /// All rows.
-    pub fn resources(&self) -> &[Resource] {
+    pub fn resources(&self) -> &[Arc<Resource>] {
         &self.resources
     }
 
@@ -480,19 +493,19 @@ impl KindTable {
     }
 
     /// The row of a group, version and plural name.
-    pub fn resolve(&self, group: &str, version: &str, resource: &str) -> Option<&Resource> {
+    pub fn resolve(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Resource>> {
         let key = (Str::from(group), Str::from(version), Str::from(resource));
         self.by_name.get(&key).map(|at| &self.resources[*at])
     }
 
     /// The row whose served form is the stored one, of a storage group and resource.
-    pub fn stored(&self, group: &str, resource: &str) -> Option<&Resource> {
+    pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
         let key = (Str::from(group), Str::from(resource));
         self.by_storage.get(&key).map(|at| &self.resources[*at])
     }
 
     /// The rows that own storage, each stored resource once.
-    pub fn stored_resources(&self) -> impl Iterator<Item = &Resource> {
+    pub fn stored_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter().enumerate().filter_map(|(at, row)| {
             let key = (row.storage.group.clone(), row.storage.resource.clone());
             (self.by_storage.get(&key) == Some(&at) && !row.is_virtual()).then_some(row)

@@ -22,8 +22,7 @@ pub const STALE: &str =
 /// # Panics
 /// If the tree has no metadata; every tree here went through the schema, which requires it.
 pub fn new_object(call: &Call<'_>, row: &Resource, tree: &Value) -> NewObject {
-    let schemas = call.tenant.kinds.schemas();
-    let encoded = schemas.encode_stored(row.stored_definition, tree);
+    let encoded = row.schemas.encode_stored(row.stored_definition, tree);
     let slot = encoded
         .version
         .expect("an object that is stored has metadata");
@@ -61,12 +60,11 @@ pub fn plan_create(
     let mut claims = admit_namespace(call, cut, tree.str_at(&["metadata", "name"]))?;
     let context = call.context();
     let strategy = &call.row.strategy;
-    let kinds = &call.tenant.kinds;
     prepare::create(call.row, &context, &mut tree);
     let allocation = strategy.allocate(&context, cut, &mut tree, None)?;
-    prepare::canonical(kinds, call.row, &mut tree)?;
+    prepare::canonical(call.row, &mut tree)?;
     let name = Str::from(tree.str_at(&["metadata", "name"]));
-    let errors = prepare::validate_create(kinds, call.row, &context, &tree);
+    let errors = prepare::validate_create(call.row, &context, &tree);
     if !errors.is_empty() {
         return Err(call.invalid(&name, &errors));
     }
@@ -119,7 +117,7 @@ pub fn add_companions(
     for companion in companions {
         let row = call
             .tenant
-            .kinds
+            .base
             .stored(&companion.group, &companion.resource)
             .ok_or_else(|| {
                 ApiError::internal(format!("{} is not served here", companion.resource))
@@ -233,7 +231,7 @@ pub fn plan_change(
         strategy.admit_subresource(&context, cut, &tree, &old)?;
         Default::default()
     };
-    prepare::canonical(&call.tenant.kinds, call.row, &mut tree)?;
+    prepare::canonical(call.row, &mut tree)?;
     check_change(call, &tree, &old)?;
     let mut unversioned_old = old;
     unversioned_old.remove(&["metadata", "resourceVersion"]);
@@ -312,7 +310,7 @@ fn check_version(
 /// The part of an update that may refuse.
 fn check_change(call: &Call<'_>, tree: &Value, old: &Value) -> Result<(), ApiError> {
     let context = call.context();
-    let errors = prepare::validate_update(&call.tenant.kinds, call.row, &context, tree, old);
+    let errors = prepare::validate_update(call.row, &context, tree, old);
     if !errors.is_empty() {
         return Err(call.invalid(tree.str_at(&["metadata", "name"]), &errors));
     }

@@ -127,7 +127,7 @@ impl ReadPatch {
         tree: impl Fn() -> Value,
         validation: FieldValidation,
     ) -> Result<Value, ApiError> {
-        let schemas = call.tenant.kinds.schemas();
+        let schemas = expected.schemas;
         let definition = expected.definition;
         match self.apply_once(call, expected, tree(), validation) {
             Ok(patched) => Ok(patched),
@@ -172,12 +172,12 @@ impl ReadPatch {
         tree: Value,
         validation: FieldValidation,
     ) -> Result<Value, Failed> {
-        let schemas = call.tenant.kinds.schemas();
+        let schemas = expected.schemas;
         let definition = expected.definition;
         let mut patched = self.changed(schemas, definition, tree)?;
         let mut complaints = self.complaints.clone();
         if !matches!(self.patch, Patch::Strategic(_)) {
-            body::check_patched(schemas, &patched, expected).map_err(Failed::Refused)?;
+            body::check_patched(&patched, expected).map_err(Failed::Refused)?;
             if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
                 // Upstream reads an object without a version in its own form, which has none of
                 // the fields of any version.

@@ -4,7 +4,7 @@
 //! First the rules of the kind's row (status belongs to its subresource, generation counts), then
 //! the kind's strategy, then the canonical form.
 
-use crate::kind::{KindTable, Resource};
+use crate::kind::Resource;
 use crate::metadata;
 use crate::strategy::Context;
 use polyplane_apimachinery::field_error::FieldError;
@@ -16,9 +16,9 @@ use polyplane_apimachinery::{Str, Value};
 use std::collections::BTreeSet;
 
 /// Applies the defaults of `definition` and of the kind.
-pub fn default(kinds: &KindTable, row: &Resource, definition: DefId, tree: &mut Value) {
+pub fn default(row: &Resource, definition: DefId, tree: &mut Value) {
     row.strategy.default_first(tree);
-    kinds.schemas().apply_defaults(definition, tree);
+    row.schemas.apply_defaults(definition, tree);
     row.strategy.default(tree);
 }
 
@@ -77,9 +77,9 @@ fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
 ///
 /// # Errors
 /// 500 if a strategy made something the schema does not allow.
-pub fn canonical(kinds: &KindTable, row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
-    match kinds
-        .schemas()
+pub fn canonical(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
+    match row
+        .schemas
         .decode(row.stored_definition, tree, Empties::Null)
     {
         Ok(_) => Ok(()),
@@ -91,24 +91,18 @@ pub fn canonical(kinds: &KindTable, row: &Resource, tree: &mut Value) -> Result<
 }
 
 /// What is wrong with a new object.
-pub fn validate_create(
-    kinds: &KindTable,
-    row: &Resource,
-    context: &Context<'_>,
-    tree: &Value,
-) -> Vec<FieldError> {
+pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> Vec<FieldError> {
     let mut errors = metadata::validate(
         tree,
         row.scope,
         row.strategy.name_rule().unwrap_or(row.name_rule),
     );
     errors.extend(row.strategy.validate_create(context, tree));
-    with_declared(kinds, row, errors, tree, None)
+    with_declared(row, errors, tree, None)
 }
 
 /// What is wrong with a changed object.
 pub fn validate_update(
-    kinds: &KindTable,
     row: &Resource,
     context: &Context<'_>,
     tree: &Value,
@@ -121,12 +115,11 @@ pub fn validate_update(
     } else {
         row.strategy.validate_subresource(context, tree, old)
     });
-    with_declared(kinds, row, errors, tree, Some(old))
+    with_declared(row, errors, tree, Some(old))
 }
 
 /// Adds what the declarations of the schema have to say, where the kind has not said it.
 fn with_declared(
-    kinds: &KindTable,
     row: &Resource,
     mut errors: Vec<FieldError>,
     tree: &Value,
@@ -136,8 +129,8 @@ fn with_declared(
         let mut seen = BTreeSet::new();
         errors.retain(|error| seen.insert(error.to_string()));
     }
-    let mut declared = kinds
-        .schemas()
+    let mut declared = row
+        .schemas
         .validate(row.stored_definition, tree, old, &feature_enabled);
     // Upstream drops what a kind says if a declaration says the same, and declarations come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();

@@ -42,8 +42,7 @@ pub async fn review(call: &Call<'_>, authorizer: &dyn Authorizer) -> Result<Vec<
         "SelfSubjectRulesReview" => rules(&mut tree, &call.request.user),
         _ => return Err(crate::dispatch::unknown()),
     }
-    let schemas = call.tenant.kinds.schemas();
-    let body = schemas.to_vec(call.row.definition, &tree);
+    let body = call.row.schemas.to_vec(call.row.definition, &tree);
     let mut out = call.row.prefix.to_vec();
     out.extend_from_slice(&body[1..]);
     Ok(out)

@@ -27,7 +27,7 @@ pub struct Services {
 /// this.
 pub(crate) struct PlaneObserver {
     pub(crate) name: Str,
-    pub(crate) kinds: Arc<KindTable>,
+    pub(crate) base: Arc<KindTable>,
     pub(crate) settings: Arc<PlaneSettings>,
     pub(crate) services: Arc<Services>,
 }
@@ -37,12 +37,13 @@ impl polyplane_plane::Observer for PlaneObserver {
         let tenant = Tenant {
             name: self.name.clone(),
             plane: Arc::clone(plane),
-            kinds: Arc::clone(&self.kinds),
+            base: Arc::clone(&self.base),
             settings: Arc::clone(&self.settings),
         };
+        let kinds = tenant.kinds();
         for event in events {
             let key = event.key();
-            let Some(row) = tenant.kinds.stored(key.group(), key.resource()) else {
+            let Some(row) = kinds.stored(key.group(), key.resource()) else {
                 continue;
             };
             let (object, removal) = match (event.current(), event.previous()) {

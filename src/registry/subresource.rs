@@ -33,17 +33,18 @@ pub fn of_object(request: &ResourceRequest) -> ResourceRequest {
 }
 
 fn scale_definition(call: &Call<'_>) -> Result<DefId, ApiError> {
-    let schemas = call.tenant.kinds.schemas();
+    let schemas = call.tenant.base.schemas();
     schemas
         .find(SCALE)
         .ok_or_else(|| ApiError::internal("the schema of Scale is missing"))
 }
 
-fn scale_kind(definition: DefId) -> Expected<'static> {
+fn scale_kind<'a>(call: &Call<'a>, definition: DefId) -> Expected<'a> {
     Expected {
         group: "autoscaling",
         version: "v1",
         kind: "Scale",
+        schemas: call.tenant.base.schemas(),
         definition,
     }
 }
@@ -102,7 +103,7 @@ pub fn scale_of(object: &Value) -> Value {
 pub fn scale_json(call: &Call<'_>, object: &Value) -> Result<Vec<u8>, ApiError> {
     let body = call
         .tenant
-        .kinds
+        .base
         .schemas()
         .to_vec(scale_definition(call)?, &scale_of(object));
     let mut out = Vec::from(b"{\"kind\":\"Scale\",\"apiVersion\":\"autoscaling/v1\",");
@@ -126,7 +127,7 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
     } else {
         let options = WriteOptions::parse(call.request, "UpdateOptions")?;
         let syntax = negotiate::input(call.request)?;
-        let expected = scale_kind(definition);
+        let expected = scale_kind(call, definition);
         let tree = body::decode(call, syntax, expected, options.field_validation)?;
         body::match_name(&tree, &name)?;
         (ScaleSource::Whole(tree), options)
@@ -187,7 +188,7 @@ impl Attempt for Scale<'_> {
                 };
                 patch.apply(
                     call,
-                    scale_kind(self.definition),
+                    scale_kind(self.call, self.definition),
                     scale,
                     self.options.field_validation,
                 )?
@@ -230,7 +231,7 @@ impl Attempt for Scale<'_> {
 /// As upstream.
 pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
-    let schemas = call.tenant.kinds.schemas();
+    let schemas = call.tenant.base.schemas();
     let definition = schemas
         .find("io.k8s.api.core.v1.Binding")
         .ok_or_else(|| ApiError::internal("the schema of Binding is missing"))?;
@@ -238,6 +239,7 @@ pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
         group: "",
         version: "v1",
         kind: "Binding",
+        schemas,
         definition,
     };
     let syntax = negotiate::input(call.request)?;
@@ -311,7 +313,7 @@ impl Attempt for Bind<'_> {
         let call = self.call;
         let pods = call
             .tenant
-            .kinds
+            .base
             .stored("", "pods")
             .ok_or_else(|| ApiError::internal("pods are not served here"))?;
         let Some(existing) = cut.get(&self.key()) else {
@@ -401,7 +403,7 @@ fn scheduled(pod: &mut Value, now: i64) {
 /// 429 while a budget would be broken, else as a deletion.
 pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
     let name = call.name()?.clone();
-    let schemas = call.tenant.kinds.schemas();
+    let schemas = call.tenant.base.schemas();
     let definition = schemas
         .find("io.k8s.api.policy.v1.Eviction")
         .ok_or_else(|| ApiError::internal("the schema of Eviction is missing"))?;
@@ -413,6 +415,7 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
         group: "policy",
         version,
         kind: "Eviction",
+        schemas,
         definition,
     };
     let syntax = negotiate::input(call.request)?;

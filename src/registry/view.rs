@@ -72,21 +72,15 @@ impl Shown<'_> {
             Self::Stored(object) => object.body(),
             Self::Bytes(body) => body.clone(),
             Self::Tree(tree) => {
-                let schemas = call.tenant.kinds.schemas();
                 let tree = call.to_served(tree.clone());
-                return Ok(schemas.to_vec(call.row.definition, &tree).into());
+                return Ok(call.row.schemas.to_vec(call.row.definition, &tree).into());
             }
         };
         if !call.row.converts() {
             return Ok(bytes);
         }
         let tree = call.to_served(tree_of(&bytes)?);
-        Ok(call
-            .tenant
-            .kinds
-            .schemas()
-            .to_vec(call.row.definition, &tree)
-            .into())
+        Ok(call.row.schemas.to_vec(call.row.definition, &tree).into())
     }
 }
 
@@ -275,13 +269,7 @@ impl<'a> TableWriter<'a> {
     /// Writes a row without an object's cells: the place of a bookmark.
     pub fn bookmark_row(&mut self, metadata: &str) {
         let api = self.version.api_version();
-        let nothing = self
-            .call
-            .tenant
-            .kinds
-            .schemas()
-            .get(self.call.row.definition)
-            .zero();
+        let nothing = self.call.row.schemas.get(self.call.row.definition).zero();
         let cells = self
             .call
             .row

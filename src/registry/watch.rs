@@ -52,13 +52,14 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     let form = Form {
         shape: wish.shape,
         include,
-        row: row_index(call),
+        number: call.row.number,
     };
     let ends = Instant::now() + timeout(&options, call);
     let mut feed = Feed {
         tenant: call.tenant.clone(),
         request: Arc::new(bare(call.request, ends)),
         services: Arc::clone(call.services),
+        row: Arc::clone(call.row),
         form,
         selection,
         bookmarks: options.bookmarks,
@@ -95,13 +96,6 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     })
 }
 
-fn row_index(call: &Call<'_>) -> usize {
-    let rows = call.tenant.kinds.resources();
-    rows.iter()
-        .position(|row| std::ptr::eq(row, call.row))
-        .unwrap_or_default()
-}
-
 /// The request without its body and query, which the stream does not need, and with the stream's
 /// own end: the deadline of the request was for its head.
 fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
@@ -134,7 +128,8 @@ fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {
 struct Form {
     shape: Shape,
     include: RowObject,
-    row: usize,
+    /// [`Resource::number`] of the kind.
+    number: u32,
 }
 
 impl Form {
@@ -146,8 +141,11 @@ impl Form {
             Shape::Metadata(MetaVersion::V1Beta1, _) => 2,
             Shape::Table(_) => return None,
         };
-        let row = u32::try_from(self.row).ok()?;
-        Some(row << 8 | shape << 4 | kind as u32)
+        let number = self
+            .number
+            .checked_shl(8)
+            .filter(|number| number >> 8 == self.number)?;
+        Some(number | shape << 4 | kind as u32)
     }
 }
 
@@ -174,6 +172,8 @@ struct Feed {
     tenant: Tenant,
     request: Arc<ResourceRequest>,
     services: Arc<Services>,
+    /// The kind as it was when the watch began; the watch ends when it becomes another one.
+    row: Arc<Resource>,
     form: Form,
     selection: Selection,
     bookmarks: Bookmarks,
@@ -216,7 +216,7 @@ impl Feed {
             let cut = plane.snapshot();
             self.present(call, &cut)?;
             if initial_events.is_some() && self.bookmarks == Bookmarks::Welcome {
-                let frame = self.bookmark(call.row, cut.version(), InitialEnd::Here);
+                let frame = self.bookmark(cut.version(), InitialEnd::Here);
                 self.ready.push_back(frame);
             }
             WatchFrom::After(cut.version())
@@ -257,8 +257,8 @@ impl Feed {
         let ends = self.ends.deadline();
         if tenant.plane.reached(version, patience.min(ends)).await {
             let (request, services) = (Arc::clone(&self.request), Arc::clone(&self.services));
-            let row = &tenant.kinds.resources()[self.form.row];
-            let call = Call::new(&tenant, &request, row, &services);
+            let row = Arc::clone(&self.row);
+            let call = Call::new(&tenant, &request, &row, &services);
             if let Err(error) = self.start(&call, begin).await {
                 self.ready.push_back(error_frame(&error));
             }
@@ -326,12 +326,7 @@ impl Feed {
                 None => self.finish(),
                 Some(Next::Events(events)) => self.events(&events),
                 Some(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
-                    let tenant = self.tenant.clone();
-                    let frame = self.bookmark(
-                        &tenant.kinds.resources()[self.form.row],
-                        version,
-                        InitialEnd::No,
-                    );
+                    let frame = self.bookmark(version, InitialEnd::No);
                     self.ready.push_back(frame);
                 }
                 Some(Next::Bookmark(_)) => {}
@@ -354,12 +349,7 @@ impl Feed {
         if self.bookmarks == Bookmarks::Welcome
             && let Some(version) = watcher.bookmark()
         {
-            let tenant = self.tenant.clone();
-            let frame = self.bookmark(
-                &tenant.kinds.resources()[self.form.row],
-                version,
-                InitialEnd::No,
-            );
+            let frame = self.bookmark(version, InitialEnd::No);
             self.ready.push_back(frame);
         }
     }
@@ -367,7 +357,7 @@ impl Feed {
     /// Queues the frames of the events that concern this watcher.
     fn events(&mut self, events: &[Arc<Event>]) {
         // Borrowed, not cloned: all watchers of a plane would count the same references.
-        let row = &self.tenant.kinds.resources()[self.form.row];
+        let row = &self.row;
         let call = Call::new(&self.tenant, &self.request, row, &self.services);
         let mut frames = Vec::new();
         for event in events {
@@ -391,7 +381,8 @@ impl Feed {
         }
     }
 
-    fn bookmark(&mut self, row: &Resource, version: Version, end: InitialEnd) -> Bytes {
+    fn bookmark(&mut self, version: Version, end: InitialEnd) -> Bytes {
+        let row = &self.row;
         let version = version.to_string();
         let mut meta = view::json_object(&[("resourceVersion", &version)]);
         if end == InitialEnd::Here {
@@ -400,7 +391,7 @@ impl Feed {
         }
         let object: Vec<u8> = match self.form.shape {
             Shape::Whole => {
-                let schemas = self.tenant.kinds.schemas();
+                let schemas = &row.schemas;
                 let mut tree = schemas.get(row.definition).zero().clone();
                 tree.set(&["metadata", "resourceVersion"], version.as_str());
                 if end == InitialEnd::Here {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
-use polyplane_registry::{Answer, KindTable, ResourceRequest};
+use polyplane_registry::{Answer, Kinds, ResourceRequest};
 
 use crate::exposition::Exposition;
 use crate::route::PlaneReference;
@@ -132,7 +132,7 @@ pub trait PlaneRecord: Send + Sync {
 /// An awake plane.
 pub trait PlaneApi: Send + Sync {
     /// The kinds it serves now.
-    fn kinds(&self) -> Arc<KindTable>;
+    fn kinds(&self) -> Kinds;
 
     /// Who may do what in it.
     fn authorizer(&self) -> &dyn Authorizer;

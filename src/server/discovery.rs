@@ -60,7 +60,7 @@ impl Discovery {
                 by_group.insert(group.name.clone(), document.into());
             }
             for version in &group.versions {
-                let resources = version.resources.iter().map(|at| &table.resources()[*at]);
+                let resources = version.resources.iter().map(|at| &*table.resources()[*at]);
                 let document = resource_list(&group.name, &version.version, resources);
                 by_version.insert((group.name.clone(), version.version.clone()), document);
             }
@@ -417,7 +417,7 @@ fn aggregated<'a>(
             .versions
             .iter()
             .map(|version| {
-                let rows = version.resources.iter().map(|at| &table.resources()[*at]);
+                let rows = version.resources.iter().map(|at| &*table.resources()[*at]);
                 let mut resources: Vec<_> = rows.map(ResourceDiscovery::of).collect();
                 resources.sort_by(|a, b| a.resource.cmp(b.resource));
                 VersionDiscovery {

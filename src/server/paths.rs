@@ -10,7 +10,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{Attributes, Subject, UserInfo};
-use polyplane_registry::KindTable;
+use polyplane_registry::{KindTable, Kinds};
 use serde::Serialize;
 
 use crate::authorize::forbidden;
@@ -58,7 +58,8 @@ pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply
 }
 
 /// Answers an authorized request for a path.
-pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply, Refusal> {
+pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Kinds) -> Result<Reply, Refusal> {
+    let kinds = kinds.base();
     if let Some(answer) = of_this_replica(request) {
         return answer;
     }

@@ -2,19 +2,19 @@
 
 use http::Method;
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_registry::{KindTable, Resource, Scope, Verb};
+use polyplane_registry::{Kinds, Resource, Scope, Verb};
 
 use crate::request_info::{CONNECTED, ResourceInfo};
 use crate::respond::Refusal;
 
 /// The verb for the registry, if the kind is served here and takes it.
 pub(crate) fn resolve(
-    kinds: &KindTable,
+    kinds: &Kinds,
     info: &ResourceInfo<'_>,
     method: &Method,
 ) -> Result<Verb, Refusal> {
     let known_group =
-        info.prefix == "api" || (!info.group.is_empty() && kinds.group(info.group).is_some());
+        info.prefix == "api" || (!info.group.is_empty() && kinds.has_group(info.group));
     if !known_group {
         return Err(Refusal::no_such_path());
     }

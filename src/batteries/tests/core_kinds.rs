@@ -81,7 +81,7 @@ fn service(name: &str, spec: Value) -> Value {
     let mut object =
         json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec});
     on("", "services", |row| {
-        prepare::default(&tenant_kinds(), row, row.definition, &mut object)
+        prepare::default(row, row.definition, &mut object)
     });
     object
 }

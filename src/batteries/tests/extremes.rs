@@ -130,14 +130,14 @@ impl Site {
             tenant: Tenant {
                 name: "test".into(),
                 plane: plane.await.expect("an empty plane opens"),
-                kinds: tenant_kinds(),
+                base: tenant_kinds(),
                 settings: Arc::new(settings),
             },
         }
     }
 
     async fn put(&self, resource: &str, name: &str, mut tree: Value) {
-        let kinds = &self.tenant.kinds;
+        let kinds = &self.tenant.base;
         let row = kinds.stored("", resource).expect("the kind is stored");
         tree.set(&["metadata", "name"], name);
         tree.set(&["metadata", "namespace"], "default");

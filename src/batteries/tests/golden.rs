@@ -172,7 +172,7 @@ impl Bench {
             .schemas()
             .decode(row.definition, &mut tree, Empties::Null)
             .ok()?;
-        prepare::default(&self.kinds, row, row.definition, &mut tree);
+        prepare::default(row, row.definition, &mut tree);
         self.kinds
             .schemas()
             .decode(row.definition, &mut tree, Empties::Null)
@@ -243,10 +243,10 @@ impl Bench {
         let context = self.context("");
         prepare::create(row, &context, &mut tree);
         let allocated = row.strategy.allocate(&context, &self.cut, &mut tree, None);
-        let canonical = prepare::canonical(&self.kinds, row, &mut tree);
+        let canonical = prepare::canonical(row, &mut tree);
         let errors = match (allocated, canonical) {
             (Err(error), _) | (_, Err(error)) => refused(&error),
-            (Ok(_), Ok(())) => prepare::validate_create(&self.kinds, row, &context, &tree)
+            (Ok(_), Ok(())) => prepare::validate_create(row, &context, &tree)
                 .iter()
                 .map(|error| {
                     (
@@ -296,10 +296,9 @@ impl Bench {
             row.strategy
                 .admit_subresource(&context, &self.cut, &tree, &old)
         };
-        let errors = match allocated.and_then(|()| prepare::canonical(&self.kinds, row, &mut tree))
-        {
+        let errors = match allocated.and_then(|()| prepare::canonical(row, &mut tree)) {
             Err(error) => refused(&error),
-            Ok(()) => prepare::validate_update(&self.kinds, row, &context, &tree, &old)
+            Ok(()) => prepare::validate_update(row, &context, &tree, &old)
                 .iter()
                 .map(|error| {
                     (
@@ -398,7 +397,6 @@ impl Bench {
         let out = &case["out"];
         let theirs = out["status"].str_at(&["message"]);
         let result = body::read(
-            self.kinds.schemas(),
             case.str_at(&["in"]).as_bytes(),
             BodySyntax::Json,
             Expected::of(row),

@@ -59,7 +59,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         {
             continue;
         }
-        prepare::default(&kinds, row, row.definition, &mut tree);
+        prepare::default(row, row.definition, &mut tree);
         prepare::create(row, &context, &mut tree);
         if tree.str_at(&["metadata", "name"]).is_empty() {
             continue;

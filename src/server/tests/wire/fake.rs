@@ -14,7 +14,7 @@ use polyplane_auth::{
 };
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
-    Answer, AnswerBody, KindTable, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+    Answer, AnswerBody, KindTable, Kinds, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, Identity, LocateError, Options, Pki,
@@ -121,8 +121,8 @@ impl PlaneRecord for Handle {
 }
 
 impl PlaneApi for Handle {
-    fn kinds(&self) -> Arc<KindTable> {
-        Arc::clone(&self.0.kinds)
+    fn kinds(&self) -> Kinds {
+        Kinds::new(Arc::clone(&self.0.kinds))
     }
 
     fn authorizer(&self) -> &dyn Authorizer {

@@ -20,7 +20,7 @@ use polyplane_auth::{
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_registry::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
-    Answer, AnswerBody, KindTable, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+    Answer, AnswerBody, KindTable, Kinds, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, Config, Identity, LocateError, Options, Peer, PeerLimits, PeerTls,
@@ -152,8 +152,8 @@ impl PlaneRecord for Handle {
 }
 
 impl PlaneApi for Handle {
-    fn kinds(&self) -> Arc<KindTable> {
-        Arc::clone(&self.0.world.kinds)
+    fn kinds(&self) -> Kinds {
+        Kinds::new(Arc::clone(&self.0.world.kinds))
     }
 
     fn authorizer(&self) -> &dyn Authorizer {
