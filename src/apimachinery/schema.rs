@@ -1,7 +1,8 @@
 //! Kinds as data: what fields an object has, and everything that follows from that.
 //!
 //! Owns the arena of definitions and the engines that read it: [`decode`], [`encode`],
-//! [`defaults`], [`validate`], [`openapi`] and path lookup. It knows no kind by name; built-in
+//! [`validate`], [`openapi`] and path lookup. Engines that custom kinds share look at it through
+//! [`crate::shape`]. It knows no kind by name; built-in
 //! kinds come from generated data ([`Schemas::parse`]) and custom kinds are added by whoever
 //! compiles them ([`Schemas::add`]). It must not know where objects are stored or served.
 //!
@@ -9,7 +10,6 @@
 //! encode would give: unknown members gone, empty members present or absent as the field says.
 
 pub mod decode;
-pub mod defaults;
 pub mod encode;
 pub(crate) mod go;
 mod load;
@@ -163,6 +163,14 @@ pub struct Patch {
     pub strategies: Vec<Str>,
     /// The member that names items of a merged list; empty for lists of scalars.
     pub merge_key: Str,
+}
+
+impl Patch {
+    /// No strategy: objects merge, all else is replaced.
+    pub const PLAIN: Self = Self {
+        strategies: Vec::new(),
+        merge_key: Str::const_new(""),
+    };
 }
 
 /// Facts about a field that only published documents and patches need.
@@ -377,6 +385,11 @@ impl Schemas {
             .iter()
             .enumerate()
             .map(|(at, definition)| (DefId(at as u32), definition))
+    }
+
+    /// Gives absent fields of an object their constant default, see [`crate::shape::defaults`].
+    pub fn apply_defaults(&self, id: DefId, value: &mut Value) {
+        crate::shape::defaults::apply(crate::shape::BuiltIn::root(self, id), value);
     }
 
     /// How many definitions there are.

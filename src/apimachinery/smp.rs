@@ -1,15 +1,18 @@
 //! Strategic merge patches.
 //!
 //! Owns the directives and the order of merged lists, as upstream applies patches to live objects.
-//! Which lists merge and by which key is read from [`crate::schema`]; what the result means to a
-//! kind is the caller's.
+//! Which lists merge and by which key is read from a [`Shape`]; what the result means to a kind is
+//! the caller's.
 
 mod lists;
 #[cfg(test)]
 mod tests;
 
+use std::marker::PhantomData;
+
 use crate::schema::go;
-use crate::schema::{DefId, Field, Schemas, Type};
+use crate::schema::{DefId, Schemas};
+use crate::shape::{BuiltIn, Kind, Shape};
 use crate::value::{Map, Str, Value};
 
 const DIRECTIVE: &str = "$patch";
@@ -96,17 +99,9 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// What the schema says about the values below a point of the tree.
-#[derive(Clone, Copy)]
-enum Shape<'s> {
-    Struct(DefId),
-    /// Something that has no fields; the word is what Go calls it.
-    Other(&'static str, Option<&'s Type>),
-}
-
 /// How the value of one member merges.
-struct Meta<'s> {
-    shape: Shape<'s>,
+struct Meta<'s, S> {
+    shape: S,
     strategy: &'s str,
     merge_key: &'s str,
 }
@@ -121,6 +116,18 @@ pub fn apply(
     original: Value,
     patch: Value,
 ) -> Result<Value, PatchError> {
+    merge(BuiltIn::root(schemas, id), original, patch)
+}
+
+/// Applies `patch` to `original`, both objects of a shape.
+///
+/// # Errors
+/// If the patch does not fit the object or the shape.
+pub fn merge<'s, S: Shape<'s>>(
+    shape: S,
+    original: Value,
+    patch: Value,
+) -> Result<Value, PatchError> {
     let Value::Object(patch) = patch else {
         return Err(PatchError::Other("invalid JSON document".to_owned()));
     };
@@ -128,17 +135,16 @@ pub fn apply(
         Value::Object(members) => members,
         _ => Map::new(),
     };
-    Merger { schemas }
-        .maps(original, patch, Shape::Struct(id))
+    Merger(PhantomData)
+        .maps(original, patch, shape)
         .map(Value::Object)
 }
 
-struct Merger<'s> {
-    schemas: &'s Schemas,
-}
+/// Carries the lifetime and type of shapes through the recursion.
+struct Merger<'s, S>(PhantomData<(&'s (), S)>);
 
-impl<'s> Merger<'s> {
-    fn maps(&self, mut original: Map, mut patch: Map, shape: Shape<'s>) -> Result<Map, PatchError> {
+impl<'s, S: Shape<'s>> Merger<'s, S> {
+    fn maps(&self, mut original: Map, mut patch: Map, shape: S) -> Result<Map, PatchError> {
         if let Some(directive) = patch.remove(DIRECTIVE) {
             return match directive.as_str() {
                 Some("replace") => Ok(patch),
@@ -162,7 +168,7 @@ impl<'s> Merger<'s> {
         original: &mut Map,
         mut key: Str,
         mut patch: Value,
-        shape: Shape<'s>,
+        shape: S,
     ) -> Result<(), PatchError> {
         let deletion = key.starts_with(DELETE_FROM);
         if deletion {
@@ -211,7 +217,7 @@ impl<'s> Merger<'s> {
         &self,
         original: &mut Map,
         patch: &mut Map,
-        shape: Shape<'s>,
+        shape: S,
     ) -> Result<(), PatchError> {
         let directives: Vec<Str> = patch
             .keys()
@@ -249,7 +255,7 @@ impl<'s> Merger<'s> {
         &self,
         old: Vec<Value>,
         new: Vec<Value>,
-        meta: &Meta<'s>,
+        meta: &Meta<'s, S>,
         deletion: bool,
     ) -> Result<Vec<Value>, PatchError> {
         if meta.strategy != "merge" && !deletion {
@@ -271,7 +277,7 @@ impl<'s> Merger<'s> {
             return lists::arrange(wanted, rest, &new, &old, meta.merge_key, kind);
         }
         if meta.merge_key.is_empty() {
-            let name = self.shape_name(meta.shape);
+            let name = word(meta.shape.kind());
             return Err(PatchError::Other(format!(
                 "cannot merge lists without merge key for {name}"
             )));
@@ -301,9 +307,10 @@ impl<'s> Merger<'s> {
         lists::arrange(wanted, rest, &new, &live, meta.merge_key, kind)
     }
 
-    fn meta(&self, shape: Shape<'s>, key: &str) -> Result<Meta<'s>, PatchError> {
-        let field = self.lookup(shape, key)?;
-        let strategies: Vec<&str> = field.patch.strategies.iter().map(Str::as_str).collect();
+    fn meta(&self, shape: S, key: &str) -> Result<Meta<'s, S>, PatchError> {
+        let child = child(shape, key)?;
+        let patch = child.patch();
+        let strategies: Vec<&str> = patch.strategies.iter().map(Str::as_str).collect();
         let strategy = match strategies.as_slice() {
             [] | ["retainKeys"] => "",
             [only] => only,
@@ -316,82 +323,70 @@ impl<'s> Merger<'s> {
             }
         };
         Ok(Meta {
-            shape: shape_of(&field.ty),
+            shape: child,
             strategy,
-            merge_key: &field.patch.merge_key,
+            merge_key: &patch.merge_key,
         })
     }
 
-    fn list_meta(&self, shape: Shape<'s>, key: &str) -> Result<Meta<'s>, PatchError> {
-        let mut meta = self.meta(shape, key)?;
-        meta.shape = match meta.shape {
-            Shape::Other("slice", Some(Type::List(item)))
-                if matches!(item.as_ref(), Type::List(_)) =>
-            {
-                return Err(PatchError::Other("unexpected slice of slice".to_owned()));
+    fn list_meta(&self, shape: S, key: &str) -> Result<Meta<'s, S>, PatchError> {
+        let meta = self.meta(shape, key)?;
+        let item = match meta.shape.kind() {
+            Kind::List | Kind::Bytes => meta.shape.item(),
+            _ => None,
+        };
+        match item {
+            Some(item) if item.kind() == Kind::List && !item.nullable() => {
+                Err(PatchError::Other("unexpected slice of slice".to_owned()))
             }
-            Shape::Other("slice", Some(Type::List(item))) => shape_of(item),
-            Shape::Other("slice", _) => Shape::Other("uint8", None),
-            _ => {
-                let holder = self.shape_name(shape);
-                return Err(PatchError::Other(format!(
+            Some(item) => Ok(Meta {
+                shape: item,
+                ..meta
+            }),
+            None => {
+                let holder = word(shape.kind());
+                Err(PatchError::Other(format!(
                     "expected slice or array type, but got: {holder}"
-                )));
+                )))
             }
-        };
-        Ok(meta)
-    }
-
-    fn lookup(&self, shape: Shape<'s>, key: &str) -> Result<&'s Field, PatchError> {
-        let id = match shape {
-            Shape::Struct(id) => id,
-            Shape::Other(word, _) => {
-                let text = format!(
-                    "merging an object in json but data type is not struct, instead is: {word}"
-                );
-                return Err(PatchError::Other(text));
-            }
-        };
-        let definition = self.schemas.get(id);
-        let folded = || {
-            definition
-                .fields
-                .iter()
-                .find(|field| field.name.eq_ignore_ascii_case(key))
-        };
-        definition.field(key).or_else(folded).ok_or_else(|| {
-            let holder = go::struct_name(definition);
-            let quoted = crate::quote::quote(key);
-            PatchError::Other(format!(
-                "unable to find api field in struct {holder} for the json field {quoted}"
-            ))
-        })
-    }
-
-    fn shape_name(&self, shape: Shape<'_>) -> &'static str {
-        match shape {
-            Shape::Struct(_) => "struct",
-            Shape::Other(word, _) => word,
         }
     }
 }
 
-/// The kind of a type in Go's reflection.
-fn shape_of(ty: &Type) -> Shape<'_> {
-    match ty {
-        Type::Ref(id)
-        | Type::SchemaOrBool(id)
-        | Type::SchemaOrArray(id)
-        | Type::SchemaOrStrings(id) => Shape::Struct(*id),
-        Type::Nullable(inner) => shape_of(inner),
-        Type::List(_) | Type::Bytes => Shape::Other("slice", Some(ty)),
-        Type::Map(_) => Shape::Other("map", Some(ty)),
-        Type::String => Shape::Other("string", None),
-        Type::Bool => Shape::Other("bool", None),
-        Type::Int32 => Shape::Other("int32", None),
-        Type::Int64 => Shape::Other("int64", None),
-        Type::Float64 => Shape::Other("float64", None),
-        _ => Shape::Other("struct", None),
+/// The shape of the field `key`, whose name may be written in other case.
+fn child<'s, S: Shape<'s>>(shape: S, key: &str) -> Result<S, PatchError> {
+    if shape.kind() != Kind::Object {
+        let word = word(shape.kind());
+        return Err(PatchError::Other(format!(
+            "merging an object in json but data type is not struct, instead is: {word}"
+        )));
+    }
+    let folded = || {
+        let mut children = shape.children();
+        children.find(|(name, _)| name.eq_ignore_ascii_case(key))
+    };
+    let child = shape.child(key);
+    child.or_else(|| Some(folded()?.1)).ok_or_else(|| {
+        let holder = shape.name();
+        let quoted = crate::quote::quote(key);
+        PatchError::Other(format!(
+            "unable to find api field in struct {holder} for the json field {quoted}"
+        ))
+    })
+}
+
+/// What Go calls types of a kind.
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::List | Kind::Bytes => "slice",
+        Kind::Byte => "uint8",
+        Kind::Map => "map",
+        Kind::String => "string",
+        Kind::Bool => "bool",
+        Kind::Int32 => "int32",
+        Kind::Int64 => "int64",
+        Kind::Float64 => "float64",
+        Kind::Object | Kind::IntOrString | Kind::Scalar | Kind::Any => "struct",
     }
 }
 

@@ -47,6 +47,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             text.len(),
             decoded.saturating_sub(copied),
         );
+        let mut defaulted = tree.clone();
+        schemas.decode(id, &mut defaulted, Empties::Null)?;
+        schemas.apply_defaults(id, &mut defaulted);
+        let defaults = best(50, 500, || schemas.apply_defaults(id, &mut defaulted));
+        line(&format!("{kind}: apply_defaults"), text.len(), defaults);
         let encoded = best(50, 500, || schemas.encode_stored(id, &tree));
         line(&format!("{kind}: encode_stored"), text.len(), encoded);
         let both = decoded.saturating_sub(copied) + encoded;

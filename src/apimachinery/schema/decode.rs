@@ -87,7 +87,7 @@ impl Schemas {
     }
 
     /// True if a canonical value is the zero value of its type.
-    pub(super) fn is_zero(&self, ty: &Type, value: &Value) -> bool {
+    pub(crate) fn is_zero(&self, ty: &Type, value: &Value) -> bool {
         match (ty, value) {
             (_, Value::Null) => true,
             (Type::Ref(id), Value::Object(_)) => value == self.get(*id).zero(),

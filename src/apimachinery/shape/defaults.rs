@@ -1,0 +1,55 @@
+//! Constant defaults of a schema. Defaults that look at other fields belong to the kinds.
+
+use super::{Shape, Values};
+use crate::value::{Map, Value};
+
+/// Gives absent fields their constant default, wherever their parent is present.
+///
+/// Doing it twice is doing it once.
+pub fn apply<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
+    if !shape.has_defaults() {
+        return;
+    }
+    match value {
+        Value::Object(members) => object(shape, members),
+        Value::Array(items) => {
+            if let Some(item) = shape.item() {
+                items.iter_mut().for_each(|value| entry(item, value));
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+fn object<'s, S: Shape<'s>>(shape: S, members: &mut Map) {
+    for (name, child) in shape.children() {
+        if let Some(default) = child.default()
+            && child.is_absent(members.get(name))
+        {
+            members.insert(name, default.clone());
+        }
+        if child.has_defaults()
+            && let Some(value) = members.get_mut(name)
+        {
+            apply(child, value);
+        }
+    }
+    if let Some(Values::Of(values)) = shape.values() {
+        for (name, value) in members.iter_mut() {
+            if shape.child(name).is_none() {
+                entry(values, value);
+            }
+        }
+    }
+}
+
+/// An item of a list or a value of a map is never missing, but it may be a `null` that stands for
+/// its default.
+fn entry<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
+    if let Some(default) = shape.default()
+        && shape.is_absent(Some(value))
+    {
+        *value = default.clone();
+    }
+    apply(shape, value);
+}

@@ -1,0 +1,127 @@
+//! Lists whose items must differ.
+
+use std::collections::HashMap;
+
+use super::{Shape, Values};
+use crate::field_error::{FieldError, Path};
+use crate::json;
+use crate::schema::ListType;
+use crate::value::{Map, Str, Value};
+
+/// Complains about items that occur twice in sets, or whose keys do in maps. Each is named once,
+/// where it occurs the second time.
+pub fn validate<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    node(shape, value, path, &mut errors);
+    errors
+}
+
+fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members.iter() {
+                if let Some(child) = shape.child(name) {
+                    node(child, value, &path.child(name), errors);
+                }
+                if let Some(Values::Of(values)) = shape.values() {
+                    node(values, value, &path.key(name), errors);
+                }
+            }
+        }
+        Value::Array(items) => {
+            match shape.list() {
+                ListType::Atomic => {}
+                ListType::Set => set(items, path, errors),
+                ListType::Map(keys) => map(items, keys, path, errors),
+            }
+            if let Some(item) = shape.item() {
+                for (at, value) in items.iter().enumerate() {
+                    node(item, value, &path.index(at), errors);
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+/// What makes two items the same. The numbers 1 and 1.0 differ as items but not inside of items,
+/// as they do upstream.
+#[derive(PartialEq, Eq, Hash)]
+enum Identity<'v> {
+    /// The key of an item without one.
+    Unspecified,
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(u64),
+    Text(&'v str),
+    Compound(String),
+}
+
+impl<'v> Identity<'v> {
+    fn of(value: &'v Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(truth) => Self::Bool(*truth),
+            Value::Int(number) => Self::Int(*number),
+            // Adding zero makes one of the two zeros.
+            Value::Float(number) => Self::Float((number + 0.0).to_bits()),
+            Value::String(text) => Self::Text(text),
+            Value::Array(_) | Value::Object(_) => Self::Compound(json::to_string(value)),
+        }
+    }
+}
+
+/// The places where an identity occurs the second time.
+fn repeated<'v>(items: impl Iterator<Item = Identity<'v>>) -> Vec<usize> {
+    let mut seen: HashMap<Identity<'v>, usize> = HashMap::new();
+    let mut places = Vec::new();
+    for (at, identity) in items.enumerate() {
+        let times = seen.entry(identity).or_default();
+        *times += 1;
+        if *times == 2 {
+            places.push(at);
+        }
+    }
+    places
+}
+
+fn set(items: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for at in repeated(items.iter().map(Identity::of)) {
+        errors.push(FieldError::duplicate(&path.index(at), items[at].clone()));
+    }
+}
+
+fn map(items: &[Value], keys: &[Str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let fits = |item: &Value| matches!(item, Value::Null | Value::Object(_));
+    if let Some(at) = items.iter().position(|item| !fits(item)) {
+        let detail = "must be an object for an array of list-type map";
+        errors.push(FieldError::invalid(
+            &path.index(at),
+            items[at].clone(),
+            detail,
+        ));
+        return;
+    }
+    let key_of = |item: &Value| -> Value {
+        let known = |key: &&Str| item.get(key).is_some();
+        let members = keys.iter().filter(known);
+        let members = members.map(|key| (key.clone(), item[key.as_str()].clone()));
+        Value::Object(members.collect::<Map>())
+    };
+    let places = match keys {
+        [key] => repeated(
+            items
+                .iter()
+                .map(|item| item.get(key).map_or(Identity::Unspecified, Identity::of)),
+        ),
+        _ => repeated(
+            items
+                .iter()
+                .map(|item| Identity::Compound(json::to_string(&key_of(item)))),
+        ),
+    };
+    for at in places {
+        errors.push(FieldError::duplicate(&path.index(at), key_of(&items[at])));
+    }
+}

@@ -1,0 +1,163 @@
+//! Members that a schema does not know.
+
+use super::{Shape, Values};
+use crate::value::{Map, Value};
+
+/// Members that every object with a kind of its own has.
+pub const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// Paths that are reported of one object. A client needs a few, and an attacker could ask for
+/// millions.
+const PATHS_MAX: usize = 100;
+
+/// What the object to prune is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// A resource: kind, apiVersion and metadata stay as they are, whatever the schema says.
+    Resource,
+    /// Any other value.
+    Value,
+}
+
+/// Whether anybody wants to know what was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The paths are returned.
+    Paths,
+    /// They are not made.
+    Nothing,
+}
+
+/// Removes members that are not in the schema, and returns their paths, sorted. Those inside a part
+/// that preserves unknown members stay, unless a schema is given for what is in them.
+pub fn prune<'s, S: Shape<'s>>(
+    shape: S,
+    value: &mut Value,
+    root: Root,
+    report: Report,
+) -> Vec<String> {
+    let mut pruner = Pruner {
+        report,
+        path: String::new(),
+        paths: Vec::new(),
+    };
+    let spare_meta = root == Root::Resource || shape.is_embedded();
+    pruner.node(Some(shape), value, spare_meta);
+    pruner.paths.sort();
+    pruner.paths
+}
+
+struct Pruner {
+    report: Report,
+    path: String,
+    paths: Vec<String>,
+}
+
+impl Pruner {
+    /// `shape` is none inside a part of which nothing is known.
+    fn node<'s, S: Shape<'s>>(&mut self, shape: Option<S>, value: &mut Value, spare_meta: bool) {
+        if let Some(shape) = shape.filter(|shape| shape.preserves_unknown()) {
+            return self.preserved(shape, value, spare_meta);
+        }
+        match value {
+            Value::Object(members) => self.object(shape, members, spare_meta),
+            Value::Array(items) => {
+                let item = shape.and_then(Shape::item);
+                self.items(items, |pruner, value| pruner.below(item, value));
+            }
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+        }
+    }
+
+    fn below<'s, S: Shape<'s>>(&mut self, shape: Option<S>, value: &mut Value) {
+        self.node(shape, value, shape.is_some_and(Shape::is_embedded));
+    }
+
+    fn object<'s, S: Shape<'s>>(&mut self, shape: Option<S>, members: &mut Map, spare_meta: bool) {
+        members.retain(|name, value| {
+            if spare_meta && META_FIELDS.contains(&name) {
+                return true;
+            }
+            if let Some(known) = known(shape, name) {
+                self.at(name, |pruner| pruner.below(known.shape(), value));
+                return true;
+            }
+            // The kind and metadata of the object itself are not worth a complaint.
+            if !self.path.is_empty() || shape.is_none() || !META_FIELDS.contains(&name) {
+                self.note(name);
+            }
+            false
+        });
+    }
+
+    /// Everything stays, but what has a schema is pruned by it.
+    fn preserved<'s, S: Shape<'s>>(&mut self, shape: S, value: &mut Value, spare_meta: bool) {
+        match value {
+            Value::Object(members) => {
+                for (name, value) in members.iter_mut() {
+                    if spare_meta && META_FIELDS.contains(&name) {
+                        continue;
+                    }
+                    if let Some(known) = known(Some(shape), name) {
+                        self.at(name, |pruner| pruner.below(known.shape(), value));
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(item) = shape.item() {
+                    let embedded = item.is_embedded();
+                    self.items(items, |pruner, value| {
+                        pruner.preserved(item, value, embedded);
+                    });
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+        }
+    }
+
+    fn items(&mut self, items: &mut [Value], mut visit: impl FnMut(&mut Self, &mut Value)) {
+        let length = self.path.len();
+        for (index, value) in items.iter_mut().enumerate() {
+            if self.report == Report::Paths {
+                self.path.push_str(&format!("[{index}]"));
+            }
+            visit(self, value);
+            self.path.truncate(length);
+        }
+    }
+
+    fn at(&mut self, name: &str, visit: impl FnOnce(&mut Self)) {
+        let length = self.path.len();
+        if self.report == Report::Paths {
+            self.step(name);
+        }
+        visit(self);
+        self.path.truncate(length);
+    }
+
+    fn step(&mut self, name: &str) {
+        if !self.path.is_empty() {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+    }
+
+    fn note(&mut self, name: &str) {
+        if self.report == Report::Nothing || self.paths.len() >= PATHS_MAX {
+            return;
+        }
+        let length = self.path.len();
+        self.step(name);
+        self.paths.push(self.path.clone());
+        self.path.truncate(length);
+    }
+}
+
+/// What is known of a member; `None` if the schema does not have it.
+fn known<'s, S: Shape<'s>>(shape: Option<S>, name: &str) -> Option<Values<S>> {
+    let shape = shape?;
+    match shape.child(name) {
+        Some(child) => Some(Values::Of(child)),
+        None => shape.values(),
+    }
+}

@@ -1,0 +1,98 @@
+//! Trees of custom objects to canonical trees.
+//!
+//! The order is upstream's and matters: metadata is read, unknown members are pruned, nulls that
+//! mean nothing are dropped, embedded metadata is read, and then defaults fill what is absent.
+//! Numbers stay what they were parsed as: a whole number without fraction and exponent is an
+//! integer, any other a float.
+
+use super::metadata::Metadata;
+use super::{Place, Structural};
+use crate::field_error::Path;
+use crate::schema::decode::{DecodeError, Problem};
+use crate::schema::{DefId, Schemas};
+use crate::shape::prune::{Report, Root};
+use crate::shape::{defaults, nulls, prune};
+use crate::value::Value;
+
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// From a client: malformed metadata is an error.
+    Request,
+    /// From the store, where it was written under another schema perhaps: malformed metadata is
+    /// dropped, so that the object can be read.
+    Stored,
+}
+
+/// Reads objects of one version of a custom kind.
+#[derive(Clone, Copy)]
+pub struct Custom<'s> {
+    schema: &'s Structural,
+    schemas: &'s Schemas,
+    metadata: DefId,
+}
+
+impl<'s> Custom<'s> {
+    /// Objects of `schema`, with `metadata` as `schemas` defines it.
+    pub fn new(schema: &'s Structural, schemas: &'s Schemas, metadata: DefId) -> Self {
+        Self {
+            schema,
+            schemas,
+            metadata,
+        }
+    }
+
+    /// The shape of the whole object.
+    pub fn shape(&self) -> Place<'s> {
+        self.schema.root()
+    }
+
+    /// Brings a parsed tree into canonical form, defaults aside. `kind` and `apiVersion` of the
+    /// root are dropped. What strict reading complains about is returned if `report` says so.
+    ///
+    /// # Errors
+    /// If the metadata of the object, or in a request of an embedded one, is malformed.
+    pub fn decode(
+        &self,
+        value: &mut Value,
+        reading: Reading,
+        report: Report,
+    ) -> Result<Vec<Problem>, DecodeError> {
+        let Value::Object(members) = value else {
+            return Err(DecodeError("a custom object must be an object".to_owned()));
+        };
+        members.remove("kind");
+        members.remove("apiVersion");
+        let metadata = Metadata {
+            schemas: self.schemas,
+            definition: self.metadata,
+            reading,
+        };
+        let mut unknown = Vec::new();
+        // It is kept apart until the end: no schema changes the metadata of a resource.
+        let mut own = members.remove("metadata");
+        if let Some(own) = &mut own {
+            metadata.read(own, "metadata", &mut unknown)?;
+        }
+        unknown.extend(prune::prune(self.shape(), value, Root::Resource, report));
+        nulls::drop(self.shape(), value);
+        let mut embedded = Vec::new();
+        metadata
+            .coerce(self.shape(), value, &Path::NIL, &mut embedded)
+            .map_err(|error| DecodeError(error.to_string()))?;
+        embedded.sort();
+        unknown.extend(embedded);
+        if let (Some(own), Value::Object(members)) = (own, value) {
+            members.insert("metadata", own);
+        }
+        Ok(match report {
+            Report::Nothing => Vec::new(),
+            Report::Paths => unknown.into_iter().map(Problem::Unknown).collect(),
+        })
+    }
+
+    /// Gives absent members their default, in parents that are there.
+    pub fn default(&self, value: &mut Value) {
+        defaults::apply(self.shape(), value);
+    }
+}

@@ -1,0 +1,185 @@
+//! Metadata of custom objects and of objects embedded in them: read as typed metadata is, by the
+//! schema that all kinds have for it.
+
+use super::Reading;
+use crate::field_error::{FieldError, Path};
+use crate::json;
+use crate::schema::decode::{DecodeError, Empties, Problem};
+use crate::schema::{DefId, Schemas};
+use crate::shape::Shape;
+use crate::value::{Map, Value};
+
+/// The schema of metadata, and what becomes of members that do not fit it.
+#[derive(Clone, Copy)]
+pub(super) struct Metadata<'s> {
+    pub(super) schemas: &'s Schemas,
+    pub(super) definition: DefId,
+    pub(super) reading: Reading,
+}
+
+impl Metadata<'_> {
+    /// Brings metadata into canonical form and adds the paths of unknown members, behind `prefix`,
+    /// to `unknown`.
+    ///
+    /// # Errors
+    /// If it cannot be read; the value is then as it was.
+    pub(super) fn read(
+        self,
+        value: &mut Value,
+        prefix: &str,
+        unknown: &mut Vec<String>,
+    ) -> Result<(), DecodeError> {
+        let mut whole = value.clone();
+        settle_numbers(&mut whole);
+        match self.decode(&mut whole, prefix, unknown) {
+            Ok(()) => *value = whole,
+            Err(error) if self.reading == Reading::Request => return Err(error),
+            Err(_) => *value = self.salvaged(value, prefix, unknown)?,
+        }
+        Ok(())
+    }
+
+    /// What is left when members that do not fit are dropped.
+    fn salvaged(
+        self,
+        value: &Value,
+        prefix: &str,
+        unknown: &mut Vec<String>,
+    ) -> Result<Value, DecodeError> {
+        let Value::Object(members) = value else {
+            let found = match value {
+                Value::Null => "<nil>",
+                Value::Bool(_) => "bool",
+                Value::Int(_) => "int64",
+                Value::Float(_) => "float64",
+                Value::String(_) => "string",
+                Value::Array(_) => "[]interface {}",
+                Value::Object(_) => "map[string]interface {}",
+            };
+            return Err(DecodeError(format!(
+                "invalid metadata: expected object, got {found}"
+            )));
+        };
+        let mut fitting = Map::new();
+        for (name, member) in members.iter() {
+            let mut alone = Value::Object([(name, member.clone())].into_iter().collect());
+            settle_numbers(&mut alone);
+            if self.decode(&mut alone, prefix, unknown).is_ok()
+                && let Some(member) = alone.get_mut(name)
+            {
+                fitting.insert(name, member.take());
+            }
+        }
+        Ok(Value::Object(fitting))
+    }
+
+    fn decode(
+        self,
+        value: &mut Value,
+        prefix: &str,
+        unknown: &mut Vec<String>,
+    ) -> Result<(), DecodeError> {
+        let problems = self.schemas.decode(self.definition, value, Empties::Keep)?;
+        unknown.extend(problems.into_iter().map(|problem| match problem {
+            Problem::Unknown(path) | Problem::Duplicate(path) => format!("{prefix}.{path}"),
+        }));
+        Ok(())
+    }
+
+    /// Reads kind, apiVersion and metadata of every embedded object.
+    ///
+    /// # Errors
+    /// If one of them does not fit, unless such members are dropped.
+    pub(super) fn coerce<'s, S: Shape<'s>>(
+        self,
+        shape: S,
+        value: &mut Value,
+        path: &Path<'_>,
+        unknown: &mut Vec<String>,
+    ) -> Result<(), FieldError> {
+        match value {
+            Value::Object(members) => {
+                if shape.is_embedded() {
+                    self.coerce_embedded(members, path, unknown)?;
+                }
+                for (name, value) in members.iter_mut() {
+                    if shape.is_embedded() && name == "metadata" {
+                        continue;
+                    }
+                    if let Some(child) = shape.child(name) {
+                        self.coerce(child, value, &path.child(name), unknown)?;
+                    } else if let Some(values) = shape.member(name) {
+                        self.coerce(values, value, &path.key(name), unknown)?;
+                    }
+                }
+                Ok(())
+            }
+            Value::Array(items) => {
+                let Some(item) = shape.item() else {
+                    return Ok(());
+                };
+                let mut items = items.iter_mut().enumerate();
+                items.try_for_each(|(at, value)| self.coerce(item, value, &path.index(at), unknown))
+            }
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {
+                Ok(())
+            }
+        }
+    }
+
+    fn coerce_embedded(
+        self,
+        members: &mut Map,
+        path: &Path<'_>,
+        unknown: &mut Vec<String>,
+    ) -> Result<(), FieldError> {
+        for name in ["apiVersion", "kind"] {
+            match members.get(name) {
+                None | Some(Value::String(_)) => {}
+                Some(_) if self.reading == Reading::Stored => drop(members.remove(name)),
+                Some(other) => {
+                    let place = path.child(name);
+                    return Err(FieldError::invalid(
+                        &place,
+                        other.clone(),
+                        "must be a string",
+                    ));
+                }
+            }
+        }
+        let Some(metadata) = members.get_mut("metadata") else {
+            return Ok(());
+        };
+        let place = path.child("metadata");
+        match self.read(metadata, &place.to_string(), unknown) {
+            Err(error) if self.reading == Reading::Request => {
+                let bad = metadata.clone();
+                Err(FieldError::invalid(&place, bad, error.to_string()))
+            }
+            // Metadata that is no object stays, for validation to complain about.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Makes floats that are written like whole numbers whole: upstream reads typed metadata from what
+/// it has written of the untyped tree, so that `1.0` is an integer there.
+fn settle_numbers(value: &mut Value) {
+    match value {
+        Value::Float(number) => {
+            let mut text = Vec::new();
+            json::write_float(*number, &mut text);
+            let whole = std::str::from_utf8(&text)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            if let Some(whole) = whole {
+                *value = Value::Int(whole);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(members) => members
+            .iter_mut()
+            .for_each(|(_, value)| settle_numbers(value)),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::String(_) => {}
+    }
+}
