@@ -255,7 +255,7 @@ impl Planes {
         let export = match awake.plane.export().await {
             Ok(export) if export.head == head => export,
             // The fence names another head, or it is too large: the successor reads the store.
-            Ok(_) | Err(ExportError::TooLarge { .. }) => return Ok(()),
+            Ok(_) | Err(ExportError::TooLarge { .. } | ExportError::Full) => return Ok(()),
         };
         let request = PeerRequest {
             message: PeerMessage::State {

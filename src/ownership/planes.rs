@@ -18,7 +18,7 @@ use crate::slot::{Door, Slot, Woken};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Base, Committer, Ended, Index, LayerHash, Layers, LogBounds, OpenError, Plane, Version,
+    Base, Committer, Ended, Index, LayerHash, Layers, LogBounds, Memory, OpenError, Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -48,6 +48,8 @@ pub struct PlanesOptions {
     pub indexes: Vec<Arc<dyn Index>>,
     /// How much of a plane's log is kept.
     pub log: LogBounds,
+    /// The memory budget that all planes keep to.
+    pub memory: Arc<Memory>,
     /// How long a plane stays awake without being used.
     pub idle: Duration,
 }
@@ -149,7 +151,8 @@ impl Planes {
         let planes = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             ring,
-            committer: Committer::new(Arc::clone(&store)),
+            committer: Committer::with_memory(Arc::clone(&store), Arc::clone(&options.memory)),
+            received: Received::new(Arc::clone(&options.memory)),
             layers: Layers::new(store),
             first_layer: LayerHash(record.layer.clone()),
             floor,
@@ -158,7 +161,6 @@ impl Planes {
             root: (born, record.born_at),
             started: Instant::now(),
             slots: Mutex::default(),
-            received: Received::default(),
             directory: OnceLock::new(),
             places_out: Semaphore::new(HAND_OFFS_MAX),
             measures: Measures::default(),
@@ -180,6 +182,11 @@ impl Planes {
         if self.directory.set(Arc::clone(directory)).is_ok() {
             crate::steward::follow_pins(self.me.clone(), directory.pin_changes());
         }
+    }
+
+    /// The memory budget that all planes keep to.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.options.memory
     }
 
     /// The ring this replica is in.

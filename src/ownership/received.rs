@@ -3,15 +3,15 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use polyplane_plane::{Memory, Share};
 use polyplane_storage::Revision;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Streamed states kept at once.
 const STATES_MAX: usize = 16;
-/// Bytes of them together.
-const BYTES_MAX: usize = 512 << 20;
 /// How long a state waits for its fence.
 const KEPT: Duration = Duration::from_secs(10);
 
@@ -19,44 +19,59 @@ const KEPT: Duration = Duration::from_secs(10);
 pub(crate) struct State {
     /// The plane's last commit in it.
     pub(crate) head: Revision,
-    /// The plane's export.
+    /// The plane's export; in the memory budget until nobody has it any more.
     pub(crate) export: Bytes,
     at: Instant,
 }
 
 /// The streamed states that wait for their fences, by plane.
-#[derive(Default)]
-pub(crate) struct Received(Mutex<HashMap<String, State>>);
+pub(crate) struct Received {
+    states: Mutex<HashMap<String, State>>,
+    memory: Arc<Memory>,
+}
 
 impl Received {
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        Self {
+            states: Mutex::default(),
+            memory,
+        }
+    }
+
     /// Takes a state in, in place of an earlier one of the same plane; false if there is no room.
     pub(crate) fn put(&self, plane: String, head: Revision, export: Bytes) -> bool {
         self.sweep();
-        let mut states = self.0.lock();
+        let mut states = self.states.lock();
         states.remove(&plane);
-        let bytes: usize = states.values().map(|state| state.export.len()).sum();
-        if states.len() >= STATES_MAX || bytes + export.len() > BYTES_MAX {
+        if states.len() >= STATES_MAX {
             return false;
         }
-        let at = Instant::now();
-        states.insert(plane, State { head, export, at });
+        let Some(hold) = self.memory.take(Share::StreamedStates, export.len()) else {
+            return false;
+        };
+        let state = State {
+            head,
+            export: hold.keep(export),
+            at: Instant::now(),
+        };
+        states.insert(plane, state);
         true
     }
 
     /// The head of a plane's state, if there is one.
     pub(crate) fn head(&self, plane: &str) -> Option<Revision> {
-        self.0.lock().get(plane).map(|state| state.head)
+        self.states.lock().get(plane).map(|state| state.head)
     }
 
     /// Takes a plane's state out.
     pub(crate) fn take(&self, plane: &str) -> Option<State> {
-        self.0.lock().remove(plane)
+        self.states.lock().remove(plane)
     }
 
     /// Throws away what nobody came for.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
-        self.0.lock().retain(|_, state| now < state.at + KEPT);
+        self.states.lock().retain(|_, state| now < state.at + KEPT);
     }
 }
 
@@ -66,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn states_are_few_and_do_not_last() {
-        let received = Received::default();
+        let received = Received::new(Arc::default());
         for n in 0..STATES_MAX {
             assert!(received.put(format!("p{n}"), Revision(1), Bytes::new()));
         }
@@ -76,5 +91,27 @@ mod tests {
         tokio::time::advance(KEPT).await;
         assert!(received.put("one-more".to_owned(), Revision(1), Bytes::new()));
         assert!(received.take("p0").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn states_keep_to_their_share() {
+        let memory = Memory::with_limits(|_| 100);
+        let received = Received::new(Arc::clone(&memory));
+        let state = |len: usize| Bytes::from(vec![0; len]);
+        assert!(received.put("a".to_owned(), Revision(1), state(60)));
+        assert!(!received.put("b".to_owned(), Revision(1), state(41)));
+        assert!(
+            received.put("a".to_owned(), Revision(2), state(90)),
+            "in its place"
+        );
+        assert_eq!(memory.used(Share::StreamedStates), 90);
+        let taken = received.take("a");
+        assert_eq!(memory.used(Share::StreamedStates), 90, "it is being opened");
+        drop(taken);
+        assert_eq!(memory.used(Share::StreamedStates), 0);
+        assert!(received.put("b".to_owned(), Revision(1), state(100)));
+        tokio::time::advance(KEPT).await;
+        received.sweep();
+        assert_eq!(memory.used(Share::StreamedStates), 0, "nobody came for it");
     }
 }

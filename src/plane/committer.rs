@@ -19,6 +19,7 @@ use crate::fills::RenderCache;
 use crate::guard::NotDone;
 use crate::intern::Interner;
 use crate::measures::Measures;
+use crate::memory::Memory;
 use crate::plane::Plane;
 use crate::prober::Prober;
 use crate::record::{
@@ -35,8 +36,6 @@ const ALONE_BYTES: usize = 256 << 10;
 const INDEXES_MAX: usize = Version::END as usize;
 /// What a turn adds to a plane's share of bytes while other planes wait.
 const TURN_BYTES: usize = 64 << 10;
-/// Bytes of rendered layer objects kept for all planes.
-const RENDERED_BYTES_MAX: usize = 8 << 20;
 
 /// Gathers the writes of all planes of one store.
 pub struct Committer {
@@ -45,6 +44,7 @@ pub struct Committer {
     ready: Mutex<Ready>,
     rendered: Arc<RenderCache>,
     interner: Arc<Interner>,
+    memory: Arc<Memory>,
     measures: Measures,
     prober: Arc<Prober>,
 }
@@ -78,12 +78,19 @@ impl Committer {
     /// The committer of a store. There must be only one.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Self::with_memory(store, Arc::default())
+    }
+
+    /// The same whose planes keep to a memory budget.
+    #[must_use]
+    pub fn with_memory(store: Arc<dyn Store>, memory: Arc<Memory>) -> Arc<Self> {
         Arc::new(Self {
             limits: store.limits(),
             store,
             ready: Mutex::default(),
-            rendered: RenderCache::new(RENDERED_BYTES_MAX),
-            interner: Arc::default(),
+            rendered: RenderCache::new(&memory),
+            interner: Interner::new(&memory),
+            memory,
             measures: Measures::default(),
             prober: Arc::default(),
         })
@@ -111,6 +118,10 @@ impl Committer {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     pub(crate) fn interner(&self) -> &Arc<Interner> {

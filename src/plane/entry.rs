@@ -22,7 +22,7 @@ const VERSION_HEAD: &[u8] = b"\"resourceVersion\":\"";
 /// What stands behind them.
 const VERSION_TAIL: &[u8] = b"\",";
 /// Rough bytes of an entry beside its key and body: its head and its place in the tree.
-const ENTRY_BYTES: u64 = 160;
+const ENTRY_BYTES: usize = 160;
 
 /// An object as its kind's code hands it over: canonical JSON without TypeMeta and without
 /// `metadata.resourceVersion`.
@@ -299,7 +299,7 @@ impl Item for Arc<Entry> {
         let own = match &self.state {
             State::Template(_) => 0,
             State::Own(_) | State::InFlight(_) => {
-                (self.body_len() + self.key.as_bytes().len()) as u64 + ENTRY_BYTES
+                (self.body_len() + self.key.as_bytes().len() + ENTRY_BYTES) as u64
             }
         };
         Weight {
@@ -465,6 +465,26 @@ impl ObjectRef {
             State::Template(_) => 0,
             State::InFlight(in_flight) => in_flight.object.body.len(),
         }
+    }
+
+    /// Bytes that whoever alone holds it pins, apart from shared parts.
+    pub(crate) fn pinned_len(&self) -> usize {
+        match self.is_template() {
+            true => 0,
+            false => ENTRY_BYTES + self.unshared_len(),
+        }
+    }
+
+    /// The address and length of each part that it shares with others by content.
+    pub(crate) fn shared_parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        let rope = match &self.durable().state {
+            State::Own(Own {
+                body: Body::Shared { rope, .. },
+                ..
+            }) => Some(rope),
+            State::Own(_) | State::Template(_) | State::InFlight(_) => None,
+        };
+        rope.into_iter().flat_map(Rope::shared_parts)
     }
 
     /// Bytes of its body, of a template about.

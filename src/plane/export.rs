@@ -15,8 +15,10 @@ use polyplane_storage::Revision;
 
 use crate::chain::record::StepsRecord;
 use crate::entry::ObjectRef;
+use crate::event::Event;
 use crate::key::Key;
-use crate::log::{Event, Kept};
+use crate::log::Kept;
+use crate::memory::Share;
 use crate::plane::Plane;
 use crate::record::{Place, encode_object};
 use crate::slices::{SLICE_BYTES, Slices};
@@ -58,6 +60,9 @@ pub enum ExportError {
         /// The limit.
         bytes_max: u64,
     },
+    /// Other planes are on their way, and their states fill the share of exports.
+    #[error("there is no memory for a further state for now")]
+    Full,
 }
 
 impl Plane {
@@ -78,10 +83,12 @@ impl Plane {
             });
         }
         kept.bound(HISTORY_BYTES_MAX);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let hold = self.memory().take(Share::Exports, bytes);
+        let mut hold = hold.ok_or(ExportError::Full)?;
         let head = root.head.revision(self.base());
         let through = through.max(head);
-        let room = usize::try_from(bytes).unwrap_or_default() + (64 << 10);
-        let mut out = Writer(BytesMut::with_capacity(room));
+        let mut out = Writer(BytesMut::with_capacity(bytes + (64 << 10)));
         let mut slices = Slices::default();
         out.0.put_slice(MAGIC);
         out.0.put_u16(FORMAT);
@@ -97,9 +104,10 @@ impl Plane {
         write_history(&root, &kept, &mut out, &mut slices).await;
         let digest = digest_of(&out.0, &mut slices).await;
         out.0.put_slice(digest.as_ref());
+        hold.resize(out.0.len());
         Ok(Export {
             head,
-            bytes: out.0.freeze(),
+            bytes: hold.keep(out.0),
         })
     }
 }
@@ -215,7 +223,7 @@ impl Kept {
     fn bound(&mut self, bytes_max: usize) {
         let mut bytes = 0;
         let fits = |(_, event): &&(std::time::Duration, Arc<Event>)| {
-            bytes += event.weight();
+            bytes += event.history_len();
             bytes <= bytes_max
         };
         let fitting = self.events.iter().rev().take_while(fits).count();

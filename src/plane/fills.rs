@@ -17,6 +17,7 @@ use crate::chain::{Chain, Since};
 use crate::entry::Entry;
 use crate::key::Key;
 use crate::layer::{Piece, Template};
+use crate::memory::{Memory, Share};
 use crate::version::Version;
 
 /// What makes the templates of a plane's layers its own objects.
@@ -278,7 +279,7 @@ pub(crate) struct Spot {
 #[derive(Debug)]
 pub(crate) struct RenderCache {
     inner: Mutex<Rendered>,
-    bytes_max: usize,
+    memory: Arc<Memory>,
 }
 
 #[derive(Debug, Default)]
@@ -286,13 +287,15 @@ struct Rendered {
     bodies: HashMap<Spot, Bytes>,
     order: VecDeque<Spot>,
     bytes: usize,
+    /// What the memory budget has been told.
+    told: usize,
 }
 
 impl RenderCache {
-    pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self {
             inner: Mutex::default(),
-            bytes_max,
+            memory: Arc::clone(memory),
         })
     }
 
@@ -302,13 +305,14 @@ impl RenderCache {
 
     fn put(&self, place: Spot, body: Bytes) {
         let mut inner = self.inner.lock();
+        let inner = &mut *inner;
         inner.bytes += body.len();
         if let Some(old) = inner.bodies.insert(place, body) {
             inner.bytes -= old.len();
         } else {
             inner.order.push_back(place);
         }
-        while inner.bytes > self.bytes_max {
+        while inner.bytes > self.memory.limit(Share::Rendered) {
             let Some(oldest) = inner.order.pop_front() else {
                 break;
             };
@@ -316,6 +320,8 @@ impl RenderCache {
                 inner.bytes -= old.len();
             }
         }
+        self.memory
+            .correct(Share::Rendered, &mut inner.told, inner.bytes);
     }
 }
 
@@ -325,7 +331,8 @@ mod tests {
 
     #[test]
     fn the_render_cache_stays_within_its_bytes() {
-        let cache = RenderCache::new(100);
+        let memory = Memory::with_limits(|_| 100);
+        let cache = RenderCache::new(&memory);
         let spot = |entry| Spot {
             fills: 0,
             entry,
@@ -335,6 +342,7 @@ mod tests {
             cache.put(spot(at), Bytes::from(vec![0; 30]));
         }
         assert_eq!(cache.inner.lock().bodies.len(), 3);
+        assert_eq!(memory.used(Share::Rendered), 90);
         assert!(cache.get(spot(19)).is_some() && cache.get(spot(0)).is_none());
     }
 }

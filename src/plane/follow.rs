@@ -23,9 +23,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::committer::Part;
 use crate::entry::{Entry, NewObject, Versions};
+use crate::event::Event;
 use crate::history::foreign_versions;
 use crate::key::{Key, Prefix};
-use crate::log::Event;
 use crate::plane::Plane;
 use crate::record::{KeySpace, Record, decode};
 use crate::version::{Stamp, Version};

@@ -17,6 +17,9 @@ pub enum Forgotten {
     /// The log dropped events for its size.
     #[error("more changes have come since than the log of the control plane holds")]
     Bytes,
+    /// The logs of all control planes had filled their share of the memory budget.
+    #[error("the memory budget of the server has no room for changes that old")]
+    Memory,
     /// The store has compacted its history.
     #[error("the store has compacted its history since")]
     Compacted,
@@ -36,9 +39,10 @@ pub enum Forgotten {
 
 impl Forgotten {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Age,
         Self::Bytes,
+        Self::Memory,
         Self::Compacted,
         Self::BeforeBirth,
         Self::HandedOver,
@@ -52,6 +56,7 @@ impl Forgotten {
         match self {
             Self::Age => "age",
             Self::Bytes => "bytes",
+            Self::Memory => "memory",
             Self::Compacted => "compacted",
             Self::BeforeBirth => "before_birth",
             Self::HandedOver => "handed_over",

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
 
 use crate::entry::{Entry, ObjectRef, Versions};
+use crate::event::Event;
 use crate::fills::Fills;
 use crate::forgotten::Forgotten;
 use crate::key::Key;
-use crate::log::{Event, Floor};
+use crate::log::Floor;
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
 use crate::slices::Slices;

@@ -11,11 +11,12 @@ use polyplane_storage::Revision;
 
 use crate::chain::record::StepsRecord;
 use crate::entry::{Entry, ObjectRef, Versions};
+use crate::event::Event;
 use crate::export::{FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of};
 use crate::fills::Fills;
 use crate::key::Key;
 use crate::load::{Loaded, Opening};
-use crate::log::{Event, Kept, Log};
+use crate::log::{Kept, Log};
 use crate::plane::Opened;
 use crate::record::{Record, decode};
 use crate::slices::Slices;
@@ -107,7 +108,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         },
         revision: head.revision(base),
         told: through,
-        log: Log::restore(kept, head, params.log),
+        log: Log::restore(kept, head, params.log, params.committer.memory()),
         imported: true,
     })
 }

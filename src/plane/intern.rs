@@ -13,10 +13,14 @@ use std::sync::{Arc, Weak};
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 
+use crate::memory::{Memory, Share};
+
 /// Parts smaller than this are not worth their place in the table.
 pub(crate) const PART_BYTES_MIN: usize = 1 << 10;
 /// Parts seen once that are remembered, about half of them when it forgets.
 const ONCE_MAX: usize = 1 << 16;
+/// Bytes of a place in the table: its part's counts, the reference, the hash, room to grow.
+const PLACE_BYTES: usize = 128;
 /// Entries of the table before it is first swept.
 const SWEEP_FIRST: usize = 1 << 10;
 
@@ -25,15 +29,20 @@ const SWEEP_FIRST: usize = 1 << 10;
 pub(crate) struct Interner {
     hasher: RandomState,
     table: Mutex<Table>,
+    memory: Arc<Memory>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    parts: HashMap<u64, Vec<Weak<[u8]>>>,
+    parts: HashMap<u64, Vec<Weak<Part>>>,
     /// Hashes of parts seen once, the newer and the older half.
     once: [HashSet<u64>; 2],
     /// Parts that are gone are swept out when the table has grown to this.
     sweep_at: usize,
+    /// Parts that found the table full since it was swept.
+    refused: usize,
+    /// What the memory budget has been told.
+    told: usize,
 }
 
 /// A body whose large parts are shared.
@@ -46,10 +55,22 @@ pub(crate) struct Rope {
 #[derive(Debug)]
 enum Slice {
     Own(Box<[u8]>),
-    Shared(Arc<[u8]>),
+    Shared(Arc<Part>),
 }
 
+/// A part that bodies share. The bytes are an allocation of their own: the table's weak reference
+/// keeps what it points at from being freed, and that must not be the bytes.
+#[derive(Debug)]
+struct Part(Box<[u8]>);
+
 impl Interner {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Arc<Self> {
+        Arc::new(Self {
+            memory: Arc::clone(memory),
+            ..Self::default()
+        })
+    }
+
     /// The body with its large parts shared; `None` if it has none.
     pub(crate) fn rope(&self, body: &[u8]) -> Option<Rope> {
         if body.len() < PART_BYTES_MIN {
@@ -77,34 +98,54 @@ impl Interner {
         })
     }
 
-    fn share(&self, part: &[u8]) -> Option<Arc<[u8]>> {
+    fn share(&self, part: &[u8]) -> Option<Arc<Part>> {
         let hash = self.hasher.hash_one(part);
         let mut table = self.table.lock();
         let known = table.parts.get(&hash).into_iter().flatten();
         if let Some(known) = known
             .filter_map(Weak::upgrade)
-            .find(|known| **known == *part)
+            .find(|known| *known.0 == *part)
         {
             return Some(known);
         }
         if !table.seen_before(hash) {
             return None;
         }
-        let new: Arc<[u8]> = part.into();
+        if !table.has_room(self.memory.limit(Share::Interner) / PLACE_BYTES) {
+            self.memory.was_full(Share::Interner);
+            return None;
+        }
+        let new = Arc::new(Part(part.into()));
         let weak = Arc::downgrade(&new);
         table.parts.entry(hash).or_default().push(weak);
-        if table.parts.len() >= table.sweep_at.max(SWEEP_FIRST) {
-            table.parts.retain(|_, parts| {
-                parts.retain(|part| part.strong_count() > 0);
-                !parts.is_empty()
-            });
-            table.sweep_at = 2 * table.parts.len();
-        }
+        let bytes = table.parts.len() * PLACE_BYTES;
+        self.memory.correct(Share::Interner, &mut table.told, bytes);
         Some(new)
     }
 }
 
 impl Table {
+    /// Whether a part may come in, of so many at most. Parts that are gone are swept out when the
+    /// table has doubled; a full one is swept after some refusals, not at each.
+    fn has_room(&mut self, places_max: usize) -> bool {
+        let places = self.parts.len();
+        if places >= places_max {
+            self.refused += 1;
+            if self.refused * 16 < places {
+                return false;
+            }
+        } else if places < self.sweep_at.max(SWEEP_FIRST) {
+            return true;
+        }
+        self.parts.retain(|_, parts| {
+            parts.retain(|part| part.strong_count() > 0);
+            !parts.is_empty()
+        });
+        self.sweep_at = 2 * self.parts.len();
+        self.refused = 0;
+        self.parts.len() < places_max
+    }
+
     fn seen_before(&mut self, hash: u64) -> bool {
         if self.once.iter().any(|half| half.contains(&hash)) {
             return true;
@@ -132,6 +173,14 @@ impl Rope {
         self.slices.iter().map(own).sum()
     }
 
+    /// The address and length of each shared part.
+    pub(crate) fn shared_parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.slices.iter().filter_map(|slice| match slice {
+            Slice::Shared(part) => Some((Arc::as_ptr(part) as usize, part.0.len())),
+            Slice::Own(_) => None,
+        })
+    }
+
     /// The body in one piece.
     pub(crate) fn whole(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(self.len);
@@ -143,7 +192,7 @@ impl Rope {
         for slice in &self.slices {
             match slice {
                 Slice::Own(bytes) => out.put_slice(bytes),
-                Slice::Shared(bytes) => out.put_slice(bytes),
+                Slice::Shared(part) => out.put_slice(&part.0),
             }
         }
     }
@@ -231,13 +280,7 @@ mod tests {
         assert_eq!(two.whole(), second);
         assert_eq!(one.len(), first.len());
         assert!(one.own_len() < 256, "{}", one.own_len());
-        let shared = |rope: &Rope| {
-            let parts = rope.slices.iter().filter_map(|slice| match slice {
-                Slice::Shared(part) => Some(Arc::as_ptr(part) as *const u8 as usize),
-                Slice::Own(_) => None,
-            });
-            parts.collect::<Vec<_>>()
-        };
+        let shared = |rope: &Rope| rope.shared_parts().collect::<Vec<_>>();
         assert_eq!(shared(&one).len(), 2);
         assert_eq!(shared(&one), shared(&two));
         assert!(interner.rope(body("small", "a", "b").as_bytes()).is_none());
@@ -252,6 +295,25 @@ mod tests {
             assert!(interner.rope(text.as_bytes()).is_some());
         }
         assert!(interner.table.lock().parts.len() <= SWEEP_FIRST);
+    }
+
+    #[test]
+    fn a_full_table_shares_what_it_knows_and_takes_new_parts_when_others_go() {
+        let memory = Memory::with_limits(|_| 4 * PLACE_BYTES);
+        let interner = Interner::new(&memory);
+        let text = |at: usize| body("one", "", &format!("{at:02000}"));
+        let seen_twice = |at| {
+            interner.rope(text(at).as_bytes());
+            interner.rope(text(at).as_bytes())
+        };
+        let held: Vec<_> = (0..4).map(seen_twice).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert_eq!(memory.used(Share::Interner), memory.limit(Share::Interner));
+        assert!(seen_twice(4).is_none());
+        assert!(memory.times_full(Share::Interner) > 0);
+        assert!(interner.rope(text(0).as_bytes()).is_some(), "it is known");
+        drop(held);
+        assert!(seen_twice(5).is_some());
     }
 
     proptest! {

@@ -242,7 +242,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         },
         revision: read_at,
         told: read_at,
-        log: Log::new(root.head, params.log),
+        log: Log::new(root.head, params.log, params.committer.memory()),
         imported: false,
         root,
         expiries,

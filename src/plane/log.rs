@@ -3,101 +3,28 @@
 //!
 //! The log is the history. Any version inside it is the newest root with the later events undone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::entry::ObjectRef;
+use crate::event::Event;
 use crate::forgotten::{Forgotten, Logged};
-use crate::key::{Key, Prefix, resource_len};
+use crate::frames::Frames;
+use crate::held::{Held, Pins};
+use crate::key::{Prefix, resource_len};
+use crate::memory::{Memory, Share, Sheds};
 use crate::version::Version;
 use crate::watch::Ended;
 
 /// Where the numbers of a resource's events begin: history found later goes before it.
 const FIRST: u64 = 1 << 32;
-/// Views whose frames one event keeps; a further one is built each time it is asked for.
-const FRAMES_MAX: usize = 8;
-/// Bytes of an event beside its object.
-const EVENT_BYTES: usize = 128;
-
-/// One change of one object, shared by everyone who watches.
-#[derive(Debug)]
-pub struct Event {
-    version: Version,
-    key: Key,
-    previous: Option<ObjectRef>,
-    current: Option<ObjectRef>,
-    frames: Mutex<Vec<(u32, Bytes)>>,
-}
-
-impl Event {
-    pub(crate) fn new(
-        version: Version,
-        key: Key,
-        previous: Option<ObjectRef>,
-        current: Option<ObjectRef>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            version,
-            key,
-            previous,
-            current,
-            frames: Mutex::default(),
-        })
-    }
-
-    /// The version of the event; that of the new object if there is one.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// The object's key.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// What was there before; `None` if nothing was.
-    #[must_use]
-    pub fn previous(&self) -> Option<&ObjectRef> {
-        self.previous.as_ref()
-    }
-
-    /// What is there now; `None` if it was deleted.
-    #[must_use]
-    pub fn current(&self) -> Option<&ObjectRef> {
-        self.current.as_ref()
-    }
-
-    /// The frame of this event in one view, built once for all watchers. `view` is a small number
-    /// that whoever builds frames gives to each form they have.
-    pub fn frame(&self, view: u32, build: impl FnOnce(&Self) -> Bytes) -> Bytes {
-        if let Some((_, frame)) = self.frames.lock().iter().find(|(known, _)| *known == view) {
-            return frame.clone();
-        }
-        let frame = build(self);
-        let mut frames = self.frames.lock();
-        if let Some((_, other)) = frames.iter().find(|(known, _)| *known == view) {
-            return other.clone();
-        }
-        if frames.len() < FRAMES_MAX {
-            frames.push((view, frame.clone()));
-        }
-        frame
-    }
-
-    pub(crate) fn weight(&self) -> usize {
-        let body = self.current.as_ref().or(self.previous.as_ref());
-        EVENT_BYTES + self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)
-    }
-}
+/// The part of a log's bytes that frames may take. They can be built again, events cannot.
+const FRAMES_PART: usize = 4;
 
 /// How much of a log is kept.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +58,7 @@ struct HubState {
     events: VecDeque<Arc<Event>>,
     /// The newest version that is not told by `events`.
     floor: Floor,
-    /// Bytes of all events that were ever appended.
+    /// What all events that were ever appended have added to the log's bytes.
     passed: u64,
     /// Grows when all watches of the resource end because its kind has changed.
     era: u64,
@@ -202,7 +129,7 @@ impl Hub {
     pub(crate) fn place_after(&self, version: Version) -> Result<Place, Forgotten> {
         let state = self.state.read();
         state.floor.check(version)?;
-        let at = state.events.partition_point(|e| e.version <= version);
+        let at = state.events.partition_point(|e| e.version() <= version);
         Ok(Place {
             next: state.first + at as u64,
             era: state.era,
@@ -234,7 +161,7 @@ impl Hub {
             }
             next += 1;
             if wanted(event) {
-                bytes += event.weight();
+                bytes += event.sent_len();
                 events.push(Arc::clone(event));
             }
         }
@@ -255,29 +182,29 @@ impl Hub {
     fn undo_list(&self, version: Version) -> Result<Vec<Arc<Event>>, Forgotten> {
         let state = self.state.read();
         state.floor.check(version)?;
-        let newest = |event: &&Arc<Event>| event.version > version;
+        let newest = |event: &&Arc<Event>| event.version() > version;
         let newest = state.events.iter().rev().take_while(newest);
         Ok(newest.cloned().collect())
     }
 
-    fn push(&self, event: Arc<Event>) {
+    fn push(&self, event: Arc<Event>, weight: usize) {
         let mut state = self.state.write();
-        state.passed += event.weight() as u64;
+        state.passed += weight as u64;
         state.events.push_back(event);
     }
 
-    /// Drops the oldest event; returns its version.
-    fn pop(&self, cause: Forgotten) -> Option<Version> {
+    /// Takes the oldest event out.
+    fn pop(&self, cause: Forgotten) -> Option<Arc<Event>> {
         let mut state = self.state.write();
         let event = state.events.pop_front()?;
         state.first += 1;
-        if event.version >= state.floor.version {
-            state.floor = Floor::new(event.version, cause);
+        if event.version() >= state.floor.version {
+            state.floor = Floor::new(event.version(), cause);
         }
         if state.events.is_empty() {
             state.events.shrink_to_fit();
         }
-        Some(event.version)
+        Some(event)
     }
 
     /// Whether nothing was dropped since the log began at this version.
@@ -320,67 +247,94 @@ pub(crate) struct Kept {
 /// The log of one plane.
 #[derive(Debug)]
 pub(crate) struct Log {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     bounds: LogBounds,
+    memory: Arc<Memory>,
     /// The version up to which everything published stands in the hubs.
     appended: AtomicU64,
     /// When it was last logged that a version is gone.
     logged: Logged,
+    /// Bytes that all appended events pin, those of dropped ones too.
+    replaced: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     hubs: BTreeMap<Arc<[u8]>, Arc<Hub>>,
-    /// All events, oldest first: when they came, whose they are, what they weigh.
-    order: VecDeque<(Instant, Arc<Hub>, usize)>,
-    bytes: usize,
+    /// All events, oldest first.
+    order: VecDeque<Ordered>,
+    held: Held,
+    frames: Arc<Frames>,
+    memory: Arc<Memory>,
+    /// What of `held` the memory budget has been told.
+    told: usize,
     /// The floor of hubs that never had an event.
     floor: Floor,
     ended: Option<Ended>,
 }
 
+/// An event in the order of the whole log.
+#[derive(Debug)]
+struct Ordered {
+    came: Instant,
+    hub: Arc<Hub>,
+    pins: Pins,
+}
+
 impl Log {
     /// A log that begins after `head`. What was before it is not told until the history is read,
     /// so whoever is refused although it was read is refused because that failed.
-    pub(crate) fn new(head: Version, bounds: LogBounds) -> Self {
-        Self::beginning(Floor::new(head, Forgotten::Unreadable), head, bounds)
+    pub(crate) fn new(head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
+        let floor = Floor::new(head, Forgotten::Unreadable);
+        Self::beginning(floor, head, bounds, memory)
     }
 
-    fn beginning(floor: Floor, head: Version, bounds: LogBounds) -> Self {
+    fn beginning(floor: Floor, head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
+        let inner = Arc::new(Mutex::new(Inner {
+            hubs: BTreeMap::new(),
+            order: VecDeque::new(),
+            held: Held::default(),
+            frames: Frames::new(bounds.bytes_max / FRAMES_PART, memory),
+            memory: Arc::clone(memory),
+            told: 0,
+            floor,
+            ended: None,
+        }));
+        let sheds: Arc<dyn Sheds> = Arc::clone(&inner) as _;
+        memory.enrol(Arc::downgrade(&sheds));
         Self {
-            inner: Mutex::new(Inner {
-                hubs: BTreeMap::new(),
-                order: VecDeque::new(),
-                bytes: 0,
-                floor,
-                ended: None,
-            }),
+            inner,
             bounds,
+            memory: Arc::clone(memory),
             appended: AtomicU64::new(head.raw()),
             logged: Logged::default(),
+            replaced: AtomicU64::new(0),
         }
     }
 
     /// The log that another one was, up to `head`.
-    pub(crate) fn restore(kept: Kept, head: Version, bounds: LogBounds) -> Self {
+    pub(crate) fn restore(
+        kept: Kept,
+        head: Version,
+        bounds: LogBounds,
+        memory: &Arc<Memory>,
+    ) -> Self {
         let of_before = |floor| Floor::new(floor, Forgotten::HandedOver);
-        let log = Self::beginning(of_before(kept.floor), head, bounds);
+        let log = Self::beginning(of_before(kept.floor), head, bounds, memory);
         let now = Instant::now();
         {
             let mut inner = log.inner.lock();
             for (resource, floor) in kept.floors {
                 inner.hub(&resource).lower_floor(of_before(floor));
             }
-            for (age, event) in kept.events {
-                let hub = inner.hub(event.key.as_bytes());
-                let weight = event.weight();
-                hub.push(event);
-                inner.bytes += weight;
+            let pins = pins_of(kept.events.iter().map(|(_, event)| event));
+            for ((age, event), pins) in kept.events.into_iter().zip(pins) {
                 let came = now.checked_sub(age).unwrap_or(now);
-                inner.order.push_back((came, hub, weight));
+                inner.push(event, came, pins);
             }
             inner.trim(now, bounds);
         }
+        memory.shed_logs();
         log
     }
 
@@ -396,9 +350,9 @@ impl Log {
             events.extend(state.events.iter().cloned());
         }
         // Versions rise in the order in which events were appended.
-        events.sort_by_key(|event| event.version);
+        events.sort_by_key(|event| event.version());
         let ages = inner.order.iter();
-        let ages = ages.map(|(came, _, _)| now.saturating_duration_since(*came));
+        let ages = ages.map(|ordered| now.saturating_duration_since(ordered.came));
         let kept = Kept {
             floor: inner.floor.version,
             floors,
@@ -415,22 +369,22 @@ impl Log {
         {
             let mut inner = self.inner.lock();
             publish();
+            let mut replaced = 0;
             for event in events {
-                let hub = inner.hub(event.key.as_bytes());
-                let weight = event.weight();
-                hub.push(Arc::clone(event));
-                inner.bytes += weight;
-                inner.order.push_back((now, Arc::clone(&hub), weight));
+                replaced += event.history_len() as u64;
+                let hub = inner.push(Arc::clone(event), now, Pins::Previous);
                 if !woken.iter().any(|known| Arc::ptr_eq(known, &hub)) {
                     woken.push(hub);
                 }
             }
             inner.trim(now, self.bounds);
+            self.replaced.fetch_add(replaced, Ordering::Relaxed);
             self.appended.store(head.raw(), Ordering::Release);
         }
         for hub in woken {
             hub.wake.notify_waiters();
         }
+        self.memory.shed_logs();
     }
 
     /// Everything up to this version stands in the hubs.
@@ -466,13 +420,11 @@ impl Log {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         let loaded_at = inner.floor.version;
-        for event in events.into_iter().rev() {
-            let hub = inner.hub(event.key.as_bytes());
+        let pins = pins_of(events.iter());
+        for (event, pins) in events.into_iter().zip(pins).rev() {
+            let hub = inner.hub(event.key().as_bytes());
             if hub.whole_since(loaded_at) {
-                let weight = event.weight();
-                hub.push_front(event);
-                inner.bytes += weight;
-                inner.order.push_front((now, hub, weight));
+                inner.push_front(event, now, hub, pins);
             }
         }
         for hub in inner.hubs.values() {
@@ -482,6 +434,8 @@ impl Log {
         }
         inner.floor = floor;
         inner.trim(now, self.bounds);
+        drop(inner);
+        self.memory.shed_logs();
     }
 
     /// Drops what is too old. Called now and then by whoever has a clock running.
@@ -505,8 +459,14 @@ impl Log {
         }
     }
 
+    /// Bytes that were replaced since the log began: what a root pins that was read before is at
+    /// most what was added since.
+    pub(crate) fn replaced(&self) -> u64 {
+        self.replaced.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn bytes(&self) -> usize {
-        self.inner.lock().bytes
+        self.inner.lock().bytes()
     }
 
     /// Whether it is to be logged that a version is gone for a cause.
@@ -530,19 +490,95 @@ impl Inner {
         hub
     }
 
+    /// Bytes of everything that is kept.
+    fn bytes(&self) -> usize {
+        self.held.bytes() + self.frames.bytes()
+    }
+
+    /// Appends an event to its hub and the order; returns the hub.
+    fn push(&mut self, event: Arc<Event>, came: Instant, pins: Pins) -> Arc<Hub> {
+        let hub = self.hub(event.key().as_bytes());
+        let weight = self.held.add(&event, pins);
+        event.weigh_frames(&self.frames);
+        hub.push(event, weight);
+        self.order.push_back(Ordered {
+            came,
+            hub: Arc::clone(&hub),
+            pins,
+        });
+        hub
+    }
+
+    fn push_front(&mut self, event: Arc<Event>, came: Instant, hub: Arc<Hub>, pins: Pins) {
+        self.held.add(&event, pins);
+        event.weigh_frames(&self.frames);
+        hub.push_front(event);
+        self.order.push_front(Ordered { came, hub, pins });
+    }
+
+    /// Drops what is too old or too much, and tells the memory budget what is left.
     fn trim(&mut self, now: Instant, bounds: LogBounds) {
-        while let Some((at, hub, weight)) = self.order.front() {
-            let old = now.saturating_duration_since(*at) > bounds.age_max;
-            if !old && self.bytes <= bounds.bytes_max {
+        while let Some(oldest) = self.order.front() {
+            let old = now.saturating_duration_since(oldest.came) > bounds.age_max;
+            if !old && self.bytes() <= bounds.bytes_max {
                 break;
             }
-            hub.pop(if old {
+            self.pop(if old {
                 Forgotten::Age
             } else {
                 Forgotten::Bytes
             });
-            self.bytes -= weight;
-            self.order.pop_front();
+        }
+        self.tell();
+    }
+
+    /// Drops the oldest event.
+    fn pop(&mut self, cause: Forgotten) {
+        if let Some(Ordered { hub, pins, .. }) = self.order.pop_front()
+            && let Some(event) = hub.pop(cause)
+        {
+            self.held.subtract(&event, pins);
+            drop(event);
+            self.frames.forget_gone();
         }
     }
+
+    fn tell(&mut self) {
+        let bytes = self.held.bytes();
+        self.memory.correct(Share::Logs, &mut self.told, bytes);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.memory.subtract(Share::Logs, self.told);
+    }
+}
+
+impl Sheds for Mutex<Inner> {
+    fn bytes(&self) -> usize {
+        self.lock().bytes()
+    }
+
+    fn shed_to(&self, bytes_max: usize) {
+        let mut inner = self.lock();
+        // Frames can be built again.
+        inner.frames.clear();
+        while inner.bytes() > bytes_max && !inner.order.is_empty() {
+            inner.pop(Forgotten::Memory);
+        }
+        inner.tell();
+    }
+}
+
+/// What events that were read back pin: the newest of each object has a copy of what the map has.
+fn pins_of<'a>(events: impl DoubleEndedIterator<Item = &'a Arc<Event>>) -> Vec<Pins> {
+    let mut seen = HashSet::new();
+    let pins = events.rev().map(|event| match seen.insert(event.key()) {
+        true => Pins::Both,
+        false => Pins::Previous,
+    });
+    let mut pins: Vec<Pins> = pins.collect();
+    pins.reverse();
+    pins
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::log::Event;
+use crate::event::Event;
 use crate::plane::Plane;
 
 /// Told of every event that the plane's owner writes: commits of requests, of reconcilers, and of

@@ -38,6 +38,6 @@ pub(crate) fn fills() -> Arc<Fills> {
         uid_seed: &[0; 32],
         params: &BTreeMap::new(),
         chain: Chain::new(Layer::empty(), Vec::new()),
-        cache: &RenderCache::new(1 << 20),
+        cache: &RenderCache::new(&Arc::default()),
     })
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::event::Event;
 use crate::forgotten::Forgotten;
 use crate::key::{Key, Prefix};
-use crate::log::{Event, Found, Hub, Place};
+use crate::log::{Found, Hub, Place};
 use crate::plane::Plane;
 use crate::version::Version;
 

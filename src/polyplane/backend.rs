@@ -9,6 +9,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
+use polyplane_plane::Memory;
 use polyplane_registry::{Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Place, PlaneApi,
@@ -63,6 +64,10 @@ impl Front {
 }
 
 impl Backend for Front {
+    fn memory(&self) -> Arc<Memory> {
+        Arc::clone(self.shared.world.planes.memory())
+    }
+
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,

@@ -54,6 +54,9 @@ pub struct UpOptions {
     /// Seconds after which a control plane that nobody uses goes to sleep.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub sleep_after: u64,
+    /// How much memory is used beside the objects.
+    #[command(flatten)]
+    pub memory: MemoryOptions,
     /// Seconds that all replicas must have been of a newer release before its level becomes the
     /// store's floor: control planes then come to its bootstrap objects, and no older release
     /// starts any more. `kubectl plane ring --raise-floor` does it at once.
@@ -158,6 +161,9 @@ pub struct ServeOptions {
         env = "POLYPLANE_SLEEP_AFTER"
     )]
     pub sleep_after: u64,
+    /// How much memory is used beside the objects.
+    #[command(flatten)]
+    pub memory: MemoryOptions,
     /// Seconds that all replicas must have been of a newer release before its level becomes the
     /// store's floor: control planes then come to its bootstrap objects, and no older release
     /// starts any more. `kubectl plane ring --raise-floor` does it at once.
@@ -191,6 +197,15 @@ pub struct ServeOptions {
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..)
     )]
     pub forwards_in_flight_max: usize,
+}
+
+/// How much memory the process uses beside the objects of its control planes.
+#[derive(Debug, Args)]
+pub struct MemoryOptions {
+    /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers on their
+    /// way; objects are not counted. Half of the memory of the container or machine if absent.
+    #[arg(long, value_name = "BYTES", env = "POLYPLANE_MEMORY_BUDGET", value_parser = crate::memory::parse)]
+    pub memory_budget: Option<usize>,
 }
 
 /// Where the shared store is and how to reach it.

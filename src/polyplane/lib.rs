@@ -12,6 +12,7 @@ mod drain;
 mod limits;
 mod link;
 mod measure;
+mod memory;
 mod plugin;
 mod process;
 mod replica;

@@ -1,6 +1,7 @@
 //! The flags that bound what clients may take, and what the system lets a process take.
 
 use clap::Args;
+use polyplane_plane::{Memory, Share};
 use polyplane_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub struct LimitOptions {
         env = "POLYPLANE_PLANE_BODY_BYTES_MAX"
     )]
     pub plane_body_bytes_max: usize,
-    /// The same for all control planes together.
+    /// The same for all control planes together; at most 15 % of --memory-budget.
     #[arg(
         long,
         value_name = "BYTES",
@@ -160,13 +161,15 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 }
 
 impl LimitOptions {
-    /// The limits as the server takes them.
-    pub fn limits(&self) -> Limits {
+    /// The limits as the server takes them. Bodies have no more than their share of the memory
+    /// budget.
+    pub fn limits(&self, memory: &Memory) -> Limits {
+        let bodies_bytes_max = self.bodies_bytes_max.min(memory.limit(Share::Bodies));
         // Every field is named, so that a new limit without a flag does not compile.
         Limits {
             body_bytes_max: self.body_bytes_max,
-            plane_body_bytes_max: self.plane_body_bytes_max,
-            bodies_bytes_max: self.bodies_bytes_max,
+            plane_body_bytes_max: self.plane_body_bytes_max.min(bodies_bytes_max),
+            bodies_bytes_max,
             request_time_max: Duration::from_secs(self.request_time_max),
             reads_in_flight_max: self.reads_in_flight_max,
             writes_in_flight_max: self.writes_in_flight_max,
@@ -248,12 +251,20 @@ mod tests {
     fn typed(words: &[&str]) -> Result<Limits, String> {
         let words = std::iter::once("test").chain(words.iter().copied());
         let typed = Typed::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(typed.limits.limits())
+        Ok(typed.limits.limits(&Memory::with_limits(|_| usize::MAX)))
     }
 
     #[test]
     fn what_nobody_typed_is_the_servers_default() {
         assert_eq!(typed(&[]), Ok(Limits::default()));
+    }
+
+    #[test]
+    fn bodies_keep_to_the_memory_budget() {
+        let options = Typed::try_parse_from(["test"]).expect("sound").limits;
+        let limits = options.limits(&Memory::with_limits(|_| 10 << 20));
+        assert_eq!(limits.bodies_bytes_max, 10 << 20);
+        assert_eq!(limits.plane_body_bytes_max, 10 << 20);
     }
 
     #[test]

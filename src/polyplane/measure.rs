@@ -3,7 +3,7 @@
 //! Invariant: the number of series does not grow with planes.
 
 use crate::world::World;
-use polyplane_plane::{Plane, Prefix};
+use polyplane_plane::{Memory, Plane, Prefix, Share};
 use polyplane_server::{Exposition, Kind};
 use polyplane_storage::Health;
 use std::collections::BTreeMap;
@@ -38,8 +38,33 @@ pub fn expose(world: &World, out: &mut Exposition) {
         i32::from(status.health == Health::Ok),
     );
     planes(&awake, out);
+    memory(world.planes.memory(), out);
     ring(world, out);
     moves(world, out);
+}
+
+/// The shares of the memory budget.
+fn memory(memory: &Memory, out: &mut Exposition) {
+    let name = "polyplane_memory_used_bytes";
+    out.family(
+        name,
+        Kind::Gauge,
+        "Bytes of the memory budget in use, by share.",
+    );
+    for share in Share::all() {
+        out.sample(name, &[("share", share.name())], memory.used(share));
+    }
+    let name = "polyplane_memory_limit_bytes";
+    out.family(name, Kind::Gauge, "Bytes of the memory budget, by share.");
+    for share in Share::all() {
+        out.sample(name, &[("share", share.name())], memory.limit(share));
+    }
+    let name = "polyplane_memory_full_total";
+    let help = "Times a share of the memory budget was full: something was refused or shed.";
+    out.family(name, Kind::Counter, help);
+    for share in Share::all() {
+        out.sample(name, &[("share", share.name())], memory.times_full(share));
+    }
 }
 
 /// The ring as this replica sees it.

@@ -16,7 +16,7 @@ use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
     Birth, NoPeers, Peers, Place, Planes, PlanesOptions, ReplicaOptions, Ring,
 };
-use polyplane_plane::LogBounds;
+use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
 use polyplane_registry::{BirthLayer, PlaneSettings, Registry};
@@ -60,6 +60,8 @@ pub struct Setup {
     /// What is told why the replica waits for a store that others share. Without it the first call
     /// that the store does not answer ends the start.
     pub wait: Option<Arc<StoreWait>>,
+    /// The memory budget. Replicas in one process have one each.
+    pub memory: Arc<Memory>,
 }
 
 /// What an error of joining begins with.
@@ -334,6 +336,7 @@ async fn build_world(
         indexes: polyplane_batteries::indexes(),
         log: LogBounds::default(),
         idle: setup.idle,
+        memory: Arc::clone(&setup.memory),
     };
     let started = settled(setup, async || {
         Planes::start(Arc::clone(&ring), options.clone(), &now, layer.hash()).await

@@ -12,6 +12,7 @@
 use crate::access::{Access, MetricsFile};
 use crate::cli::{CertsOptions, ServeOptions};
 use crate::limits;
+use crate::memory;
 use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
@@ -19,6 +20,7 @@ use crate::waiting::{StoreWait, WaitingServer};
 use anyhow::{Context, anyhow};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
+use polyplane_plane::Memory;
 use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{
     Config, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy, Unmarked,
@@ -93,6 +95,7 @@ struct Prepared {
     peer_listener: TcpListener,
     endpoint: String,
     metrics: Option<MetricsFile>,
+    memory: Arc<Memory>,
 }
 
 /// A replica that has joined the ring.
@@ -106,6 +109,7 @@ struct Started {
 /// Checks the options and opens the listeners.
 async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let replica = replica_options(options)?;
+    let memory = memory::shares(&options.memory, &options.limits, 1);
     store::check(&options.store)?;
     let typed = Options {
         certs_folder: Some(options.certs.clone()),
@@ -116,7 +120,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
             ready_delay: Duration::ZERO,
             grace: LAST_REQUESTS,
         },
-        limits: options.limits.limits(),
+        limits: options.limits.limits(&memory),
         ..Options::default()
     };
     let completed = typed.complete()?;
@@ -159,6 +163,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         peer_listener,
         endpoint,
         metrics: metrics.transpose()?,
+        memory,
     })
 }
 
@@ -214,6 +219,7 @@ async fn start(
         idle: Duration::from_secs(options.sleep_after),
         metrics: prepared.metrics,
         wait: Some(wait),
+        memory: prepared.memory,
     };
     let replica = Replica::start(setup).await?;
     // It is tried again and again while the replica runs; until then others wait.

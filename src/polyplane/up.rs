@@ -3,6 +3,7 @@
 use crate::cli::{StoreKind, UpOptions};
 use crate::contexts::Contexts;
 use crate::limits;
+use crate::memory;
 use crate::process::{self, Signals};
 use crate::replica::{Replica, Setup};
 use crate::store;
@@ -79,6 +80,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             idle: Duration::from_secs(options.sleep_after),
             metrics: None,
             wait: None,
+            memory: memory::shares(&options.memory, &options.limits, options.replicas),
         };
         let mut setup = match options.replicas {
             1 => setup,
@@ -107,6 +109,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
 }
 
 fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
+    let memory = memory::shares(&options.memory, &options.limits, options.replicas);
     let typed = Options {
         data_folder: options.dir.clone(),
         listen: options.listen.clone(),
@@ -116,7 +119,7 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
             ready_delay: Duration::ZERO,
             grace: GRACE,
         },
-        limits: options.limits.limits(),
+        limits: options.limits.limits(&memory),
         ..Options::default()
     };
     Ok(typed.complete()?)

@@ -454,7 +454,7 @@ fn event_frame(
     call: &Call<'_>,
     form: Form,
     columns: Columns,
-    event: &Event,
+    event: &Arc<Event>,
     kind: Kind,
 ) -> Result<Bytes, ApiError> {
     let Some(view) = form.view(kind) else {

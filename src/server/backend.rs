@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
+use polyplane_plane::Memory;
 use polyplane_registry::{Answer, Kinds, ResourceRequest};
 
 use crate::exposition::Exposition;
@@ -97,6 +98,11 @@ pub trait Backend: Send + Sync {
     /// `None` if there is no such path. Only masters may ask.
     fn command<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
+    }
+
+    /// The memory budget of the process, which is told what requests take of it.
+    fn memory(&self) -> Arc<Memory> {
+        Arc::default()
     }
 
     /// The checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are shown.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use polyplane_plane::{Memory, Share};
 
 use crate::backend::PlaneRecord;
 use crate::exposition::{Exposition, Kind};
@@ -27,6 +28,8 @@ pub(crate) enum Exhausted {
 pub(crate) struct BodyBudget {
     process_bytes_max: usize,
     plane_bytes_max: usize,
+    /// The memory budget of the process, which is told what bodies take of it.
+    memory: Arc<Memory>,
     held: Mutex<Held>,
     /// Bodies refused at the bound of the process.
     refused_by_process: AtomicU64,
@@ -42,10 +45,15 @@ struct Held {
 }
 
 impl BodyBudget {
-    pub(crate) fn new(process_bytes_max: usize, plane_bytes_max: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        process_bytes_max: usize,
+        plane_bytes_max: usize,
+        memory: Arc<Memory>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             process_bytes_max,
             plane_bytes_max,
+            memory,
             held: Mutex::default(),
             refused_by_process: AtomicU64::new(0),
             refused_by_plane: AtomicU64::new(0),
@@ -89,6 +97,7 @@ impl BodyBudget {
             return Err(Exhausted::Plane);
         }
         held.bytes += bytes;
+        self.memory.add(Share::Bodies, bytes);
         match held.by_plane.get_mut(plane) {
             Some(of_plane) => *of_plane += bytes,
             None => _ = held.by_plane.insert(plane.into(), bytes),
@@ -99,6 +108,7 @@ impl BodyBudget {
     fn give_back(&self, plane: &str, bytes: usize) {
         let mut held = self.held.lock();
         held.bytes -= bytes;
+        self.memory.subtract(Share::Bodies, bytes);
         if let Some(of_plane) = held.by_plane.get_mut(plane) {
             *of_plane -= bytes;
             if *of_plane == 0 {

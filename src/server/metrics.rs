@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
+use polyplane_plane::Memory;
 
 use crate::budget::BodyBudget;
 use crate::door::Door;
@@ -213,7 +214,7 @@ fn own_shard() -> usize {
 }
 
 impl Metrics {
-    pub(crate) fn new(limits: &Limits, forwards_max: usize) -> Self {
+    pub(crate) fn new(limits: &Limits, forwards_max: usize, memory: Arc<Memory>) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             hasher: RandomState::new(),
@@ -221,7 +222,7 @@ impl Metrics {
             reads: Seats::new(limits.reads_in_flight_max),
             writes: Seats::new(limits.writes_in_flight_max),
             door: Door::new(limits.connections_max, limits.unproven_connections_max),
-            bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max),
+            bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max, memory),
             discards: Seats::new(DISCARDS_MAX),
             failed_handshakes: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
@@ -475,7 +476,7 @@ mod tests {
 
     #[test]
     fn shards_are_merged_and_buckets_are_cumulative() {
-        let metrics = Metrics::new(&Limits::default(), 10);
+        let metrics = Metrics::new(&Limits::default(), 10, Arc::default());
         std::thread::scope(|scope| {
             for millis in [1, 30, 90_000] {
                 let metrics = &metrics;
@@ -505,7 +506,7 @@ mod tests {
 
     #[test]
     fn the_number_of_series_is_bounded() {
-        let metrics = Metrics::new(&Limits::default(), 10);
+        let metrics = Metrics::new(&Limits::default(), 10, Arc::default());
         for number in 0..SERIES_MAX + 100 {
             let resource = format!("r{number}");
             let labels = Labels {

@@ -50,7 +50,7 @@ impl Shared {
         let forwards_max = peers
             .as_ref()
             .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
-        let metrics = Metrics::new(&limits, forwards_max);
+        let metrics = Metrics::new(&limits, forwards_max, backend.memory());
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,

@@ -132,6 +132,7 @@ impl Town {
         let planes_options = PlanesOptions {
             indexes: Vec::new(),
             log: LogBounds::default(),
+            memory: Arc::default(),
             idle: Duration::from_secs(3600),
         };
         let now = "2026-01-01T00:00:00Z";

@@ -37,7 +37,7 @@ fn fills_of(layer: &Arc<Layer>, plane: &str, params: &[(&str, &str)]) -> Arc<Fil
         uid_seed: &uid_seed(b"secret", plane, birth),
         params: &params,
         chain: Chain::new(Arc::clone(layer), Vec::new()),
-        cache: &RenderCache::new(1 << 20),
+        cache: &RenderCache::new(&Arc::default()),
     })
 }
 

@@ -8,6 +8,7 @@ mod loads;
 mod outcomes;
 mod steps;
 mod watches;
+mod weights;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -29,6 +29,7 @@ async fn started(store: &Arc<dyn Store>, folder: &Path, name: &str) -> anyhow::R
         idle: Duration::from_secs(300),
         metrics: None,
         wait: None,
+        memory: Arc::default(),
     };
     Replica::start(setup).await
 }

@@ -1,0 +1,397 @@
+//! The memory budget of the process: what is kept for speed and what is on its way, in shares with
+//! a limit each. The objects of the planes that are awake are not in it; they are what the process
+//! is for, and sleep bounds them.
+//!
+//! Whoever keeps bytes adds and subtracts them here, in batches, so that a request costs at most
+//! two atomic additions. What happens at a limit is the keeper's to do: logs shed their oldest
+//! events, the largest logs first; caches evict; a streamed state or an answer is refused.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::plane::Plane;
+
+/// The budget of a [`Memory`] that nobody has sized.
+const BUDGET_DEFAULT: usize = 1 << 30;
+/// Logs are shed to this many sixteenths of their share, so that the next append need not shed
+/// again.
+const SHED_SIXTEENTHS: usize = 15;
+/// Logs enrolled before those that are gone are first forgotten.
+const FORGET_FIRST: usize = 64;
+
+/// A part of the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Events of all logs: the objects they replaced, and their frames.
+    Logs,
+    /// Rendered objects of layers.
+    Rendered,
+    /// The table of parts that objects share; the parts are of the objects.
+    Interner,
+    /// States that predecessors have streamed ahead of a release.
+    StreamedStates,
+    /// States on their way to successors.
+    Exports,
+    /// Lists and initial events of watches between the plane and the socket.
+    Answers,
+    /// Bodies of requests that are being read.
+    Bodies,
+}
+
+/// What there is to know about a share.
+struct Part {
+    share: Share,
+    name: &'static str,
+    /// Hundredths of the budget.
+    percent: usize,
+    /// More is of no use.
+    bytes_max: usize,
+}
+
+/// All shares. The hundredths sum up to the whole.
+const PARTS: [Part; 7] = [
+    part(Share::Logs, "logs", 40, usize::MAX),
+    part(Share::Rendered, "rendered", 2, 8 << 20),
+    part(Share::Interner, "interner", 1, usize::MAX),
+    part(Share::StreamedStates, "streamed_states", 12, 512 << 20),
+    part(Share::Exports, "exports", 8, 512 << 20),
+    part(Share::Answers, "answers", 22, usize::MAX),
+    part(Share::Bodies, "bodies", 15, usize::MAX),
+];
+
+const fn part(share: Share, name: &'static str, percent: usize, bytes_max: usize) -> Part {
+    Part {
+        share,
+        name,
+        percent,
+        bytes_max,
+    }
+}
+
+impl Share {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        PARTS.iter().map(|part| part.share)
+    }
+
+    /// What it may take of a budget of so many bytes.
+    #[must_use]
+    pub fn part_of(self, budget: usize) -> usize {
+        let part = &PARTS[self as usize];
+        (budget / 100 * part.percent).min(part.bytes_max)
+    }
+
+    /// Its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        PARTS[self as usize].name
+    }
+}
+
+/// What a share has in use. Alone in its cache line, so that shares do not slow each other.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Account {
+    used: AtomicUsize,
+    limit: usize,
+    /// How often it was full: refusals, or rounds of shedding.
+    full: AtomicU64,
+}
+
+/// The memory budget of the process.
+pub struct Memory {
+    accounts: [Account; PARTS.len()],
+    logs: Mutex<Logs>,
+}
+
+/// A log that can drop what is oldest in it.
+pub(crate) trait Sheds: Send + Sync {
+    fn bytes(&self) -> usize;
+    fn shed_to(&self, bytes_max: usize);
+}
+
+#[derive(Default)]
+struct Logs {
+    enrolled: Vec<Weak<dyn Sheds>>,
+    /// Those that are gone are forgotten when there are this many.
+    forget_at: usize,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::of_budget(BUDGET_DEFAULT)
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shares =
+            Share::all().map(|share| (share.name(), (self.used(share), self.limit(share))));
+        formatter.debug_map().entries(shares).finish()
+    }
+}
+
+impl Memory {
+    /// The shares of a budget of so many bytes.
+    #[must_use]
+    pub fn new(budget: usize) -> Arc<Self> {
+        Arc::new(Self::of_budget(budget))
+    }
+
+    /// Shares of given limits.
+    #[must_use]
+    pub fn with_limits(limit: impl Fn(Share) -> usize) -> Arc<Self> {
+        Arc::new(Self::of_limits(limit))
+    }
+
+    fn of_budget(budget: usize) -> Self {
+        Self::of_limits(|share| share.part_of(budget))
+    }
+
+    fn of_limits(limit: impl Fn(Share) -> usize) -> Self {
+        Self {
+            accounts: PARTS.map(|part| Account {
+                used: AtomicUsize::new(0),
+                limit: limit(part.share),
+                full: AtomicU64::new(0),
+            }),
+            logs: Mutex::default(),
+        }
+    }
+
+    fn account(&self, share: Share) -> &Account {
+        &self.accounts[share as usize]
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self, share: Share) -> usize {
+        self.account(share).used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that may be in use.
+    #[must_use]
+    pub fn limit(&self, share: Share) -> usize {
+        self.account(share).limit
+    }
+
+    /// How often the share was full: something was refused, shed or not kept.
+    #[must_use]
+    pub fn times_full(&self, share: Share) -> u64 {
+        self.account(share).full.load(Ordering::Relaxed)
+    }
+
+    /// Takes bytes of a share until the hold is dropped; none if there are not so many left.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, share: Share, bytes: usize) -> Option<Hold> {
+        let account = self.account(share);
+        let before = account.used.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > account.limit {
+            account.used.fetch_sub(bytes, Ordering::Relaxed);
+            account.full.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Hold {
+            memory: Arc::clone(self),
+            share,
+            bytes,
+        })
+    }
+
+    /// Something could not be kept for want of room.
+    pub(crate) fn was_full(&self, share: Share) {
+        self.account(share).full.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that somebody else bounds.
+    pub fn add(&self, share: Share, bytes: usize) {
+        self.account(share).used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// They are gone.
+    pub fn subtract(&self, share: Share, bytes: usize) {
+        self.account(share).used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Brings what was added for something from `told` to `now`.
+    pub(crate) fn correct(&self, share: Share, told: &mut usize, now: usize) {
+        if now >= *told {
+            self.add(share, now - *told);
+        } else {
+            self.subtract(share, *told - now);
+        }
+        *told = now;
+    }
+
+    /// A log begins; it is forgotten when it is gone.
+    pub(crate) fn enrol(&self, log: Weak<dyn Sheds>) {
+        let mut logs = self.logs.lock();
+        if logs.enrolled.len() >= logs.forget_at.max(FORGET_FIRST) {
+            logs.enrolled.retain(|log| log.strong_count() > 0);
+            logs.forget_at = 2 * logs.enrolled.len();
+        }
+        logs.enrolled.push(log);
+    }
+
+    /// Has the largest logs drop their oldest events if all together are beyond their share. Must
+    /// not be called with a log locked.
+    pub(crate) fn shed_logs(&self) {
+        let limit = self.limit(Share::Logs);
+        if self.used(Share::Logs) <= limit {
+            return;
+        }
+        // One at a time; who comes meanwhile would shed the same.
+        let Some(logs) = self.logs.try_lock() else {
+            return;
+        };
+        let logs: Vec<_> = logs.enrolled.iter().filter_map(Weak::upgrade).collect();
+        let sizes = logs.iter().map(|log| log.bytes()).collect();
+        let level = level_for(sizes, limit / 16 * SHED_SIXTEENTHS);
+        self.was_full(Share::Logs);
+        for log in logs {
+            if log.bytes() > level {
+                log.shed_to(level);
+            }
+        }
+    }
+}
+
+impl Plane {
+    /// The memory budget that the plane keeps to.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Memory> {
+        self.committer.memory()
+    }
+
+    /// Bytes of objects that were replaced or deleted since the plane was opened. A snapshot pins
+    /// at most what was added to it since.
+    #[must_use]
+    pub fn replaced_bytes(&self) -> u64 {
+        self.log().replaced()
+    }
+}
+
+/// The most that each may keep so that all together keep at most `total`.
+fn level_for(mut sizes: Vec<usize>, total: usize) -> usize {
+    sizes.sort_unstable();
+    let mut left = total;
+    let mut others = sizes.len();
+    for size in sizes {
+        let even = left / others;
+        if size > even {
+            return even;
+        }
+        left -= size;
+        others -= 1;
+    }
+    usize::MAX
+}
+
+/// Bytes of a share; given back when dropped.
+#[derive(Debug)]
+pub struct Hold {
+    memory: Arc<Memory>,
+    share: Share,
+    bytes: usize,
+}
+
+impl Hold {
+    /// How many.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Makes it so many. It may be more than there are left: for what is there already, and is to
+    /// be seen by whoever comes next.
+    pub fn resize(&mut self, bytes: usize) {
+        self.memory.correct(self.share, &mut self.bytes, bytes);
+    }
+
+    /// Whether the share is beyond its limit.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.memory.used(self.share) > self.memory.limit(self.share)
+    }
+
+    /// Bytes that hold this as long as somebody has them.
+    #[must_use]
+    pub fn keep(self, bytes: impl Into<Bytes>) -> Bytes {
+        Bytes::from_owner(HeldBytes {
+            bytes: bytes.into(),
+            _hold: self,
+        })
+    }
+
+    /// A further hold of the same share.
+    #[must_use]
+    pub fn another(&self, bytes: usize) -> Self {
+        self.memory.add(self.share, bytes);
+        Self {
+            memory: Arc::clone(&self.memory),
+            share: self.share,
+            bytes,
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.memory.subtract(self.share, self.bytes);
+    }
+}
+
+struct HeldBytes {
+    bytes: Bytes,
+    _hold: Hold,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_are_the_whole_budget_and_in_order() {
+        assert_eq!(PARTS.iter().map(|part| part.percent).sum::<usize>(), 100);
+        for (at, part) in PARTS.iter().enumerate() {
+            assert_eq!(part.share as usize, at, "{}", part.name);
+        }
+        let memory = Memory::new(100 << 20);
+        assert_eq!(memory.limit(Share::Answers), 22 << 20);
+        assert_eq!(memory.limit(Share::Rendered), 2 << 20);
+    }
+
+    #[test]
+    fn a_full_share_refuses_until_something_is_given_back() {
+        let memory = Memory::with_limits(|_| 100);
+        let first = memory.take(Share::Answers, 60).expect("there is room");
+        assert!(memory.take(Share::Answers, 41).is_none());
+        assert!(memory.take(Share::Bodies, 100).is_some(), "a share apart");
+        assert_eq!(memory.times_full(Share::Answers), 1);
+        assert_eq!(memory.used(Share::Answers), 60);
+        let bytes = first.keep(vec![7; 60]);
+        let part = bytes.slice(10..20);
+        drop(bytes);
+        assert_eq!(memory.used(Share::Answers), 60, "a slice holds all of it");
+        assert_eq!(part[0], 7);
+        drop(part);
+        assert_eq!(memory.used(Share::Answers), 0);
+    }
+
+    #[test]
+    fn the_largest_give_and_the_small_keep() {
+        assert_eq!(level_for(vec![10, 500, 20, 300], 230), 100);
+        assert_eq!(level_for(vec![10, 20], 30), usize::MAX);
+        assert_eq!(level_for(vec![10, 20], 0), 0);
+        assert_eq!(level_for(Vec::new(), 0), usize::MAX);
+    }
+}
