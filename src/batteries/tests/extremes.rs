@@ -1,6 +1,9 @@
 //! Parameters that no honest client sends: each is refused in upstream's words or answered. Nothing
 //! panics, and nothing is a failure of the server.
 
+#[path = "plane/open.rs"]
+mod plane;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -11,15 +14,11 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::catalog::tenant_kinds;
-use polyplane_plane::{
-    Committer, Flags, Key, Layer, Layers, LogBounds, NewObject, Operation, Plane, PlaneParams,
-    PlaneRecord, SoleHolder, Version, Write,
-};
+use polyplane_plane::{Flags, Key, NewObject, Operation, Write};
 use polyplane_registry::environment::System;
 use polyplane_registry::parameters::ROWS;
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
 use polyplane_registry::{AnswerBody, Registry, ResourceRequest, Tenant, Verb};
-use polyplane_storage::{MemoryOptions, MemoryStore, Revision};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,29 +91,6 @@ struct Site {
 
 impl Site {
     async fn open() -> Self {
-        let store: Arc<dyn polyplane_storage::Store> =
-            Arc::new(MemoryStore::new(MemoryOptions::default()));
-        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
-        let plane = Plane::open(PlaneParams {
-            record: PlaneRecord {
-                id: "test".into(),
-                base: 0,
-                birth: None,
-                layer: Layer::empty().hash().clone(),
-                params: Default::default(),
-            },
-            born: Version::from_raw(256),
-            born_at: "2024-05-06T07:08:09Z".into(),
-            layers: Layers::new(Arc::clone(&store)),
-            uid_seed: [0; 32],
-            indexes: polyplane_batteries::core::indexes(),
-            committer: Committer::new(store),
-            guard: guard.expect("memory takes the fence"),
-            acquired: Revision(1),
-            log: LogBounds::default(),
-            foreign: None,
-            import: None,
-        });
         let settings = PlaneSettings {
             service_range: ServiceRange {
                 base: [10, 0, 0, 0].into(),
@@ -129,7 +105,7 @@ impl Site {
             registry: Registry::new(Arc::new(System), Arc::new(Masters), Vec::new()),
             tenant: Tenant {
                 name: "test".into(),
-                plane: plane.await.expect("an empty plane opens"),
+                plane: plane::open().await,
                 base: tenant_kinds(),
                 settings: Arc::new(settings),
             },

@@ -1,11 +1,8 @@
 //! Planes in memory, against which addresses and ports are allocated.
 
-use polyplane_plane::{
-    Committer, Layer, Layers, LogBounds, Operation, Plane, PlaneParams, PlaneRecord, Snapshot,
-    SoleHolder, Version, Write,
-};
-use polyplane_storage::{MemoryOptions, MemoryStore, Revision};
-use std::sync::Arc;
+mod open;
+
+use polyplane_plane::{Operation, Snapshot, Write};
 
 /// The cut of an empty plane, against which addresses and ports are allocated.
 pub fn empty() -> Snapshot {
@@ -18,30 +15,7 @@ pub fn with(operations: Vec<Operation>) -> Snapshot {
         .enable_all()
         .build();
     runtime.expect("a runtime can be built").block_on(async {
-        let store = MemoryStore::new(MemoryOptions::default());
-        let store: Arc<dyn polyplane_storage::Store> = Arc::new(store);
-        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
-        let plane = Plane::open(PlaneParams {
-            record: PlaneRecord {
-                id: "test".into(),
-                base: 0,
-                birth: None,
-                layer: Layer::empty().hash().clone(),
-                params: Default::default(),
-            },
-            born: Version::from_raw(256),
-            born_at: "2024-05-06T07:08:09Z".into(),
-            layers: Layers::new(Arc::clone(&store)),
-            uid_seed: [0; 32],
-            indexes: polyplane_batteries::core::indexes(),
-            committer: Committer::new(store),
-            guard: guard.expect("memory takes the fence"),
-            acquired: Revision(1),
-            log: LogBounds::default(),
-            foreign: None,
-            import: None,
-        });
-        let plane = plane.await.expect("an empty plane opens");
+        let plane = open::open().await;
         if !operations.is_empty() {
             let write = Write {
                 operations,
