@@ -98,6 +98,8 @@ extern crate alloc;
 
 pub mod eviction;
 pub mod member;
+#[cfg(feature = "model")]
+pub mod naming;
 mod plane;
 mod read_lease;
 mod record;

@@ -195,6 +195,23 @@ impl Member {
         &self.lease
     }
 
+    #[cfg(feature = "model")]
+    pub(crate) fn lease_mut(&mut self) -> &mut ReadLease {
+        &mut self.lease
+    }
+
+    #[cfg(feature = "model")]
+    pub(crate) fn times_mut(&mut self) -> impl Iterator<Item = &mut Time> {
+        let living = match &mut self.phase {
+            Phase::Living(living) => Some(living),
+            Phase::New | Phase::Clearing(_) | Phase::Joining(_) | Phase::Barred | Phase::Over => {
+                None
+            }
+        };
+        let times = living.map(|l| [&mut l.since, &mut l.read_at, &mut l.renewed_at]);
+        times.into_iter().flatten()
+    }
+
     /// Takes one event in and says what to do, in order.
     pub fn step(&mut self, now: Time, event: Event) -> Vec<Action> {
         match event {

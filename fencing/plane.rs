@@ -8,6 +8,8 @@
 //! it. A task that died half-way leaves a machine that the next task drives on.
 
 mod events;
+#[cfg(feature = "model")]
+mod naming;
 mod parting;
 mod probing;
 mod settling;

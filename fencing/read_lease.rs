@@ -88,6 +88,14 @@ impl ReadLease {
         }
     }
 
+    #[cfg(feature = "model")]
+    pub(crate) fn until_mut(&mut self) -> Option<&mut Time> {
+        match &mut self.state {
+            State::Until(until) => Some(until),
+            State::Unproven | State::Over => None,
+        }
+    }
+
     /// When the lease runs out unless a further proof comes, for a metric or a lock-free copy.
     pub fn until(&self) -> Option<Time> {
         match self.state {

@@ -107,6 +107,11 @@ impl Witness {
         self.alive = alive;
     }
 
+    #[cfg(feature = "model")]
+    pub(crate) fn times_mut(&mut self) -> impl Iterator<Item = &mut Time> {
+        self.gone.values_mut().chain(self.views.values_mut())
+    }
+
     /// Forgets deaths and views seen before `horizon`, except the last of those views: all that is
     /// forgotten was gone by then.
     pub fn forget(&mut self, horizon: Time) {

@@ -6,8 +6,10 @@
 //! each process may miss one tick in a run. The read lease is two ticks, the margin one.
 
 mod breach;
+mod canonical;
 mod replica;
 pub mod scenarios;
+pub mod search;
 mod store;
 mod tenure;
 mod world;
@@ -86,6 +88,55 @@ pub struct Budget {
     pub bookmarks: u8,
 }
 
+impl Budget {
+    fn fields(&self) -> [u8; 14] {
+        [
+            self.writes,
+            self.reads,
+            self.acquires,
+            self.hand_offs,
+            self.losses,
+            self.expiries,
+            self.ticks,
+            self.slow,
+            self.rejections,
+            self.sleeps,
+            self.deletions,
+            self.deaths,
+            self.give_ups,
+            self.bookmarks,
+        ]
+    }
+
+    /// Four bits for each count, the highest of them clear.
+    fn packed(&self) -> u64 {
+        self.fields().into_iter().fold(0, |packed, count| {
+            assert!(count < 8, "small budgets only");
+            packed << 4 | u64::from(count)
+        })
+    }
+
+    fn unpacked(packed: u64) -> Self {
+        let count = |at: u32| (packed >> (4 * (13 - at)) & 15) as u8;
+        Self {
+            writes: count(0),
+            reads: count(1),
+            acquires: count(2),
+            hand_offs: count(3),
+            losses: count(4),
+            expiries: count(5),
+            ticks: count(6),
+            slow: count(7),
+            rejections: count(8),
+            sleeps: count(9),
+            deletions: count(10),
+            deaths: count(11),
+            give_ups: count(12),
+            bookmarks: count(13),
+        }
+    }
+}
+
 impl World {
     /// What has happened so far, by kind.
     pub fn spent(&self) -> &Budget {
@@ -108,8 +159,10 @@ pub struct Scenario {
     pub survival: Survival,
     /// Refusals in a row that make a plane read-only.
     pub read_only_after: u8,
+    /// How far one happening moves the clocks. Where no answer depends on it, a whole wait at once.
+    pub stride: u64,
     /// What may happen at all; a scenario that hunts one hole leaves out what has no part in it.
-    pub focus: fn(&World, Happening) -> bool,
+    pub focus: Option<fn(&World, Happening) -> bool>,
     ids: Vec<ReplicaId>,
 }
 
@@ -127,7 +180,8 @@ impl Scenario {
             peer_views: PeerViews::Untold,
             survival: Survival::Unchecked,
             read_only_after: 1,
-            focus: |_, _| true,
+            stride: 1,
+            focus: None,
             ids: (0..3).map(id).collect(),
         }
     }
@@ -158,9 +212,9 @@ impl Scenario {
 /// One state of the world.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
-    store: Store,
+    store: Arc<Store>,
     replicas: Vec<Arc<Replica>>,
-    net: Vec<Message>,
+    net: Vec<Arc<Message>>,
     spent: Budget,
     next_write: u8,
     /// Writes acknowledged to a caller, or seen by an answered read.
@@ -244,7 +298,7 @@ impl Model for Scenario {
 
     fn init_states(&self) -> Vec<World> {
         let mut world = World {
-            store: Store::default(),
+            store: Arc::default(),
             replicas: self
                 .names
                 .iter()
@@ -299,7 +353,9 @@ impl Model for Scenario {
                 out.push(Happening::Die(index));
             }
         }
-        out.retain(|happening| (self.focus)(world, *happening));
+        if let Some(focus) = self.focus {
+            out.retain(|happening| focus(world, *happening));
+        }
     }
 
     fn next_state(&self, world: &World, happening: Happening) -> Option<World> {
@@ -326,8 +382,8 @@ impl Model for Scenario {
                 },
             ),
             Property::sometimes("the plane has a second owner", |_, world: &World| {
-                let others = world.replicas.iter().skip(1);
-                world.store.epoch() > 1 && others.filter(|r| r.tenure().is_some()).count() > 0
+                let mut others = world.replicas.iter().skip(1);
+                others.any(|replica| replica.tenure().is_some())
             }),
         ]
     }

@@ -7,7 +7,11 @@ use polyplane_fencing::{
     Verdict, ViewNumber, Witness, member,
 };
 
-use super::{Happening, Message, ORIGIN, READ_LEASE, Request, Scenario, Writes};
+mod canonical;
+
+pub use canonical::since_origin;
+
+use super::{Happening, MARGIN, Message, ORIGIN, READ_LEASE, Request, Scenario, Writes};
 
 /// The member keys as a process sees them.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +80,8 @@ pub struct Replica {
     seen: Revision,
     /// The member keys of the view it has seen last.
     members: [Option<Incarnation>; 3],
-    key_lost_at: Option<u8>,
+    /// How many ticks ago its member key was dropped; no more are counted than matter.
+    key_lost_for: Option<u64>,
     /// The newest tenure, ended or not: a slow handler may still hold it.
     tenure: Option<Tenure>,
     state: Vec<u8>,
@@ -116,7 +121,7 @@ impl Replica {
             machines: None,
             seen: Revision::default(),
             members: [None; 3],
-            key_lost_at: None,
+            key_lost_for: None,
             tenure: None,
             state: Vec::new(),
             batch: None,
@@ -185,12 +190,18 @@ impl Replica {
         self.lost_a_tick = true;
     }
 
-    pub fn key_was_lost(&mut self, ticks: u8) {
-        self.key_lost_at.get_or_insert(ticks);
+    pub fn key_was_lost(&mut self) {
+        self.key_lost_for.get_or_insert(0);
     }
 
-    pub fn key_lost_at(&self) -> Option<u8> {
-        self.key_lost_at
+    pub fn key_stays_lost(&mut self, more: u64) {
+        if let Some(ticks) = &mut self.key_lost_for {
+            *ticks = (*ticks + more).min(READ_LEASE + MARGIN);
+        }
+    }
+
+    pub fn key_lost_for(&self) -> Option<u64> {
+        self.key_lost_for
     }
 
     pub fn seen(&self) -> Revision {

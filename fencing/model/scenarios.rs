@@ -356,13 +356,13 @@ pub fn without(rule: Rule) -> Scenario {
         }),
         // B's key is gone, C saw it long ago; then A's goes, B takes the plane and C takes it from B.
         Rule::AcquireComparesOwnMember => Scenario {
-            focus: |world, happening| match (happening, world.spent()) {
+            focus: Some(|world, happening| match (happening, world.spent()) {
                 (Happening::Expire(process), spent) => process + spent.expiries as usize == 1,
                 (Happening::See(process), spent) => process + spent.expiries as usize == 3,
                 (Happening::ReadMember(process), spent) => process != 1 && spent.ticks > 0,
                 (Happening::Acquire(process), _) => process > 0,
                 _ => true,
-            },
+            }),
             ..Scenario::new(Budget {
                 acquires: 2,
                 expiries: 2,

@@ -4,6 +4,7 @@
 use polyplane_fencing::{
     Attempt, Compare, Directory, Epoch, Fence, FenceState, Holder, Incarnation, Observed, Outcome,
     Refusal, Revision, Time, Transaction, Write,
+    naming::{EachName, Name},
 };
 
 use super::{Breach, Scenario, Writes};
@@ -44,6 +45,41 @@ impl Message {
         }
     }
 
+    /// The write it is to do, if it is a commit.
+    pub fn write(&self) -> Option<u8> {
+        match self.request {
+            Request::Commit { write, .. } => Some(write),
+            Request::Fence(_) => None,
+        }
+    }
+
+    pub fn each_write(&mut self, visit: &mut dyn FnMut(&mut u8)) {
+        if let Request::Commit { write, .. } = &mut self.request {
+            visit(write);
+        }
+        let replied = self.reply.iter_mut();
+        replied.flat_map(|reply| &mut reply.history).for_each(visit);
+    }
+
+    /// Whose it is and what it is to do.
+    pub fn outline(&self) -> String {
+        let writes = self.transaction.writes.iter().map(|write| match write {
+            Write::PutFence(fence) => format!("{:?}", fence.state),
+            Write::PutMember { .. } | Write::DeleteMember(_) | Write::PutLeaseTerms(_) => {
+                format!("{write:?}")
+            }
+        });
+        let writes: Vec<String> = writes.collect();
+        let (from, forgotten) = (self.from, self.forgotten);
+        let outcome = self.reply.as_ref().map(|reply| match reply.outcome {
+            Outcome::Applied(_) => "applied",
+            Outcome::Refused(_) => "refused",
+            Outcome::Rejected => "rejected",
+            Outcome::Unknown => "unknown",
+        });
+        format!("{from} {writes:?} {forgotten} {outcome:?}")
+    }
+
     pub fn releases(&self) -> bool {
         self.transaction.writes.iter().any(|write| match write {
             Write::PutFence(fence) => matches!(fence.state, FenceState::Released { .. }),
@@ -74,12 +110,6 @@ impl Store {
         fence.is_some_and(|fence| fence.value.state == FenceState::Deleted)
     }
 
-    pub fn epoch(&self) -> u64 {
-        self.fence
-            .as_ref()
-            .map_or(0, |fence| fence.value.epoch.get())
-    }
-
     pub fn member(&self, name: usize) -> Option<Incarnation> {
         self.members[name]
     }
@@ -94,6 +124,48 @@ impl Store {
 
     pub fn history(&self) -> Vec<u8> {
         self.history.clone()
+    }
+
+    /// Whose the fence is and what it says, who lives, and how much was done.
+    pub fn outline(&self) -> String {
+        let fence = self.fence.as_ref().map(|fence| &fence.value);
+        let fence = fence.map(|fence| (&fence.holder, &fence.state));
+        format!("{fence:?} {:?} {}", self.members, self.history.len())
+    }
+
+    pub fn history_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.history
+    }
+
+    /// Whether no later state of the store lets these compares hold.
+    pub fn never_holds(&self, scenario: &Scenario, compare: &Compare) -> bool {
+        match compare {
+            Compare::FenceAbsent => self.fence.is_some(),
+            Compare::FenceAt(at) => self.fence.as_ref().is_some_and(|f| f.revision > *at),
+            // No incarnation comes twice.
+            Compare::MemberIs(_) => !self.holds(scenario, compare),
+            Compare::DirectoryPresent
+            | Compare::MemberIsNot(_)
+            | Compare::MemberAbsent(_)
+            | Compare::LevelFloorAt(_)
+            | Compare::LeaseTermsAt(_) => false,
+        }
+    }
+
+    /// Forgets the puts of the fence that are not the first after one of these revisions.
+    pub fn keep_puts_after(&mut self, compared: &[Revision]) {
+        let mut kept: Vec<_> = compared
+            .iter()
+            .filter_map(|revision| {
+                self.fence_puts
+                    .iter()
+                    .find(|put| put.0 > *revision)
+                    .copied()
+            })
+            .collect();
+        kept.sort_unstable();
+        kept.dedup();
+        self.fence_puts = kept;
     }
 
     /// How long the history was at the first put of the fence after the one at this revision.
@@ -216,6 +288,42 @@ impl Store {
             Compare::MemberAbsent(replica) => key(replica).is_none(),
             Compare::LevelFloorAt(floor) => floor.is_none(),
             Compare::LeaseTermsAt(terms) => terms.is_none(),
+        }
+    }
+}
+
+impl EachName for Store {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        if let Some(fence) = &mut self.fence {
+            fence.each_name(visit);
+        }
+        for (revision, _) in &mut self.fence_puts {
+            visit(Name::Fence(revision));
+        }
+    }
+}
+
+impl EachName for Message {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        self.transaction.each_name(visit);
+        visit(Name::Time(&mut self.sent));
+        match &mut self.request {
+            Request::Fence(attempt) => {
+                visit(Name::Attempt(attempt));
+                if let Some(reply) = &mut self.reply {
+                    reply.outcome.each_name(visit);
+                }
+            }
+            Request::Commit { epoch, .. } => {
+                visit(Name::Epoch(epoch));
+                if let Some(Reply {
+                    outcome: Outcome::Refused(refusal),
+                    ..
+                }) = &mut self.reply
+                {
+                    refusal.each_name(visit);
+                }
+            }
         }
     }
 }

@@ -2,6 +2,8 @@
 //! pause, refusals and probes, tasks that die, the two reads that settle a batch after its barrier
 //! was refused, observers and bookmarks.
 
+use std::sync::Arc;
+
 use polyplane_fencing::{Event, Intake, Outcome, Rule, Streaming};
 
 use super::replica::Intent;
@@ -61,7 +63,7 @@ impl World {
     /// A read-only plane is probed unless a probe of it is under way.
     pub(super) fn may_probe(&self, scenario: &Scenario, process: usize) -> bool {
         let replica = &self.replicas[process];
-        let asks = |message: &super::Message| message.from == process && !message.forgotten;
+        let asks = |message: &Arc<super::Message>| message.from == process && !message.forgotten;
         scenario.rules.keep(Rule::ReadOnlyIsProbed)
             && replica.intake() == Intake::ReadOnly
             && !self.net.iter().any(asks)
@@ -77,7 +79,7 @@ impl World {
     }
 
     pub(super) fn die(&mut self, index: usize) {
-        let message = &mut self.net[index];
+        let message = Arc::make_mut(&mut self.net[index]);
         let from = message.from;
         message.forgotten = true;
         if message.reply.is_some() {
@@ -88,7 +90,7 @@ impl World {
     }
 
     pub(super) fn settle_first(&mut self, scenario: &Scenario, process: usize) {
-        let store = self.store.clone();
+        let store = Arc::clone(&self.store);
         let Some(unsettled) = self.replica(process).unsettled_mut() else {
             return;
         };
@@ -100,7 +102,7 @@ impl World {
 
     /// Of what stands behind the batch's sending and before another's fence the first is its own.
     pub(super) fn settle_second(&mut self, process: usize) {
-        let store = self.store.clone();
+        let store = Arc::clone(&self.store);
         let Some(mut unsettled) = self.replica(process).settle() else {
             return;
         };

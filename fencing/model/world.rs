@@ -15,7 +15,7 @@ use super::{Breach, Happening, MARGIN, READ_LEASE, Replies, Scenario, World};
 impl World {
     pub(super) fn happen(&mut self, scenario: &Scenario, happening: Happening) {
         match happening {
-            Happening::Tick { slow } => self.tick(slow),
+            Happening::Tick { slow } => self.tick(scenario.stride, slow),
             Happening::Expire(process) => {
                 self.spent.expiries += 1;
                 self.expire(process);
@@ -111,15 +111,17 @@ impl World {
         self.go_on_parting(scenario);
     }
 
-    fn tick(&mut self, slow: Option<usize>) {
+    fn tick(&mut self, stride: u64, slow: Option<usize>) {
         self.spent.ticks += 1;
         for process in 0..self.replicas.len() {
+            self.replica(process).key_stays_lost(stride);
             match slow == Some(process) {
                 true => {
                     self.spent.slow += 1;
                     self.replica(process).lose_a_tick();
+                    self.replica(process).advance(stride - 1);
                 }
-                false => self.replica(process).advance(1),
+                false => self.replica(process).advance(stride),
             }
         }
     }
@@ -131,12 +133,11 @@ impl World {
     }
 
     fn expire(&mut self, process: usize) {
-        let ticks = self.spent.ticks;
         let name = self.replicas[process].name();
-        self.store.remove_member(name);
+        Arc::make_mut(&mut self.store).remove_member(name);
         for other in 0..self.replicas.len() {
             if self.replicas[other].name() == name && self.replicas[other].runs() {
-                self.replica(other).key_was_lost(ticks);
+                self.replica(other).key_was_lost();
             }
         }
     }
@@ -162,7 +163,7 @@ impl World {
                     self.expire(process);
                     self.store.view()
                 }
-                None => self.store.put_member(name),
+                None => Arc::make_mut(&mut self.store).put_member(name),
             };
             let outcome = Outcome::Applied(revision);
             member.step(now, member::Event::Done { attempt, outcome });
@@ -233,11 +234,10 @@ impl World {
         let write = self.next_write;
         self.next_write += 1;
         let request = self.replica(process).send_write(write).of(process);
-        self.net.push(request);
+        self.net.push(Arc::new(request));
     }
 
     fn answer(&mut self, process: usize) {
-        let ticks = self.spent.ticks;
         let Some((read, verdict)) = self.replica(process).check_read() else {
             return;
         };
@@ -246,9 +246,8 @@ impl World {
                 if read.floor & !read.value != 0 {
                     self.breach = Some(Breach::StaleRead);
                 }
-                let allowed = READ_LEASE + MARGIN;
-                let lost = self.replicas[process].key_lost_at();
-                if lost.is_some_and(|lost| u64::from(ticks - lost) >= allowed) {
+                let lost = self.replicas[process].key_lost_for();
+                if lost.is_some_and(|ticks| ticks >= READ_LEASE + MARGIN) {
                     self.breach = Some(Breach::AnswerOfTheDead);
                 }
                 self.observed |= read.value;
@@ -260,24 +259,25 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, scenario: &Scenario, index: usize) {
-        let message = self.net[index].clone();
+        let message = Arc::clone(&self.net[index]);
         let sender = &self.replicas[message.from];
         let Some(holder) = message.sender.clone() else {
             return;
         };
         let alive = self.store.member(sender.name()) == Some(holder.incarnation);
-        let (outcome, breach) = self.store.apply(scenario, &message, alive, self.denied);
+        let (outcome, breach) =
+            Arc::make_mut(&mut self.store).apply(scenario, &message, alive, self.denied);
         self.breach = self.breach.or(breach);
         if message.forgotten {
             self.net.remove(index);
             return;
         }
         let history = self.store.history();
-        self.net[index].reply = Some(Reply { outcome, history });
+        Arc::make_mut(&mut self.net[index]).reply = Some(Reply { outcome, history });
     }
 
     pub(super) fn reply(&mut self, index: usize) {
-        let message = self.net.remove(index);
+        let message = Arc::unwrap_or_clone(self.net.remove(index));
         let Some(reply) = message.reply else {
             return;
         };
@@ -294,7 +294,7 @@ impl World {
     }
 
     fn lose(&mut self, index: usize) {
-        let message = &mut self.net[index];
+        let message = Arc::make_mut(&mut self.net[index]);
         message.forgotten = true;
         let (from, request, sent) = (message.from, message.request, message.sent);
         let sender = message.sender.clone();
@@ -389,7 +389,7 @@ impl World {
                     if message.releases() && self.replicas[process].tenure().is_some() {
                         self.breach = Some(Breach::ReleasedUnderTenure);
                     }
-                    self.net.push(message);
+                    self.net.push(Arc::new(message));
                 }
                 Action::OpenTenure { load, .. } => {
                     let stored = self.store.history();

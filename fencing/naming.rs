@@ -1,0 +1,102 @@
+//! Names that are only compared with each other, for a model checker that renames them.
+
+use crate::member::Member;
+use crate::read_lease::ReadLease;
+use crate::record::{Epoch, Fence, Observed, Revision};
+use crate::time::Time;
+use crate::transaction::{Attempt, Compare, Outcome, Refusal, Transaction, Write};
+use crate::witness::Witness;
+
+/// One name. What matters is which of its kind are equal, and which is the greater.
+#[derive(Debug)]
+pub enum Name<'a> {
+    /// A sending, at one machine.
+    Attempt(&'a mut Attempt),
+    /// The number of a tenure at one machine.
+    Opening(&'a mut u32),
+    /// A fence's epoch, the same everywhere.
+    Epoch(&'a mut Epoch),
+    /// The revision of the plane's fence record, the same everywhere.
+    Fence(&'a mut Revision),
+    /// A point on one replica's clock.
+    Time(&'a mut Time),
+}
+
+/// What holds such names.
+pub trait EachName {
+    /// Visits each of them.
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>));
+}
+
+impl Attempt {
+    /// The sending with this number.
+    pub const fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl EachName for Observed<Fence> {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        visit(Name::Epoch(&mut self.value.epoch));
+        visit(Name::Fence(&mut self.revision));
+    }
+}
+
+impl EachName for Transaction {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        for compare in &mut self.compares {
+            if let Compare::FenceAt(revision) = compare {
+                visit(Name::Fence(revision));
+            }
+        }
+        for write in &mut self.writes {
+            if let Write::PutFence(fence) = write {
+                visit(Name::Epoch(&mut fence.epoch));
+            }
+        }
+    }
+}
+
+impl EachName for Refusal {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        if let Some(fence) = &mut self.fence {
+            fence.each_name(visit);
+        }
+    }
+}
+
+/// The outcome of a put of the fence; that of a commit names no revision of the fence when applied.
+impl EachName for Outcome {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        match self {
+            Self::Applied(revision) => visit(Name::Fence(revision)),
+            Self::Refused(refusal) => refusal.each_name(visit),
+            Self::Rejected | Self::Unknown => {}
+        }
+    }
+}
+
+impl EachName for ReadLease {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        if let Some(until) = self.until_mut() {
+            visit(Name::Time(until));
+        }
+    }
+}
+
+impl EachName for Member {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        for time in self.times_mut() {
+            visit(Name::Time(time));
+        }
+        self.lease_mut().each_name(visit);
+    }
+}
+
+impl EachName for Witness {
+    fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
+        for time in self.times_mut() {
+            visit(Name::Time(time));
+        }
+    }
+}
