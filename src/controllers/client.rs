@@ -70,6 +70,7 @@ impl<'a> Own<'a> {
             body,
             user: Arc::new(UserInfo::new("system:apiserver", &["system:masters"])),
             deadline: Instant::now() + PATIENCE,
+            seats: None,
         };
         registry.handle(tenant, &request).await
     }

@@ -78,6 +78,7 @@ pub struct Plane {
     /// Told whenever a part is settled or the fence's machine may allow more than before.
     changed: Notify,
     turns: Arc<Turns>,
+    asking_turns: Arc<Turns>,
     expiries: Mutex<BTreeSet<(u64, Key)>>,
     watchers: AtomicUsize,
     /// The newest revision that has landed here or was loaded.
@@ -145,6 +146,7 @@ impl Plane {
             published: ArcSwap::from_pointee(root),
             changed: Notify::new(),
             turns: Arc::default(),
+            asking_turns: Arc::default(),
             expiries: Mutex::new(expiries),
             watchers: AtomicUsize::new(0),
             revision: AtomicU64::new(revision.0),
@@ -279,6 +281,12 @@ impl Plane {
     /// A place in the queue of those whose claims on a key have failed: first come, first served.
     pub async fn turn(&self, key: &Key) -> TurnGuard {
         Turns::take(&self.turns, key).await
+    }
+
+    /// The same for those who ask others before they write, and who are not waited for by anybody
+    /// else.
+    pub async fn asking_turn(&self, key: &Key) -> TurnGuard {
+        Turns::take(&self.asking_turns, key).await
     }
 
     /// Waits for the right to answer from memory: tenure and read lease.

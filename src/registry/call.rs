@@ -5,7 +5,7 @@ use crate::kind::{KindTable, Resource, Scope};
 use crate::kinds::Kinds;
 use crate::request::ResourceRequest;
 use crate::services::Services;
-use crate::strategy::{Context, PlaneSettings};
+use crate::strategy::PlaneSettings;
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -46,6 +46,26 @@ pub struct Call<'a> {
     /// What all requests share.
     pub services: &'a Arc<Services>,
     warnings: Mutex<Vec<String>>,
+    whole: Option<&'a Call<'a>>,
+    /// Parts of the request that wait for others to answer. Counted at the whole.
+    away: Mutex<usize>,
+}
+
+/// A request that has left its seat; it goes back when this is dropped.
+pub(crate) struct Away<'a> {
+    whole: &'a Call<'a>,
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        let mut away = self.whole.away.lock();
+        *away -= 1;
+        if *away == 0
+            && let Some(seats) = &self.whole.request.seats
+        {
+            seats.return_to();
+        }
+    }
 }
 
 impl<'a> Call<'a> {
@@ -64,7 +84,36 @@ impl<'a> Call<'a> {
             environment,
             services,
             warnings: Mutex::new(Vec::new()),
+            whole: None,
+            away: Mutex::new(0),
         }
+    }
+
+    /// A part of this request that is handled like a request of its own, such as one deletion of a
+    /// collection. Both have one seat.
+    pub fn part(&'a self, request: &'a ResourceRequest) -> Self {
+        Self {
+            whole: Some(self.whole.unwrap_or(self)),
+            ..Self::new(self.tenant, request, self.row, self.services)
+        }
+    }
+
+    /// Gives the seat back while somebody else is asked. A request whose parts wait gives it back
+    /// once.
+    ///
+    /// # Errors
+    /// 429 if too many requests wait already.
+    pub(crate) fn leave_seat(&'a self) -> Result<Away<'a>, ApiError> {
+        let whole = self.whole.unwrap_or(self);
+        let mut away = whole.away.lock();
+        if *away == 0
+            && let Some(seats) = &whole.request.seats
+        {
+            seats.leave()?;
+        }
+        *away += 1;
+        drop(away);
+        Ok(Away { whole })
     }
 
     /// Adds a text for the client, once.
@@ -81,14 +130,9 @@ impl<'a> Call<'a> {
         std::mem::take(&mut self.warnings.lock())
     }
 
-    /// What strategies may know.
-    pub fn context(&self) -> Context<'_> {
-        Context {
-            now: self.environment.now(),
-            user: &self.request.user,
-            subresource: self.request.subresource.as_deref().unwrap_or(""),
-            settings: &self.tenant.settings,
-        }
+    /// The subresource of the path; empty for the object itself.
+    pub fn subresource(&self) -> &str {
+        self.request.subresource.as_deref().unwrap_or("")
     }
 
     /// The name of the path.

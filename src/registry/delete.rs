@@ -1,24 +1,25 @@
 //! DELETE of one object and of many.
 
 use crate::answer::Outcome;
-use crate::body;
+use crate::body::{self, Expected};
 use crate::call::Call;
+use crate::kind::Resource;
 use crate::list::{self, Items};
 use crate::metadata;
 use crate::negotiate;
-use crate::object::{new_object, plan_removal};
-use crate::options::{DeleteOptions, ListOptions, ListPurpose, Persistence, Propagation};
+use crate::options::{DeleteOptions, ListOptions, ListPurpose, Propagation};
 use crate::parameters::DURATION_SECONDS_MAX;
+use crate::plan::{Deletion, Next, Present, Run, Stop};
 use crate::request::ResourceRequest;
 use crate::select::{self, Selection};
 use crate::strategy::Grace;
-use crate::write::{self, Attempt, Plan, Unstored, Written};
+use crate::write::{self, Written};
 use futures_util::future::{self, BoxFuture};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Claim, Key, ObjectRef, Operation, Snapshot, Write};
+use polyplane_plane::Key;
 
 /// Deletions of one collection that are under way at once.
 const DELETES_MAX: usize = 64;
@@ -78,14 +79,9 @@ pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
         );
     }
     let orphans = options.orphan_dependents;
-    let mut attempt = Delete {
-        call,
-        name,
-        options,
-        removal: Removal::Gone,
-    };
-    let written = write::run(call, &mut attempt).await?;
-    let pending = attempt.removal == Removal::Pending;
+    let mut delete = Delete::new(call, name, Ok(options));
+    let written = write::delete(call, &mut delete).await?;
+    let pending = delete.removal == Removal::Pending;
     let outcome = if pending && orphans == Some(false) {
         Outcome::Accepted
     } else {
@@ -93,83 +89,106 @@ pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
     };
     Ok(Deleted {
         written,
-        gone: attempt.removal,
+        gone: delete.removal,
         outcome,
     })
 }
 
 /// The deletion of one object.
-pub struct Delete<'a> {
+pub(crate) struct Delete<'a> {
     call: &'a Call<'a>,
     name: Str,
-    options: DeleteOptions,
+    options: Result<DeleteOptions, ApiError>,
     removal: Removal,
 }
 
-impl Attempt for Delete<'_> {
+impl<'a> Delete<'a> {
+    /// What is wrong with the options matters once there is something to delete.
+    pub(crate) fn new(
+        call: &'a Call<'a>,
+        name: Str,
+        options: Result<DeleteOptions, ApiError>,
+    ) -> Self {
+        Self {
+            call,
+            name,
+            options,
+            removal: Removal::Gone,
+        }
+    }
+}
+
+impl Deletion for Delete<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }
 
-    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
+    fn options(&self) -> Result<&DeleteOptions, ApiError> {
+        self.options.as_ref().map_err(ApiError::clone)
+    }
+
+    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Stop> {
         let call = self.call;
-        self.removal = Removal::Gone;
-        let Some(existing) = cut.get(&self.key()) else {
-            return Err(call.not_found(&self.name));
+        let Some(existing) = run.cut.get(&self.key()) else {
+            return Err(call.not_found(&self.name).into());
         };
-        if self.options.resource_version.is_some() && existing.version().is_none() {
-            return Ok(Plan::Settle);
+        let options = self.options()?;
+        if options.resource_version.is_some() && existing.version().is_none() {
+            return Err(Stop::Settle);
         }
-        let old = call.stored_tree(&existing)?;
-        call.row.strategy.admit_delete(&call.context(), &old)?;
-        self.check_preconditions(&old, &existing)?;
-        match self.mark(&old) {
-            Marked::Pending => {
-                self.removal = Removal::Pending;
-                Ok(Plan::Answer(Unstored::Unchanged(existing)))
-            }
-            Marked::Keep(tree) => {
-                self.removal = Removal::Pending;
-                self.plan_mark(&existing, tree)
-            }
-            Marked::Remove if self.options.persistence == Persistence::DryRun => {
-                Ok(Plan::Answer(Unstored::Removed(existing)))
-            }
-            Marked::Remove => Ok(Plan::Commit(plan_removal(call, cut, &existing)?)),
-        }
+        let present = Present::read(run, existing)?;
+        let context = run.context(call.subresource());
+        let strategy = &call.row.strategy;
+        strategy.admit_delete(&context, present.tree())?;
+        self.check_preconditions(options, &present)?;
+        Ok(present)
+    }
+
+    fn kind(&self) -> Expected<'_> {
+        Expected::of(self.call.row)
+    }
+
+    fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<Next, ApiError> {
+        let options = self.options()?;
+        let marking = Marking {
+            row: self.call.row,
+            options,
+            now: run.now,
+        };
+        let next = marking.next(present.tree());
+        self.removal = match next {
+            Next::Gone => Removal::Gone,
+            Next::Kept(_) | Next::Unchanged => Removal::Pending,
+        };
+        Ok(next)
     }
 }
 
-/// What a deletion does to the object.
-enum Marked {
-    /// It was marked before; nothing changes.
-    Pending,
-    /// It stays, changed like this.
-    Keep(Value),
-    /// It goes.
-    Remove,
-}
-
 impl Delete<'_> {
-    fn check_preconditions(&self, old: &Value, existing: &ObjectRef) -> Result<(), ApiError> {
+    fn check_preconditions(
+        &self,
+        options: &DeleteOptions,
+        present: &Present,
+    ) -> Result<(), ApiError> {
         let kind = polyplane_apimachinery::status::Qualified::new(
             &self.call.row.group,
             &self.call.row.kind,
         );
-        let present = old.str_at(&["metadata", "uid"]);
-        if let Some(wished) = &self.options.uid
-            && wished != present
+        let uid = present.tree().str_at(&["metadata", "uid"]);
+        if let Some(wished) = &options.uid
+            && wished != uid
         {
             let why = format!(
-                "the UID in the precondition ({wished}) does not match the UID in record ({present}). The object might have been deleted and then recreated"
+                "the UID in the precondition ({wished}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
             );
             return Err(ApiError::conflict(kind, &self.name, why));
         }
-        let version = existing
+        let version = present
+            .object()
             .version()
             .map(|version| version.to_string())
             .unwrap_or_default();
-        if let Some(wished) = &self.options.resource_version
+        if let Some(wished) = &options.resource_version
             && *wished != version
         {
             let why = format!(
@@ -179,9 +198,18 @@ impl Delete<'_> {
         }
         Ok(())
     }
+}
 
-    fn mark(&self, old: &Value) -> Marked {
-        let now = self.call.environment.now();
+/// Works out what a deletion does to an object.
+struct Marking<'a> {
+    row: &'a Resource,
+    options: &'a DeleteOptions,
+    now: i64,
+}
+
+impl Marking<'_> {
+    fn next(&self, old: &Value) -> Next {
+        let now = self.now;
         let meta = &old["metadata"];
         let marked = !meta.str_at(&["deletionTimestamp"]).is_empty();
         let had_grace = meta
@@ -192,29 +220,29 @@ impl Delete<'_> {
             .options
             .grace_seconds
             .map(|seconds| if seconds < 0 { 1 } else { seconds });
-        let grace = match self.call.row.strategy.grace(old, wished) {
+        let grace = match self.row.strategy.grace(old, wished) {
             Grace::Now => 0,
             Grace::Seconds(seconds) => seconds,
         };
-        let graceful = self.call.row.rules.graceful_delete && grace > 0;
-        if marked && had_grace > 0 && self.call.row.rules.graceful_delete {
+        let graceful = self.row.rules.graceful_delete && grace > 0;
+        if marked && had_grace > 0 && self.row.rules.graceful_delete {
             match wished {
                 Some(seconds) if seconds < had_grace => {
                     return self.shorten(old, had_grace, seconds, now);
                 }
-                _ => return Marked::Pending,
+                _ => return Next::Unchanged,
             }
         }
         let mut tree = old.clone();
         let finalizers = self.finalizers(old);
-        let pending = !finalizers.is_empty() || self.call.row.strategy.awaits(old);
+        let pending = !finalizers.is_empty() || self.row.strategy.awaits(old);
         set_finalizers(&mut tree, finalizers);
         if graceful && !marked {
             set_deletion(&mut tree, after(now, span(grace)), grace, Count::Generation);
-            return Marked::Keep(tree);
+            return self.kept(tree);
         }
         if !pending {
-            return Marked::Remove;
+            return Next::Gone;
         }
         let count = if marked {
             Count::Nothing
@@ -226,11 +254,11 @@ impl Delete<'_> {
         } else {
             set_deletion(&mut tree, now, 0, count);
         }
-        Marked::Keep(tree)
+        self.kept(tree)
     }
 
     /// A second deletion may shorten the grace period of the first.
-    fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> Marked {
+    fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> Next {
         let at = Timestamp::parse(old.str_at(&["metadata", "deletionTimestamp"]))
             .map_or(now, |at| at.seconds);
         let (mut at, mut seconds) = (after(at, span(wished) - span(had)), wished);
@@ -239,17 +267,17 @@ impl Delete<'_> {
             seconds = seconds.min(1);
         }
         if seconds == 0 && metadata::strings(&old["metadata"]["finalizers"]).is_empty() {
-            return Marked::Remove;
+            return Next::Gone;
         }
         let mut tree = old.clone();
         set_deletion(&mut tree, at, seconds, Count::Nothing);
-        Marked::Keep(tree)
+        self.kept(tree)
     }
 
     /// The finalizers that the wished treatment of dependents leaves on the object.
     fn finalizers(&self, old: &Value) -> Vec<Str> {
         let present = metadata::strings(&old["metadata"]["finalizers"]);
-        let policy = &self.call.row.rules.default_gc_policy;
+        let policy = &self.row.rules.default_gc_policy;
         let supported = policy != "Unsupported";
         let wish = match (self.options.orphan_dependents, self.options.propagation) {
             (Some(true), _) => Some(Propagation::Orphan),
@@ -289,31 +317,10 @@ impl Delete<'_> {
         }
     }
 
-    fn plan_mark(&self, existing: &ObjectRef, mut tree: Value) -> Result<Plan, ApiError> {
-        let call = self.call;
-        let version = tree.remove(&["metadata", "resourceVersion"]);
-        let old = write::unversioned_tree(existing)?;
-        call.row.strategy.prepare_deletion(&mut tree);
-        if tree == old {
-            return Ok(Plan::Answer(Unstored::Unchanged(existing.clone())));
-        }
-        if self.options.persistence == Persistence::DryRun {
-            if let Some(version) = version {
-                tree.set(&["metadata", "resourceVersion"], version);
-            }
-            return Ok(Plan::Answer(Unstored::Tree(tree)));
-        }
-        let key = existing.key().clone();
-        let claims = vec![Claim::At(key.clone(), existing.stamp())];
-        let operations = vec![Operation::Put {
-            key,
-            object: new_object(call, call.row, &tree),
-        }];
-        Ok(Plan::Commit(Write {
-            operations,
-            claims,
-            deadline: Some(call.request.deadline),
-        }))
+    /// The object with its mark.
+    fn kept(&self, mut tree: Value) -> Next {
+        self.row.strategy.prepare_deletion(&mut tree);
+        Next::Kept(tree)
     }
 }
 
@@ -409,15 +416,10 @@ async fn delete_selected(
         body: bytes::Bytes::new(),
         ..call.request.clone()
     };
-    let single = Call::new(call.tenant, &request, call.row, call.services);
+    let single = call.part(&request);
     let name = key.name().into();
-    let mut attempt = Delete {
-        call: &single,
-        name,
-        options: options.clone(),
-        removal: Removal::Gone,
-    };
-    match write::run(&single, &mut attempt).await {
+    let mut delete = Delete::new(&single, name, Ok(options.clone()));
+    match write::delete(&single, &mut delete).await {
         Err(error) if error.reason != Reason::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -8,11 +8,12 @@ use crate::kind::Resource;
 use crate::list::{number_of_version, reached};
 use crate::negotiate::{self, Conversions, Representation};
 use crate::parameters::RESOURCE_VERSION;
+use crate::plan::Admission;
 use crate::request::{ResourceRequest, Verb};
 use crate::services::{Observer, PlaneObserver, Services};
 use crate::view::{self, Shown};
 use crate::write::{Unstored, Written, answerable};
-use crate::{connect, create, list, patch, reviews, select, subresource, update, watch};
+use crate::{connect, create, evict, list, patch, reviews, select, subresource, update, watch};
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
 use polyplane_plane::ObjectRef;
@@ -37,8 +38,27 @@ impl Registry {
             services: Arc::new(Services {
                 environment,
                 observers,
+                admission: Vec::new(),
             }),
             reviewer,
+        }
+    }
+
+    /// The same with these admission plug-ins, in order.
+    #[must_use]
+    pub fn admitting(self, admission: Vec<Arc<dyn Admission>>) -> Self {
+        let Services {
+            environment,
+            observers,
+            ..
+        } = &*self.services;
+        Self {
+            services: Arc::new(Services {
+                environment: Arc::clone(environment),
+                observers: observers.clone(),
+                admission,
+            }),
+            reviewer: self.reviewer,
         }
     }
 
@@ -140,7 +160,7 @@ impl Registry {
                 Ok(success(call, wish))
             }
             ("eviction", Verb::Create) => {
-                subresource::evict(call).await?;
+                evict::evict(call).await?;
                 Ok(success(call, wish))
             }
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {

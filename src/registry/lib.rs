@@ -4,7 +4,8 @@
 //!
 //! [`Registry::handle`] is the way in. A read takes one consistent cut of the plane; a write is
 //! prepared against the newest accepted state, sequenced with the claims it rests on, and
-//! prepared again if one of them failed (see [`mod@write`]).
+//! prepared again if one of them failed (see [`mod@write`]). Every write goes through the same stages
+//! (see [`plan`]).
 
 pub mod answer;
 pub mod body;
@@ -13,6 +14,7 @@ pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod environment;
+pub mod evict;
 pub mod kind;
 pub mod kinds;
 pub mod list;
@@ -22,6 +24,7 @@ pub mod object;
 pub mod options;
 pub mod parameters;
 pub mod patch;
+pub mod plan;
 pub mod prepare;
 pub mod request;
 pub mod reviews;
@@ -36,11 +39,15 @@ pub mod write;
 
 pub mod dispatch;
 
+#[cfg(test)]
+mod tests;
+
 pub use answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
 pub use call::{Call, Tenant};
 pub use dispatch::Registry;
 pub use kind::{KindTable, Resource, Scope};
 pub use kinds::Kinds;
-pub use request::{ResourceRequest, Verb};
+pub use plan::Admission;
+pub use request::{ResourceRequest, Seats, Verb};
 pub use services::{Observer, Services};
 pub use strategy::{BirthLayer, PlaneSettings, Strategy};

@@ -5,11 +5,10 @@
 
 use crate::body::{self, Expected};
 use crate::call::Call;
-use crate::create::{default_served, duplicate_owners};
-use crate::metadata;
-use crate::object::{VersionWish, plan_change};
+use crate::kind::Resource;
 use crate::options::{FieldValidation, WriteOptions};
-use crate::write::{self, Attempt, Plan, Written};
+use crate::plan::{self, Change, Decoded, Defaulted, Place, Present, Rules, Run, Stop, Target};
+use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits, scan};
 use polyplane_apimachinery::json_patch::{self, FieldCheck, JsonPatch};
@@ -18,7 +17,7 @@ use polyplane_apimachinery::schema::decode::{Empties, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Str, Value, smp};
-use polyplane_plane::{Key, Snapshot};
+use polyplane_plane::Key;
 
 /// Media types of patches that built-in kinds take.
 pub const PATCH_TYPES: [&str; 3] = [
@@ -317,13 +316,13 @@ pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
     if patch.is_err() && !json::validate(&call.request.body, &Limits::default()) {
         return Err(ApiError::bad_request("invalid JSON patch"));
     }
-    let mut attempt = PatchObject {
+    let mut patch = PatchObject {
         call,
         name,
         patch,
         options,
     };
-    write::run(call, &mut attempt).await
+    write::change(call, &mut patch).await
 }
 
 struct PatchObject<'a> {
@@ -333,42 +332,48 @@ struct PatchObject<'a> {
     options: WriteOptions,
 }
 
-impl Attempt for PatchObject<'_> {
+impl Change for PatchObject<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }
 
-    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
+    fn options(&self) -> &WriteOptions {
+        &self.options
+    }
+
+    fn subject(&self) -> Expected<'_> {
+        Expected::of(self.call.row)
+    }
+
+    fn row(&self) -> &Resource {
+        self.call.row
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules::OfKind(self.call.subresource())
+    }
+
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
         let call = self.call;
-        let Some(existing) = cut.get(&self.key()) else {
-            return Err(call.not_found(&self.name));
+        let Some(existing) = run.cut.get(&self.key()) else {
+            return Err(call.not_found(&self.name).into());
         };
         let patch = self.patch.as_ref().map_err(ApiError::clone)?;
-        let stored = call.stored_tree(&existing)?;
+        let present = Present::read(run, existing)?;
         let served = || {
-            let mut tree = call.to_served(stored.clone());
+            let mut tree = call.to_served(present.tree().clone());
             tree.set(&["kind"], call.row.kind.clone());
             tree.set(&["apiVersion"], call.row.api_version.clone());
             tree
         };
         let validation = self.options.field_validation;
-        let mut tree = patch.apply(call, Expected::of(call.row), served, validation)?;
-        default_served(call, &mut tree);
-        body::match_path(call, &mut tree)?;
-        body::match_name(&tree, &self.name)?;
-        let duplicates = metadata::dedup_owner_references(&mut tree);
-        if !duplicates.is_empty() {
-            call.warn(duplicate_owners(&duplicates));
-        }
-        let tree = call.to_stored(tree);
-        plan_change(
-            call,
-            cut,
-            (&existing, stored),
-            tree,
-            VersionWish::Any,
-            self.options.persistence,
-        )
+        let merged = patch.apply(call, self.subject(), served, validation)?;
+        let merged = self.default(call, Decoded::new(merged))?;
+        Ok((merged, Target::Present(present)))
+    }
+
+    fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
+        plan::default(call, decoded, Place::At(&self.name))
     }
 }
 

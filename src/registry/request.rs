@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
+use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::UserInfo;
+use std::fmt::Debug;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -78,4 +80,19 @@ pub struct ResourceRequest {
     pub user: Arc<UserInfo>,
     /// When the answer is of no use any more.
     pub deadline: Instant,
+    /// The seats of which it holds one; `None` if it needs none.
+    pub seats: Option<Arc<dyn Seats>>,
+}
+
+/// The seats of requests in flight at a server. A request that waits for others to answer gives its
+/// seat back: those others may have requests of their own, which need one.
+pub trait Seats: Debug + Send + Sync {
+    /// Gives a seat back for as long as its request waits.
+    ///
+    /// # Errors
+    /// 429 if too many wait already; the seat is kept.
+    fn leave(&self) -> Result<(), ApiError>;
+
+    /// Takes a seat again after the wait, free or not.
+    fn return_to(&self);
 }

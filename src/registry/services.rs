@@ -4,6 +4,7 @@ use crate::call::Tenant;
 use crate::delete::Removal;
 use crate::environment::Environment;
 use crate::kind::{KindTable, Resource};
+use crate::plan::Admission;
 use crate::strategy::PlaneSettings;
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Event, ObjectRef, Plane};
@@ -21,6 +22,8 @@ pub struct Services {
     pub environment: Arc<dyn Environment>,
     /// Who hears of writes.
     pub observers: Vec<Arc<dyn Observer>>,
+    /// Who may change or refuse a write, in order.
+    pub admission: Vec<Arc<dyn Admission>>,
 }
 
 /// Tells the observers what one plane publishes. Holds all of a tenant but its plane, which holds

@@ -1,36 +1,26 @@
-//! Subresources that are not just another view of the whole object: scale, binding, eviction.
+//! Subresources that are not just another view of the whole object: scale and binding.
 
 use crate::body::{self, Expected};
 use crate::call::Call;
-use crate::delete;
+use crate::kind::Resource;
 use crate::negotiate;
-use crate::object::{VersionWish, plan_update};
-use crate::options::{FieldValidation, WriteOptions};
-use crate::parameters::DRY_RUN;
+use crate::options::WriteOptions;
 use crate::patch::{self, ReadPatch};
-use crate::request::{ResourceRequest, Verb};
+use crate::plan::{Change, Decoded, Defaulted, Operation, Present, Rules, Run, Stop, Target};
+use crate::request::Verb;
 use crate::update::check_uid;
-use crate::write::{self, Attempt, Plan, Unstored, Written};
+use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path, aggregate};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
-use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
+use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_plane::{Key, Snapshot};
+use polyplane_plane::Key;
+use std::borrow::Cow;
 
-/// After how long an eviction may be tried again whose budget nobody has looked at yet.
-const OBSERVE_SECONDS: u32 = 10;
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
-
-/// The request as if it named the object itself.
-pub fn of_object(request: &ResourceRequest) -> ResourceRequest {
-    ResourceRequest {
-        subresource: None,
-        ..request.clone()
-    }
-}
 
 fn scale_definition(call: &Call<'_>) -> Result<DefId, ApiError> {
     let schemas = call.tenant.base.schemas();
@@ -132,17 +122,14 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
         body::match_name(&tree, &name)?;
         (ScaleSource::Whole(tree), options)
     };
-    let request = of_object(call.request);
-    let inner = Call::new(call.tenant, &request, call.row, call.services);
-    let mut attempt = Scale {
+    let mut scale = Scale {
         call,
-        inner: &inner,
         name,
         definition,
         source,
         options,
     };
-    write::run(call, &mut attempt).await
+    write::change(call, &mut scale).await
 }
 
 enum ScaleSource {
@@ -152,76 +139,100 @@ enum ScaleSource {
 
 struct Scale<'a> {
     call: &'a Call<'a>,
-    inner: &'a Call<'a>,
     name: Str,
     definition: DefId,
     source: ScaleSource,
     options: WriteOptions,
 }
 
-impl Attempt for Scale<'_> {
+impl Change for Scale<'_> {
     fn key(&self) -> Key {
-        self.inner.key(&self.name)
+        self.call.key(&self.name)
     }
 
-    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
+    fn options(&self) -> &WriteOptions {
+        &self.options
+    }
+
+    fn subject(&self) -> Expected<'_> {
+        scale_kind(self.call, self.definition)
+    }
+
+    fn row(&self) -> &Resource {
+        self.call.row
+    }
+
+    /// Of the object that is scaled, whose status and metadata stay as they are.
+    fn rules(&self) -> Rules<'_> {
+        Rules::OfKind("")
+    }
+
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
         let call = self.call;
-        let Some(existing) = cut.get(&self.key()) else {
+        let Some(existing) = run.cut.get(&self.key()) else {
             if call.request.verb == Verb::Update {
-                return Err(call.not_found(&self.name));
+                return Err(call.not_found(&self.name).into());
             }
             let (group, resource) = call.qualified();
-            return Err(ApiError::not_found(
-                Qualified::new(&group, &resource),
-                &self.name,
-            ));
+            let what = Qualified::new(&group, &resource);
+            return Err(ApiError::not_found(what, &self.name).into());
         };
-        let mut object = call.stored_tree(&existing)?;
+        let present = Present::read(run, existing)?;
         let wished = match &self.source {
             ScaleSource::Whole(tree) => tree.clone(),
             ScaleSource::Patch(patch) => {
                 let scale = || {
-                    let mut scale = scale_of(&object);
+                    let mut scale = scale_of(present.tree());
                     scale.set(&["kind"], "Scale");
                     scale.set(&["apiVersion"], "autoscaling/v1");
                     scale
                 };
-                patch.apply(
-                    call,
-                    scale_kind(self.call, self.definition),
-                    scale,
-                    self.options.field_validation,
-                )?
+                let validation = self.options.field_validation;
+                patch.apply(call, self.subject(), scale, validation)?
             }
         };
-        check_uid(call, &wished, &existing)?;
-        let replicas = wished.int_at(&["spec", "replicas"]).unwrap_or(0);
+        let wished = self.default(call, Decoded::new(wished))?;
+        Ok((wished, Target::Present(present)))
+    }
+
+    fn default(&self, _: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
+        Ok(decoded.without_defaults())
+    }
+
+    fn apply(&mut self, _: &mut Run<'_>, scale: Value, target: &Target) -> Result<Value, Stop> {
+        let Target::Present(present) = target else {
+            return Err(self.call.not_found(&self.name).into());
+        };
+        check_uid(self.call, &scale, present.object())?;
+        let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
         if replicas < 0 {
             let path = Path::new("spec");
             let path = path.child("replicas");
             let detail = "must be greater than or equal to 0";
             let error = FieldError::invalid(&path, replicas, detail);
-            return Err(ApiError::invalid(
-                Qualified::new("autoscaling", "Scale"),
-                &self.name,
-                &[error],
-            ));
+            let what = Qualified::new("autoscaling", "Scale");
+            return Err(ApiError::invalid(what, &self.name, &[error]).into());
         }
+        let mut object = present.tree().clone();
         object.set(&["spec", "replicas"], replicas);
-        let version = wished.str_at(&["metadata", "resourceVersion"]).to_owned();
-        if version.is_empty() {
-            drop(object.remove(&["metadata", "resourceVersion"]));
-        } else {
-            object.set(&["metadata", "resourceVersion"], version);
+        match scale.str_at(&["metadata", "resourceVersion"]) {
+            "" => drop(object.remove(&["metadata", "resourceVersion"])),
+            version => object.set(&["metadata", "resourceVersion"], version),
         }
-        plan_update(
-            self.inner,
-            cut,
-            &existing,
-            object,
-            VersionWish::Any,
-            self.options.persistence,
-        )
+        Ok(object)
+    }
+
+    fn present_subject(&self, _: &Run<'_>, present: &Present) -> (Operation, Option<Value>) {
+        (Operation::Update, Some(scale_of(present.tree())))
+    }
+
+    fn shown<'v>(&'v self, object: &'v Value) -> Cow<'v, Value> {
+        Cow::Owned(scale_of(object))
+    }
+
+    fn shown_present<'v>(&'v self, present: &'v Present) -> (Operation, Option<Cow<'v, Value>>) {
+        let old = Cow::Owned(scale_of(present.tree()));
+        (Operation::Update, Some(old))
     }
 }
 
@@ -235,14 +246,8 @@ pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
     let definition = schemas
         .find("io.k8s.api.core.v1.Binding")
         .ok_or_else(|| ApiError::internal("the schema of Binding is missing"))?;
-    let expected = Expected {
-        group: "",
-        version: "v1",
-        kind: "Binding",
-        schemas,
-        definition,
-    };
     let syntax = negotiate::input(call.request)?;
+    let expected = binding_kind(call, definition);
     let mut binding = body::decode(call, syntax, expected, options.field_validation)?;
     body::match_path(call, &mut binding)?;
     let name = match &call.request.name {
@@ -277,19 +282,38 @@ pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
     if let Some(text) = aggregate(&errors) {
         return Err(ApiError::new(Reason::Unknown, text));
     }
-    let mut attempt = Bind {
+    let pods = call.tenant.base.stored("", "pods");
+    let pods = pods.ok_or_else(|| ApiError::internal("pods are not served here"))?;
+    let mut bind = Bind {
         call,
+        pods,
         name,
+        definition,
         binding,
+        admitted: None,
         options,
     };
-    write::run(call, &mut attempt).await
+    write::change(call, &mut bind).await
+}
+
+fn binding_kind<'a>(call: &Call<'a>, definition: DefId) -> Expected<'a> {
+    Expected {
+        group: "",
+        version: "v1",
+        kind: "Binding",
+        schemas: call.tenant.base.schemas(),
+        definition,
+    }
 }
 
 struct Bind<'a> {
     call: &'a Call<'a>,
+    pods: &'a Resource,
     name: Str,
+    definition: DefId,
     binding: Value,
+    /// The binding as mutating admission has left it.
+    admitted: Option<Value>,
     options: WriteOptions,
 }
 
@@ -297,77 +321,90 @@ impl Bind<'_> {
     fn refuse(&self, why: String) -> ApiError {
         ApiError::conflict(Qualified::new("", "pods/binding"), &self.name, why)
     }
-}
 
-impl Attempt for Bind<'_> {
-    fn key(&self) -> Key {
-        Key::new(
-            "",
-            "pods",
-            Some(self.call.request.namespace.as_deref().unwrap_or("")),
-            &self.name,
-        )
-    }
-
-    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
-        let call = self.call;
-        let pods = call
-            .tenant
-            .base
-            .stored("", "pods")
-            .ok_or_else(|| ApiError::internal("pods are not served here"))?;
-        let Some(existing) = cut.get(&self.key()) else {
-            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name));
-        };
-        let mut pod = write::unversioned_tree(&existing)?;
+    /// Refuses a pod that cannot be assigned, or is already.
+    fn check(&self, pod: &Value) -> Result<(), ApiError> {
+        let name = &self.name;
         if !pod.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
             return Err(self.refuse(format!(
-                "pod {} is being deleted, cannot be assigned to a host",
-                self.name
+                "pod {name} is being deleted, cannot be assigned to a host"
             )));
         }
         let node = pod.str_at(&["spec", "nodeName"]);
         if !node.is_empty() {
-            return Err(self.refuse(format!(
-                "pod {} is already assigned to node {node:?}",
-                self.name
-            )));
+            return Err(self.refuse(format!("pod {name} is already assigned to node {node:?}")));
         }
         if !pod.items_at(&["spec", "schedulingGates"]).is_empty() {
-            return Err(self.refuse(format!(
-                "pod {} has non-empty .spec.schedulingGates",
-                self.name
-            )));
+            return Err(self.refuse(format!("pod {name} has non-empty .spec.schedulingGates")));
         }
-        pod.set(
-            &["spec", "nodeName"],
-            self.binding.str_at(&["target", "name"]),
-        );
+        Ok(())
+    }
+}
+
+impl Change for Bind<'_> {
+    fn key(&self) -> Key {
+        let namespace = self.call.request.namespace.as_deref().unwrap_or("");
+        Key::new("", "pods", Some(namespace), &self.name)
+    }
+
+    fn options(&self) -> &WriteOptions {
+        &self.options
+    }
+
+    fn subject(&self) -> Expected<'_> {
+        binding_kind(self.call, self.definition)
+    }
+
+    fn row(&self) -> &Resource {
+        self.pods
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules::OfVerb
+    }
+
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+        let Some(existing) = run.cut.get(&self.key()) else {
+            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
+        };
+        let present = Present::read(run, existing)?;
+        let binding = Decoded::new(self.binding.clone()).without_defaults();
+        Ok((binding, Target::Present(present)))
+    }
+
+    fn default(&self, _: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
+        Ok(decoded.without_defaults())
+    }
+
+    fn apply(&mut self, run: &mut Run<'_>, binding: Value, target: &Target) -> Result<Value, Stop> {
+        let Target::Present(present) = target else {
+            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
+        };
+        let mut pod = present.tree().clone();
+        self.check(&pod)?;
+        pod.set(&["spec", "nodeName"], binding.str_at(&["target", "name"]));
         drop(pod.remove(&["status", "nominatedNodeName"]));
         for field in ["annotations", "labels"] {
-            let given = self
-                .binding
-                .at(&["metadata", field])
-                .and_then(Value::as_object);
+            let given = binding.at(&["metadata", field]).and_then(Value::as_object);
             for (key, value) in given.into_iter().flat_map(Map::iter) {
                 pod.set(&["metadata", field, key], value.clone());
             }
         }
-        scheduled(&mut pod, call.environment.now());
-        if self.options.persistence == crate::options::Persistence::DryRun {
-            return Ok(Plan::Answer(Unstored::Tree(pod)));
-        }
-        let object = crate::object::new_object(call, pods, &pod);
-        let claims = vec![polyplane_plane::Claim::At(self.key(), existing.stamp())];
-        let operations = vec![polyplane_plane::Operation::Put {
-            key: self.key(),
-            object,
-        }];
-        Ok(Plan::Commit(polyplane_plane::Write {
-            operations,
-            claims,
-            deadline: Some(call.request.deadline),
-        }))
+        scheduled(&mut pod, run.now);
+        self.admitted = Some(binding);
+        Ok(pod)
+    }
+
+    fn present_subject(&self, _: &Run<'_>, _: &Present) -> (Operation, Option<Value>) {
+        (Operation::Create, None)
+    }
+
+    fn shown<'v>(&'v self, _: &'v Value) -> Cow<'v, Value> {
+        Cow::Borrowed(self.admitted.as_ref().unwrap_or(&self.binding))
+    }
+
+    fn shown_present<'v>(&'v self, _: &'v Present) -> (Operation, Option<Cow<'v, Value>>) {
+        (Operation::Create, None)
     }
 }
 
@@ -395,125 +432,4 @@ fn scheduled(pod: &mut Value, now: i64) {
         None => conditions.push(condition),
     }
     pod.set(&["status", "conditions"], conditions);
-}
-
-/// POST of an Eviction: deletes a pod if no disruption budget objects.
-///
-/// # Errors
-/// 429 while a budget would be broken, else as a deletion.
-pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
-    let name = call.name()?.clone();
-    let schemas = call.tenant.base.schemas();
-    let definition = schemas
-        .find("io.k8s.api.policy.v1.Eviction")
-        .ok_or_else(|| ApiError::internal("the schema of Eviction is missing"))?;
-    let limits = polyplane_apimachinery::json::Limits::default();
-    let named = polyplane_apimachinery::json::parse(&call.request.body, &limits);
-    let old = named.is_ok_and(|parsed| parsed.value.str_at(&["apiVersion"]) == "policy/v1beta1");
-    let version = if old { "v1beta1" } else { "v1" };
-    let expected = Expected {
-        group: "policy",
-        version,
-        kind: "Eviction",
-        schemas,
-        definition,
-    };
-    let syntax = negotiate::input(call.request)?;
-    let eviction = body::decode(call, syntax, expected, FieldValidation::Ignore)?;
-    let given = eviction.str_at(&["metadata", "name"]);
-    if !given.is_empty() && given != name {
-        return Err(ApiError::bad_request(
-            "name in URL does not match name in Eviction object",
-        ));
-    }
-    check_budgets(call, &name)?;
-    let mut options = Value::object();
-    if let Some(wished) = eviction.get("deleteOptions") {
-        options = wished.clone();
-    }
-    let mut body = Vec::new();
-    polyplane_apimachinery::json::write(&options, &mut body);
-    let query = call.request.query.iter();
-    let dry_run = query.filter(|(key, _)| key == DRY_RUN.row().name);
-    let request = ResourceRequest {
-        verb: Verb::Delete,
-        subresource: None,
-        body: if options.as_object().is_some_and(Map::is_empty) {
-            bytes::Bytes::new()
-        } else {
-            body.into()
-        },
-        content_type: None,
-        query: dry_run.cloned().collect(),
-        ..call.request.clone()
-    };
-    let inner = Call::new(call.tenant, &request, call.row, call.services);
-    delete::delete(&inner).await.map(|_| ())
-}
-
-/// Refuses if a disruption budget that selects the pod allows no disruption.
-fn check_budgets(call: &Call<'_>, name: &str) -> Result<(), ApiError> {
-    let cut = call.tenant.plane.accepted();
-    let Some(pod) = cut.get(&call.key(name)) else {
-        return Err(call.not_found(name));
-    };
-    let tree = call.stored_tree(&pod)?;
-    let phase = tree.str_at(&["status", "phase"]);
-    let exempt = matches!(phase, "Succeeded" | "Failed" | "Pending");
-    if exempt || !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
-        return Ok(());
-    }
-    let prefix =
-        polyplane_plane::Prefix::namespaced("policy", "poddisruptionbudgets", call.namespace());
-    let mut budgets = Vec::new();
-    for budget in cut.range(&prefix, polyplane_plane::Start::First) {
-        let budget = call.stored_tree(&budget)?;
-        let selector = Selector::from_label_selector(Some(&budget["spec"]["selector"]));
-        if selector.is_ok_and(|selector| selector.matches_bytes(pod.labels_json())) {
-            budgets.push(budget);
-        }
-    }
-    match budgets.as_slice() {
-        [] => Ok(()),
-        [budget]
-            if budget
-                .int_at(&["status", "observedGeneration"])
-                .unwrap_or(0)
-                < budget.int_at(&["metadata", "generation"]).unwrap_or(0) =>
-        {
-            let name = budget.str_at(&["metadata", "name"]);
-            let detail =
-                format!("The disruption budget {name} is still being processed by the server.");
-            Err(broken_budget(OBSERVE_SECONDS, detail))
-        }
-        [budget]
-            if budget
-                .int_at(&["status", "disruptionsAllowed"])
-                .unwrap_or(0)
-                > 0 =>
-        {
-            Ok(())
-        }
-        [budget] => {
-            let detail = format!(
-                "The disruption budget {} needs {} healthy pods and has {} currently",
-                budget.str_at(&["metadata", "name"]),
-                budget.int_at(&["status", "desiredHealthy"]).unwrap_or(0),
-                budget.int_at(&["status", "currentHealthy"]).unwrap_or(0)
-            );
-            Err(broken_budget(0, detail))
-        }
-        _ => Err(ApiError::internal(
-            "this pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-        )),
-    }
-}
-
-fn broken_budget(retry_after_seconds: u32, detail: String) -> ApiError {
-    let refusal = "Cannot evict pod as it would violate the pod's disruption budget.";
-    ApiError::too_many_requests(refusal, retry_after_seconds).with_cause(Cause {
-        reason: "DisruptionBudget".into(),
-        message: detail,
-        field: String::new(),
-    })
 }

@@ -1,17 +1,17 @@
-//! PUT and the patches: a changed object.
+//! PUT: a changed object, or with some kinds a new one.
 
-use crate::body::{self, Expected};
+use crate::body::Expected;
 use crate::call::Call;
-use crate::create::{default_served, duplicate_owners};
-use crate::metadata;
+use crate::create::Sent;
+use crate::kind::Resource;
 use crate::negotiate;
-use crate::object::{VersionWish, plan_create, plan_update};
-use crate::options::{Persistence, WriteOptions};
-use crate::write::{self, Attempt, Plan, Written};
+use crate::object::VersionWish;
+use crate::options::WriteOptions;
+use crate::plan::{self, Change, Decoded, Defaulted, Place, Present, Rules, Run, Stop, Target};
+use crate::write::{self, Written};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Key, ObjectRef, Snapshot};
+use polyplane_plane::{Key, ObjectRef};
 
 /// Replaces the object of the path by the request's body.
 ///
@@ -21,75 +21,81 @@ pub async fn update(call: &Call<'_>) -> Result<Written, ApiError> {
     let name = call.name()?.clone();
     let options = WriteOptions::parse(call.request, "UpdateOptions")?;
     let syntax = negotiate::input(call.request)?;
-    let mut tree = body::decode(
-        call,
-        syntax,
-        Expected::of(call.row),
-        options.field_validation,
-    )?;
-    default_served(call, &mut tree);
-    body::match_path(call, &mut tree)?;
-    body::match_name(&tree, &name)?;
-    let duplicates = metadata::dedup_owner_references(&mut tree);
-    if !duplicates.is_empty() {
-        call.warn(duplicate_owners(&duplicates));
-    }
-    let tree = call.to_stored(tree);
-    let mut attempt = Update {
+    let sent = Sent::read(call, syntax, &options, Place::At(&name))?;
+    let mut update = Update {
         call,
         name,
-        tree,
-        persistence: options.persistence,
+        sent,
+        options,
     };
-    write::run(call, &mut attempt).await
+    write::change(call, &mut update).await
 }
 
 struct Update<'a> {
     call: &'a Call<'a>,
     name: Str,
-    tree: Value,
-    persistence: Persistence,
+    sent: Sent,
+    options: WriteOptions,
 }
 
-impl Attempt for Update<'_> {
+impl Change for Update<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }
 
-    async fn plan(&mut self, cut: &Snapshot) -> Result<Plan, ApiError> {
-        let call = self.call;
-        let Some(existing) = cut.get(&self.key()) else {
-            return self.plan_absent(cut);
-        };
-        check_uid(call, &self.tree, &existing)?;
-        plan_update(
-            call,
-            cut,
-            &existing,
-            self.tree.clone(),
-            VersionWish::AsGiven,
-            self.persistence,
-        )
+    fn options(&self) -> &WriteOptions {
+        &self.options
+    }
+
+    fn subject(&self) -> Expected<'_> {
+        Expected::of(self.call.row)
+    }
+
+    fn row(&self) -> &Resource {
+        self.call.row
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules::OfKind(self.call.subresource())
+    }
+
+    fn version_wish(&self) -> VersionWish {
+        VersionWish::AsGiven
+    }
+
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+        let existing = run.cut.get(&self.key());
+        if existing.is_none() && !self.may_create() {
+            return Err(self.call.not_found(&self.name).into());
+        }
+        let place = Place::At(&self.name);
+        let sent = self.sent.take(run.call, &self.options, place)?;
+        match existing {
+            Some(existing) => {
+                check_uid(self.call, sent.tree(), &existing)?;
+                let present = Present::read(run, existing)?;
+                Ok((sent, Target::Present(present)))
+            }
+            None => {
+                let uid = sent.tree().str_at(&["metadata", "uid"]);
+                if !uid.is_empty() {
+                    let detail = precondition_failed(self.call, &self.name, "UID", uid, "");
+                    return Err(self.call.conflict(&self.name, &detail).into());
+                }
+                Ok((sent.as_new(), Target::New))
+            }
+        }
+    }
+
+    fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
+        plan::default(call, decoded, Place::At(&self.name))
     }
 }
 
 impl Update<'_> {
-    fn plan_absent(&self, cut: &Snapshot) -> Result<Plan, ApiError> {
-        let call = self.call;
-        if !call.row.rules.create_on_update || call.request.subresource.is_some() {
-            return Err(call.not_found(&self.name));
-        }
-        let uid = self.tree.str_at(&["metadata", "uid"]);
-        if !uid.is_empty() {
-            let detail = precondition_failed(call, &self.name, "UID", uid, "");
-            return Err(call.conflict(&self.name, &detail));
-        }
-        let mut tree = self.tree.clone();
-        metadata::wipe_system_fields(&mut tree);
-        drop(tree.remove(&["metadata", "resourceVersion"]));
-        let now = Timestamp::from_seconds(call.environment.now()).to_rfc3339();
-        metadata::fill_system_fields(&mut tree, call.environment.uid(), &now);
-        plan_create(call, cut, tree, self.persistence)
+    /// Whether a PUT to a name that is not there makes an object.
+    fn may_create(&self) -> bool {
+        self.call.row.rules.create_on_update && self.call.request.subresource.is_none()
     }
 }
 

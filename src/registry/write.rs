@@ -1,12 +1,16 @@
 //! How a write is tried until it is certain what became of it.
 //!
-//! An [`Attempt`] looks at one consistent state and says what should happen; [`run`] has it
-//! sequenced. If what it looked at has changed it is asked again, from the second time on in the
-//! turn of its key, so that many writers of one object each prepare once. Whatever is answered
+//! A plan (see [`crate::plan`]) is worked out against one consistent state; [`run`] has its outcome
+//! sequenced. If what it looked at has changed it is worked out again, from the second time on in
+//! the turn of its key, so that many writers of one object each prepare once. Whatever is answered
 //! without a commit (errors, unchanged objects, dry runs) waits until the state it speaks of is
 //! durable, and is worked out again if that state did not come to be.
+//!
+//! A plan that has to ask others ends early and is worked out again once they have answered. Such a
+//! wait stops nobody else: see [`Attempt`] and [`Line`].
 
 use crate::call::{Call, tree_of};
+use crate::plan::{self, Change, Deletion, Kept, Run, Stop};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{
@@ -26,8 +30,6 @@ pub enum Plan {
     CommitAs(Write, Value),
     /// Nothing is stored; this is the answer.
     Answer(Unstored),
-    /// The object's version is not known yet and matters: look again when it is.
-    Settle,
 }
 
 /// An answer without a commit.
@@ -49,55 +51,70 @@ pub enum Written {
     Unstored(Unstored),
 }
 
-/// One write, which may be planned several times.
-pub trait Attempt: Send {
-    /// The key whose turn it takes when it has been beaten.
-    fn key(&self) -> Key;
-
-    /// Says what should happen, given this state.
-    ///
-    /// # Errors
-    /// What the client is told if that state turns out to be durable.
-    fn plan(&mut self, cut: &Snapshot) -> impl Future<Output = Result<Plan, ApiError>> + Send;
-}
-
-/// Tries until the outcome is known.
+/// Creates or changes an object.
 ///
 /// # Errors
-/// What the attempt says, or why the plane cannot take the write.
+/// See [`run`].
+pub async fn change<C: Change>(call: &Call<'_>, change: &mut C) -> Result<Written, ApiError> {
+    let key = change.key();
+    run(call, &key, |run| plan::change(run, change)).await
+}
+
+/// Deletes an object.
+///
+/// # Errors
+/// See [`run`].
+pub async fn delete<D: Deletion>(call: &Call<'_>, deletion: &mut D) -> Result<Written, ApiError> {
+    let key = deletion.key();
+    run(call, &key, |run| plan::deletion(run, deletion)).await
+}
+
+/// Tries until the outcome is known. `plan` says what should happen, given one state; `key` is the
+/// one in whose turn it does so once it has been beaten.
+///
+/// # Errors
+/// What the plan says, or why the plane cannot take the write.
 ///
 /// # Cancel safety
 /// Dropping the future does not take a write back that has been sequenced.
-pub async fn run<A: Attempt>(call: &Call<'_>, attempt: &mut A) -> Result<Written, ApiError> {
+async fn run(
+    call: &Call<'_>,
+    key: &Key,
+    mut plan: impl FnMut(&mut Run<'_>) -> Result<Plan, Stop>,
+) -> Result<Written, ApiError> {
     let plane = &call.tenant.plane;
-    let mut turn = None;
+    let mut attempt = Attempt::new(call, key);
     loop {
         if Instant::now() >= call.request.deadline {
             return Err(too_late(call));
         }
         let cut = plane.accepted();
-        let answer = match attempt.plan(&cut).await {
+        let answer = match plan(&mut attempt.kept.run(call, &cut)) {
             Ok(Plan::Commit(write)) => {
                 // Nobody else needs the state: let go of, it is changed in place.
                 drop(cut);
-                match submit(call, write, attempt, &mut turn).await? {
+                match attempt.submit(write).await? {
                     Some(committed) => return Ok(Written::Committed(committed)),
                     None => continue,
                 }
             }
             Ok(Plan::CommitAs(write, tree)) => {
                 drop(cut);
-                match submit(call, write, attempt, &mut turn).await? {
+                match attempt.submit(write).await? {
                     Some(_) => return Ok(Written::Unstored(Unstored::Tree(tree))),
                     None => continue,
                 }
             }
-            Ok(Plan::Settle) => {
+            Err(Stop::Settle) => {
                 within(call, plane.settled(&cut)).await?;
                 continue;
             }
+            Err(Stop::Ask) => {
+                attempt.ask(cut).await?;
+                continue;
+            }
             Ok(Plan::Answer(answer)) => Ok(answer),
-            Err(error) => Err(error),
+            Err(Stop::Fail(error)) => Err(error),
         };
         if within(call, plane.settled(&cut)).await? == Settled::Recompute {
             continue;
@@ -114,23 +131,85 @@ pub async fn run<A: Attempt>(call: &Call<'_>, attempt: &mut A) -> Result<Written
     }
 }
 
-/// Has a write sequenced; `None` if what it rests on has changed.
-async fn submit<A: Attempt>(
-    call: &Call<'_>,
-    write: Write,
-    attempt: &A,
-    turn: &mut Option<TurnGuard>,
-) -> Result<Option<Committed>, ApiError> {
-    let plane = &call.tenant.plane;
-    match within(call, plane.submit(write)).await? {
-        Ok(committed) => Ok(Some(committed)),
-        Err(SubmitError::ClaimFailed(_) | SubmitError::Withdrawn) => {
-            if turn.is_none() {
-                *turn = Some(within(call, plane.turn(&attempt.key())).await?);
-            }
-            Ok(None)
+/// A write on its way to an outcome.
+struct Attempt<'a> {
+    call: &'a Call<'a>,
+    key: &'a Key,
+    kept: Kept,
+    line: Line,
+}
+
+/// Where a write stands in the queues of its key. Never in the first behind somebody in the second.
+#[derive(Default)]
+struct Line {
+    /// What its plan rested on has changed before.
+    beaten: bool,
+    /// The head of those who were beaten. Held from plan to outcome, never while others are asked.
+    turn: Option<TurnGuard>,
+    /// The head of those who were beaten and ask others. Held while they are asked: writers that ask
+    /// nobody pass, and those that do ask one after the other instead of all for each other's sake.
+    asking: Option<TurnGuard>,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(call: &'a Call<'a>, key: &'a Key) -> Self {
+        Self {
+            call,
+            key,
+            kept: Kept::default(),
+            line: Line::default(),
         }
-        Err(error) => Err(refusal(&error)),
+    }
+
+    /// Has a write sequenced; `None` if what it rests on has changed.
+    async fn submit(&mut self, write: Write) -> Result<Option<Committed>, ApiError> {
+        let plane = &self.call.tenant.plane;
+        match within(self.call, plane.submit(write)).await? {
+            Ok(committed) => Ok(Some(committed)),
+            Err(SubmitError::ClaimFailed(_) | SubmitError::Withdrawn) => {
+                self.line.beaten = true;
+                if self.kept.has_asked() && self.line.asking.is_none() {
+                    self.queue_to_ask().await?;
+                } else if self.line.turn.is_none() {
+                    self.line.turn = Some(within(self.call, plane.turn(self.key)).await?);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// Waits for the turn to ask.
+    async fn queue_to_ask(&mut self) -> Result<(), ApiError> {
+        // Somebody who asks may wait for it.
+        self.line.turn = None;
+        let plane = &self.call.tenant.plane;
+        self.line.asking = Some(within(self.call, plane.asking_turn(self.key)).await?);
+        Ok(())
+    }
+
+    /// The one place where a write waits for others than its plane. They are shown durable state
+    /// only. The write stops nobody meanwhile: it holds no state, no turn of those who ask nobody,
+    /// and no seat. It has until its deadline.
+    async fn ask(&mut self, cut: Snapshot) -> Result<(), ApiError> {
+        let (call, plane) = (self.call, &self.call.tenant.plane);
+        let beaten = self.line.beaten || self.kept.is_overtaken();
+        if beaten && self.line.asking.is_none() {
+            drop(cut);
+            return self.queue_to_ask().await;
+        }
+        self.line.turn = None;
+        if within(call, plane.settled(&cut)).await? == Settled::Recompute {
+            return Ok(());
+        }
+        drop(cut);
+        answerable(call).await?;
+        let away = call.leave_seat()?;
+        let questions = self.kept.take_open();
+        let answers = within(call, plan::call_out(call.services, questions)).await?;
+        drop(away);
+        self.kept.keep(answers);
+        Ok(())
     }
 }
 

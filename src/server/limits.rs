@@ -10,6 +10,7 @@ use crate::options::OptionProblem;
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
+use polyplane_apimachinery::status::ApiError;
 use tokio::time::timeout;
 
 /// The bounds a server holds requests and connections to.
@@ -231,6 +232,8 @@ pub(crate) async fn discard_rest(body: &mut Inbound) {
 pub(crate) struct Seats {
     taken: AtomicUsize,
     seats_max: usize,
+    /// Requests that have left their seat while others are asked. As many may wait as may sit.
+    waiting: AtomicUsize,
 }
 
 /// A seat; given back when dropped.
@@ -244,6 +247,7 @@ impl Seats {
         Arc::new(Self {
             taken: AtomicUsize::new(0),
             seats_max,
+            waiting: AtomicUsize::new(0),
         })
     }
 
@@ -269,6 +273,27 @@ impl Seats {
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
+}
+
+impl polyplane_registry::Seats for Seats {
+    fn leave(&self) -> Result<(), ApiError> {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.seats_max {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(too_many());
+        }
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn return_to(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The refusal of a request for which there is no room.
+pub(crate) fn too_many() -> ApiError {
+    ApiError::too_many_requests("Too many requests, please try again later.", 1)
 }
 
 impl Drop for Seat {
@@ -339,6 +364,23 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_that_waits_for_others_leaves_its_seat_to_one_more() {
+        use polyplane_registry::Seats as _;
+
+        let seats = Seats::new(1);
+        let waiter = seats.take().expect("it is free");
+        assert!(seats.take().is_none());
+        seats.leave().expect("nobody waits yet");
+        let asked = seats.take().expect("the waiter has left it");
+        assert!(seats.leave().is_err(), "as many may wait as may sit");
+        drop(asked);
+        seats.return_to();
+        assert_eq!(seats.taken(), 1);
+        drop(waiter);
+        assert_eq!(seats.taken(), 0);
+    }
 
     #[test]
     fn durations_are_read_as_go_reads_them() {

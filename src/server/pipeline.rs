@@ -28,7 +28,7 @@ use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
 use crate::inbound::Inbound;
-use crate::limits::{BodyError, Seat, discard_rest, parse_go_duration, read_body};
+use crate::limits::{BodyError, Seat, Seats, discard_rest, parse_go_duration, read_body, too_many};
 use crate::local::{DRAIN_PATH, REPORTS};
 use crate::metrics::Labels;
 use crate::observe::{OpenWatch, labels_of};
@@ -409,21 +409,27 @@ impl Pipeline<'_> {
         Ok(start + time)
     }
 
-    /// A seat among the requests in flight; long-running ones and health need none.
+    /// A seat among the requests in flight.
     fn take_seat(&self) -> Result<Option<Seat>, Refusal> {
-        let seats = match self.info {
-            RequestInfo::Path(_) => return Ok(None),
-            RequestInfo::Resource(info) if info.is_long_running() => return Ok(None),
-            RequestInfo::Resource(ResourceInfo { verb, .. }) => match verb {
-                Some(Verb::Get | Verb::List | Verb::Watch) => &self.shared.metrics.reads,
-                _ => &self.shared.metrics.writes,
-            },
+        let Some(seats) = self.seats() else {
+            return Ok(None);
         };
         seats.take().map(Some).ok_or_else(|| {
             Shared::count(&self.shared.metrics.rejected);
-            let message = "Too many requests, please try again later.";
-            ApiError::too_many_requests(message, 1).into()
+            too_many().into()
         })
+    }
+
+    /// The seats of which the request takes one; long-running ones and health need none.
+    fn seats(&self) -> Option<&Arc<Seats>> {
+        match self.info {
+            RequestInfo::Path(_) => None,
+            RequestInfo::Resource(info) if info.is_long_running() => None,
+            RequestInfo::Resource(ResourceInfo { verb, .. }) => Some(match verb {
+                Some(Verb::Get | Verb::List | Verb::Watch) => &self.shared.metrics.reads,
+                _ => &self.shared.metrics.writes,
+            }),
+        }
     }
 
     async fn wake(&self, located: &Located, _: &Proven) -> Result<Arc<dyn PlaneApi>, Refusal> {
@@ -534,6 +540,7 @@ impl Pipeline<'_> {
             body,
             user: authorized.into_user(),
             deadline,
+            seats: self.seats().map(|seats| Arc::clone(seats) as _),
         }
     }
 

@@ -173,6 +173,7 @@ impl Site {
             body: Bytes::from(body),
             user: Arc::new(UserInfo::new("admin", &["system:masters"])),
             deadline: Instant::now() + Duration::from_secs(30),
+            seats: None,
         };
         let answer = self.registry.handle(&self.tenant, &request).await?;
         Ok(match answer.body {

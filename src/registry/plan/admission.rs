@@ -1,0 +1,360 @@
+//! Admission: plug-ins that may change or refuse a write, and what it takes of the quota.
+//!
+//! An ordered chain for every plane of a process. Empty, it costs nothing.
+
+use super::answers::{Answers, Stop};
+use super::fields::Managed;
+use super::run::Run;
+use super::stages::{Decoded, Next, Planned, Present, Target, Valid};
+use super::{Change, Deletion};
+use crate::body::Expected;
+use crate::call::Call;
+use crate::object::admit_namespace;
+use crate::options::{DeleteOptions, Persistence, WriteOptions};
+use async_trait::async_trait;
+use bytes::Bytes;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{Claim, Snapshot};
+use std::fmt::Debug;
+
+/// What a write does, as admission counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Makes an object, or posts to a subresource.
+    Create,
+    /// Changes one.
+    Update,
+    /// Removes one.
+    Delete,
+}
+
+/// What the client said beside the object.
+#[derive(Clone, Copy, Debug)]
+pub enum Options<'a> {
+    /// Of a create, update or patch.
+    Write(&'a WriteOptions),
+    /// Of a deletion.
+    Delete(&'a DeleteOptions),
+}
+
+impl Options<'_> {
+    /// Stored or not.
+    pub fn persistence(self) -> Persistence {
+        match self {
+            Self::Write(options) => options.persistence,
+            Self::Delete(options) => options.persistence,
+        }
+    }
+}
+
+/// What admission may know of a write beside the new object.
+pub struct Attributes<'a> {
+    /// The request: who asks, for which resource and subresource. Takes warnings.
+    pub call: &'a Call<'a>,
+    /// What is done.
+    pub operation: Operation,
+    /// The kind of the objects.
+    pub subject: Expected<'a>,
+    /// The version that the objects are in: the request's while they may be changed, the one that
+    /// they are prepared in while they may be refused.
+    pub version: &'a str,
+    /// The object's name; empty while it has none.
+    pub name: &'a str,
+    /// The present object, in the same version.
+    pub old: Option<&'a Value>,
+    /// What the client said beside it.
+    pub options: Options<'a>,
+    /// The state that the write is worked out against. It may not be durable yet: whatever goes to
+    /// others goes by [`Answers`], who wait until it is.
+    pub cut: &'a Snapshot,
+}
+
+/// Whether a plug-in has changed an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutated {
+    /// It has.
+    Changed,
+    /// It has not.
+    Unchanged,
+}
+
+/// One plug-in of the chain. Its object is absent where one is deleted.
+///
+/// Neither side waits or does I/O; both may be called any number of times for one request, each time
+/// with the newest state. What only others can say is asked for by [`Answers::ask`].
+#[async_trait]
+pub trait Admission: Debug + Send + Sync {
+    /// Its name in messages.
+    fn name(&self) -> &'static str;
+
+    /// May change the object. What it makes is defaulted and validated like what a client sends.
+    ///
+    /// # Errors
+    /// The refusal, or a question that has to be answered first.
+    fn mutate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&mut Value>,
+        answers: &mut Answers<'_>,
+    ) -> Result<Mutated, Stop> {
+        let _ = (what, object, answers);
+        Ok(Mutated::Unchanged)
+    }
+
+    /// May refuse the object, which is as it will be stored. Returns facts that the write is to rest
+    /// on, such as room in a quota.
+    ///
+    /// # Errors
+    /// As [`Self::mutate`].
+    fn validate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&Value>,
+        answers: &mut Answers<'_>,
+    ) -> Result<Vec<Claim>, Stop> {
+        let _ = (what, object, answers);
+        Ok(Vec::new())
+    }
+
+    /// Sends a question to whoever has to answer it. The state it was made from is durable. The
+    /// request holds no key's turn, no seat and no state meanwhile, and ends at its deadline.
+    ///
+    /// # Errors
+    /// Becomes the answer to the question: the plug-in decides what a failure means.
+    async fn call(&self, question: &Bytes) -> Result<Bytes, ApiError> {
+        let _ = question;
+        let why = format!("admission plug-in {:?} asks nobody", self.name());
+        Err(ApiError::internal(why))
+    }
+}
+
+/// What admission lets through, with the facts it rests on. In the version of the request.
+pub(super) struct Admitted {
+    tree: Value,
+    claims: Vec<Claim>,
+}
+
+impl Admitted {
+    pub(super) fn into_parts(self) -> (Value, Vec<Claim>) {
+        (self.tree, self.claims)
+    }
+}
+
+/// Has the chain change the new object, and applies defaults again if it has.
+pub(super) fn mutate<C: Change>(
+    run: &mut Run<'_>,
+    change: &C,
+    managed: Managed,
+    target: &Target,
+) -> Result<Admitted, Stop> {
+    let mut tree = managed.into_tree();
+    let claims = match target {
+        Target::Present(_) => Vec::new(),
+        Target::New => {
+            let drawn = run.missing_name(change.row(), &tree);
+            let name = drawn.as_deref();
+            let name = name.unwrap_or_else(|| tree.str_at(&["metadata", "name"]));
+            admit_namespace(run.call, run.cut, name)?
+        }
+    };
+    if !run.call.services.admission.is_empty()
+        && mutate_by_chain(run, change, &mut tree, target)? == Mutated::Changed
+    {
+        tree = default_again(run, change, tree)?;
+    }
+    Ok(Admitted { tree, claims })
+}
+
+fn mutate_by_chain<C: Change>(
+    run: &mut Run<'_>,
+    change: &C,
+    tree: &mut Value,
+    target: &Target,
+) -> Result<Mutated, Stop> {
+    let (operation, old) = match target {
+        Target::New => (Operation::Create, None),
+        Target::Present(present) => change.present_subject(run, present),
+    };
+    let name = tree.str_at(&["metadata", "name"]).to_owned();
+    let what = Attributes {
+        call: run.call,
+        operation,
+        subject: change.subject(),
+        version: &run.call.row.version,
+        name: &name,
+        old: old.as_ref(),
+        options: Options::Write(change.options()),
+        cut: run.cut,
+    };
+    chain(run.call, &what, Some(tree), &mut run.answers)
+}
+
+/// Runs the mutating side of the chain, in order.
+fn chain(
+    call: &Call<'_>,
+    what: &Attributes<'_>,
+    mut object: Option<&mut Value>,
+    answers: &mut Answers<'_>,
+) -> Result<Mutated, Stop> {
+    let mut mutated = Mutated::Unchanged;
+    for (at, plugin) in call.services.admission.iter().enumerate() {
+        let object = object.as_deref_mut();
+        match plugin.mutate(what, object, &mut answers.of(at))? {
+            Mutated::Changed => mutated = Mutated::Changed,
+            Mutated::Unchanged => {}
+        }
+    }
+    Ok(mutated)
+}
+
+/// Runs the validating side of the chain, in order.
+fn refuse(
+    call: &Call<'_>,
+    what: &Attributes<'_>,
+    object: Option<&Value>,
+    answers: &mut Answers<'_>,
+    claims: &mut Vec<Claim>,
+) -> Result<(), Stop> {
+    for (at, plugin) in call.services.admission.iter().enumerate() {
+        claims.extend(plugin.validate(what, object, &mut answers.of(at))?);
+    }
+    Ok(())
+}
+
+/// Treats what the chain has made like what a client sends.
+fn default_again<C: Change>(run: &Run<'_>, change: &C, mut tree: Value) -> Result<Value, Stop> {
+    let subject = change.subject();
+    let decoded = subject
+        .schemas
+        .decode(subject.definition, &mut tree, Empties::Null);
+    decoded.map_err(|error| {
+        let kind = subject.kind;
+        ApiError::internal(format!("admission made a malformed {kind}: {error}"))
+    })?;
+    Ok(change.default(run.call, Decoded::new(tree))?.into_tree())
+}
+
+/// A write that nobody refuses.
+pub(super) struct Allowed(Planned);
+
+impl Allowed {
+    pub(super) fn into_planned(self) -> Planned {
+        self.0
+    }
+}
+
+/// Asks the chain whether the object may be stored, and what that takes of the quota.
+pub(super) fn validate<C: Change>(
+    run: &mut Run<'_>,
+    change: &C,
+    valid: Valid,
+) -> Result<Allowed, Stop> {
+    let mut planned = valid.into_planned();
+    if !run.call.services.admission.is_empty() {
+        validate_by_chain(run, change, &mut planned)?;
+    }
+    Ok(Allowed(planned))
+}
+
+fn validate_by_chain<C: Change>(
+    run: &mut Run<'_>,
+    change: &C,
+    planned: &mut Planned,
+) -> Result<(), Stop> {
+    let object = match &planned.next {
+        Next::Kept(tree) => Some(change.shown(tree)),
+        Next::Gone | Next::Unchanged => None,
+    };
+    let (operation, old) = match &planned.target {
+        Target::New => (Operation::Create, None),
+        Target::Present(present) => change.shown_present(present),
+    };
+    let object = object.as_deref();
+    let what = Attributes {
+        call: run.call,
+        operation,
+        subject: change.subject(),
+        version: &change.row().storage.version,
+        name: object.map_or("", |object| object.str_at(&["metadata", "name"])),
+        old: old.as_deref(),
+        options: Options::Write(change.options()),
+        cut: run.cut,
+    };
+    refuse(
+        run.call,
+        &what,
+        object,
+        &mut run.answers,
+        &mut planned.claims,
+    )
+}
+
+/// An object that may be deleted for all that the mutating side of the chain says.
+pub(super) struct AdmittedDeletion(Present);
+
+impl AdmittedDeletion {
+    pub(super) fn into_present(self) -> Present {
+        self.0
+    }
+}
+
+/// Has the mutating side of the chain look at a deletion, of which it can change nothing.
+pub(super) fn mutate_deletion<D: Deletion>(
+    run: &mut Run<'_>,
+    deletion: &D,
+    present: Present,
+) -> Result<AdmittedDeletion, Stop> {
+    if !run.call.services.admission.is_empty() {
+        let mut sent = deletion.subject().cloned();
+        let what = of_deletion(run.call, run.cut, deletion, &present)?;
+        chain(run.call, &what, sent.as_mut(), &mut run.answers)?;
+    }
+    Ok(AdmittedDeletion(present))
+}
+
+/// Asks the chain whether the object may be deleted.
+pub(super) fn validate_deletion<D: Deletion>(
+    run: &mut Run<'_>,
+    deletion: &D,
+    valid: Valid,
+) -> Result<Allowed, Stop> {
+    let mut planned = valid.into_planned();
+    if let Target::Present(present) = &planned.target
+        && !run.call.services.admission.is_empty()
+    {
+        let what = of_deletion(run.call, run.cut, deletion, present)?;
+        let claims = &mut planned.claims;
+        refuse(
+            run.call,
+            &what,
+            deletion.subject(),
+            &mut run.answers,
+            claims,
+        )?;
+    }
+    Ok(Allowed(planned))
+}
+
+fn of_deletion<'a, D: Deletion>(
+    call: &'a Call<'a>,
+    cut: &'a Snapshot,
+    deletion: &'a D,
+    present: &'a Present,
+) -> Result<Attributes<'a>, ApiError> {
+    let sent = deletion.subject();
+    Ok(Attributes {
+        call,
+        operation: match sent {
+            Some(_) => Operation::Create,
+            None => Operation::Delete,
+        },
+        subject: deletion.kind(),
+        version: &call.row.storage.version,
+        name: present.object().key().name(),
+        old: sent.is_none().then(|| present.tree()),
+        options: Options::Delete(deletion.options()?),
+        cut,
+    })
+}

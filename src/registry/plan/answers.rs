@@ -1,0 +1,169 @@
+//! What others have answered to a plan's questions.
+//!
+//! Invariant: of equal questions only the first is sent.
+
+use super::admission::Admission;
+use crate::services::Services;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use polyplane_apimachinery::status::ApiError;
+
+/// Why a run of a plan ended early.
+pub enum Stop {
+    /// This is the answer, if the state it speaks of turns out to be durable.
+    Fail(ApiError),
+    /// The present object's version is not known yet and matters.
+    Settle,
+    /// Others have to be asked first.
+    Ask,
+}
+
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Self {
+        Self::Fail(error)
+    }
+}
+
+/// A question to an admission plug-in's other side, complete: who is asked, and what is sent.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The plug-in's place in the chain.
+    plugin: usize,
+    sent: Bytes,
+}
+
+/// Answers that are kept although the last run did not ask for them, at most. Without them a write
+/// that is beaten by others in turn would call out for each, with them it calls out for what is new.
+const UNASKED_MAX: usize = 32;
+/// Bytes of the questions and answers that are kept so, at most.
+const UNASKED_BYTES_MAX: usize = 1 << 20;
+
+/// A question with its answer.
+pub(crate) type Answered = (Question, Result<Bytes, ApiError>);
+
+struct Known {
+    question: Question,
+    answer: Result<Bytes, ApiError>,
+    /// The present run has asked it.
+    asked: bool,
+}
+
+impl Known {
+    fn bytes(&self) -> usize {
+        self.question.sent.len() + self.answer.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// All answers that a plan has got.
+#[derive(Default)]
+pub(crate) struct Memo {
+    known: Vec<Known>,
+    open: Vec<Question>,
+}
+
+impl Memo {
+    /// The answers as a run sees them.
+    pub(super) fn begin(&mut self) -> Answers<'_> {
+        self.open.clear();
+        self.known.iter_mut().for_each(|known| known.asked = false);
+        Answers {
+            memo: self,
+            plugin: 0,
+        }
+    }
+
+    /// Whether there are answers that the last run did not ask for.
+    pub(crate) fn has_unasked(&self) -> bool {
+        self.known.iter().any(|known| !known.asked)
+    }
+
+    /// What the last run has asked in vain.
+    pub(crate) fn take_open(&mut self) -> Vec<Question> {
+        std::mem::take(&mut self.open)
+    }
+
+    /// Keeps answers. Of those that the last run did not ask for, the oldest are forgotten.
+    pub(crate) fn keep(&mut self, answers: Vec<Answered>) {
+        let (mut count, mut bytes) = (0, 0);
+        let mut newest_first = std::mem::take(&mut self.known);
+        newest_first.reverse();
+        newest_first.retain(|known| {
+            if !known.asked {
+                count += 1;
+                bytes += known.bytes();
+            }
+            known.asked || (count <= UNASKED_MAX && bytes <= UNASKED_BYTES_MAX)
+        });
+        newest_first.reverse();
+        self.known = newest_first;
+        let answers = answers.into_iter().map(|(question, answer)| Known {
+            question,
+            answer,
+            asked: false,
+        });
+        self.known.extend(answers);
+    }
+}
+
+/// The answers of others, as one stage of one run sees them.
+pub struct Answers<'r> {
+    memo: &'r mut Memo,
+    plugin: usize,
+}
+
+impl Answers<'_> {
+    /// The answers for one plug-in of the chain.
+    pub(super) fn of(&mut self, plugin: usize) -> Answers<'_> {
+        Answers {
+            memo: self.memo,
+            plugin,
+        }
+    }
+
+    /// The answer of [`Admission::call`] to these bytes.
+    ///
+    /// # Errors
+    /// [`Stop::Ask`] if they have not been sent yet. Hand it on: the plan is worked out again when
+    /// the answer is there.
+    pub fn ask(&mut self, sent: Bytes) -> Result<Result<Bytes, ApiError>, Stop> {
+        self.ask_all(vec![sent]).map(|mut all| all.remove(0))
+    }
+
+    /// As [`Self::ask`], with several questions that are sent side by side. One answer for each.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_all(&mut self, sent: Vec<Bytes>) -> Result<Vec<Result<Bytes, ApiError>>, Stop> {
+        let mut answers = Vec::with_capacity(sent.len());
+        for sent in sent {
+            let question = Question {
+                plugin: self.plugin,
+                sent,
+            };
+            let known = self.memo.known.iter_mut();
+            match known.into_iter().find(|known| known.question == question) {
+                Some(known) => {
+                    known.asked = true;
+                    answers.push(known.answer.clone());
+                }
+                None if self.memo.open.contains(&question) => {}
+                None => self.memo.open.push(question),
+            }
+        }
+        if self.memo.open.is_empty() {
+            Ok(answers)
+        } else {
+            Err(Stop::Ask)
+        }
+    }
+}
+
+/// Asks all questions side by side.
+pub(crate) async fn call_out(services: &Services, questions: Vec<Question>) -> Vec<Answered> {
+    let asked = questions.into_iter().map(|question| async move {
+        let plugin: &dyn Admission = &*services.admission[question.plugin];
+        let answer = plugin.call(&question.sent).await;
+        (question, answer)
+    });
+    join_all(asked).await
+}

@@ -1,0 +1,29 @@
+//! Field management: who owns which field of an object.
+//!
+//! After defaults and merge, before mutating admission, in the version of the request: what
+//! admission adds belongs to nobody.
+
+use super::answers::Stop;
+use super::run::Run;
+use super::stages::{Defaulted, Target};
+use polyplane_apimachinery::Value;
+
+/// What the client wants to have, with its fields' owners, in the version of the request.
+pub(super) struct Managed(Value);
+
+impl Managed {
+    pub(super) fn into_tree(self) -> Value {
+        self.0
+    }
+}
+
+/// Brings `metadata.managedFields` up to date. Nobody's fields are tracked yet, so an object keeps
+/// what the client says.
+pub(super) fn manage(
+    run: &mut Run<'_>,
+    defaulted: Defaulted,
+    target: &Target,
+) -> Result<Managed, Stop> {
+    let _ = (run, target);
+    Ok(Managed(defaulted.into_tree()))
+}

@@ -1,0 +1,129 @@
+//! One run of a plan, and what is kept from one run to the next.
+
+use super::answers::{Answered, Answers, Memo, Question};
+use crate::call::Call;
+use crate::environment::generate_name;
+use crate::kind::Resource;
+use crate::strategy::Context;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::Snapshot;
+
+/// How often a generated name is drawn anew before the client is told that it exists.
+const GENERATED_NAMES_MAX: u32 = 8;
+
+/// One run of a plan over one cut. All of it happens at one moment.
+pub struct Run<'r> {
+    /// The request.
+    pub call: &'r Call<'r>,
+    /// The state that the plan is worked out against.
+    pub cut: &'r Snapshot,
+    /// Answers of others, and what has to be asked.
+    pub answers: Answers<'r>,
+    /// Seconds since 1970.
+    pub now: i64,
+    new: &'r mut NewObject,
+}
+
+/// What a plan keeps from one run to the next.
+#[derive(Default)]
+pub(crate) struct Kept {
+    memo: Memo,
+    new: NewObject,
+    /// The time of the last run that asked. Later runs happen then too: a clock that goes on would
+    /// change what was asked.
+    since: Option<i64>,
+    now: i64,
+}
+
+/// What the server draws for a new object. Drawn once, so that admission sees the same object again.
+#[derive(Default)]
+struct NewObject {
+    uid: Option<Str>,
+    /// What a name was generated from, and the name.
+    name: Option<(Str, Str)>,
+    redrawn: u32,
+}
+
+impl Kept {
+    /// Begins a run.
+    pub(crate) fn run<'r>(&'r mut self, call: &'r Call<'r>, cut: &'r Snapshot) -> Run<'r> {
+        self.now = self.since.unwrap_or_else(|| call.environment.now());
+        Run {
+            call,
+            cut,
+            answers: self.memo.begin(),
+            now: self.now,
+            new: &mut self.new,
+        }
+    }
+
+    /// Whether others have been asked.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether the last run has asked something else than one before: what they looked at has
+    /// changed.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.memo.has_unasked()
+    }
+
+    /// What the last run has asked and nobody has answered.
+    pub(crate) fn take_open(&mut self) -> Vec<Question> {
+        self.since = Some(self.now);
+        self.memo.take_open()
+    }
+
+    /// Keeps answers for the next run.
+    pub(crate) fn keep(&mut self, answers: Vec<Answered>) {
+        self.memo.keep(answers);
+    }
+}
+
+impl<'r> Run<'r> {
+    /// What strategies may know when an object is written through `subresource`.
+    pub fn context<'s>(&'s self, subresource: &'s str) -> Context<'s> {
+        Context {
+            now: self.now,
+            user: &self.call.request.user,
+            subresource,
+            settings: &self.call.tenant.settings,
+        }
+    }
+
+    /// The uid of the new object.
+    pub(super) fn uid(&mut self) -> Str {
+        let environment = self.call.environment;
+        self.new
+            .uid
+            .get_or_insert_with(|| environment.uid())
+            .clone()
+    }
+
+    /// The name that a new object gets, if it has only the beginning of one.
+    pub(super) fn missing_name(&mut self, row: &Resource, tree: &Value) -> Option<Str> {
+        let meta = &tree["metadata"];
+        let base = meta.str_at(&["generateName"]);
+        let missing = !base.is_empty() && meta.str_at(&["name"]).is_empty();
+        missing.then(|| self.generated_name(row, base))
+    }
+
+    /// A name that begins with `base` and is free, unless too many are not.
+    fn generated_name(&mut self, row: &Resource, base: &str) -> Str {
+        let taken = |name: &str| {
+            let key = crate::call::key_of(row, self.call.namespace(), name);
+            self.cut.get(&key).is_some()
+        };
+        let draw = || Str::from(generate_name(base, self.call.environment));
+        let mut name = match self.new.name.take() {
+            Some((of, name)) if of == base => name,
+            _ => draw(),
+        };
+        while self.new.redrawn + 1 < GENERATED_NAMES_MAX && taken(&name) {
+            self.new.redrawn += 1;
+            name = draw();
+        }
+        self.new.name = Some((base.into(), name.clone()));
+        name
+    }
+}

@@ -1,0 +1,432 @@
+//! The stages of a plan that do not ask anybody: defaults, prepare, validate, and what is stored.
+
+use super::admission::{Admitted, AdmittedDeletion, Allowed};
+use super::answers::Stop;
+use super::run::Run;
+use super::{Change, Deletion};
+use crate::body;
+use crate::call::Call;
+use crate::kind::Resource;
+use crate::metadata;
+use crate::object;
+use crate::options::Persistence;
+use crate::prepare;
+use crate::strategy::{Allocation, Context};
+use crate::write::{Plan, Unstored};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_plane::{Claim, ObjectRef, Operation, Write};
+
+/// What the client wants to have, in the version of the request: decoded, or merged into the
+/// present object.
+pub struct Decoded(Value);
+
+impl Decoded {
+    /// Of a tree that has been decoded by the schema of its kind.
+    pub fn new(tree: Value) -> Self {
+        Self(tree)
+    }
+
+    /// For verbs whose subject has no defaults.
+    pub fn without_defaults(self) -> Defaulted {
+        Defaulted(self.0)
+    }
+
+    /// The tree.
+    pub fn tree_mut(&mut self) -> &mut Value {
+        &mut self.0
+    }
+}
+
+/// The same with defaults, where the path says it is.
+pub struct Defaulted(Value);
+
+impl Defaulted {
+    /// The tree.
+    pub fn tree(&self) -> &Value {
+        &self.0
+    }
+
+    pub(super) fn into_tree(self) -> Value {
+        self.0
+    }
+
+    /// The same as an object that is not there yet, which carries nothing of a former one.
+    pub fn as_new(mut self) -> Self {
+        metadata::wipe_system_fields(&mut self.0);
+        drop(self.0.remove(&["metadata", "resourceVersion"]));
+        self
+    }
+}
+
+/// Where an object of a request goes.
+#[derive(Clone, Copy)]
+pub enum Place<'a> {
+    /// Nowhere yet: it is created.
+    New,
+    /// To this name.
+    At(&'a str),
+}
+
+/// Applies the defaults of the request's version and checks the object against the path.
+///
+/// # Errors
+/// 400 if they contradict each other.
+pub fn default(call: &Call<'_>, decoded: Decoded, place: Place<'_>) -> Result<Defaulted, ApiError> {
+    let Decoded(mut tree) = decoded;
+    prepare::default(call.row, call.row.definition, &mut tree);
+    body::match_path(call, &mut tree)?;
+    match place {
+        Place::At(name) => body::match_name(&tree, name)?,
+        Place::New => {
+            metadata::wipe_system_fields(&mut tree);
+            if !matches!(tree.str_at(&["metadata", "resourceVersion"]), "" | "0") {
+                let why = "resourceVersion should not be set on objects to be created";
+                return Err(ApiError::new(Reason::Unknown, why));
+            }
+            drop(tree.remove(&["metadata", "resourceVersion"]));
+        }
+    }
+    let duplicates = metadata::dedup_owner_references(&mut tree);
+    if !duplicates.is_empty() {
+        call.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            duplicates.join(", ")
+        ));
+    }
+    Ok(Defaulted(tree))
+}
+
+/// What a write changes.
+pub enum Target {
+    /// An object that is not there yet.
+    New,
+    /// One that is.
+    Present(Present),
+}
+
+/// An object that is there.
+pub struct Present {
+    object: ObjectRef,
+    tree: Value,
+}
+
+impl Present {
+    /// Reads an object of the cut.
+    ///
+    /// # Errors
+    /// 500 if its bytes are damaged.
+    pub fn read(run: &Run<'_>, object: ObjectRef) -> Result<Self, ApiError> {
+        let tree = run.call.stored_tree(&object)?;
+        Ok(Self { object, tree })
+    }
+
+    /// The object.
+    pub fn object(&self) -> &ObjectRef {
+        &self.object
+    }
+
+    /// Its tree in the version that it is prepared in; with `resourceVersion`, if it has one.
+    pub fn tree(&self) -> &Value {
+        &self.tree
+    }
+}
+
+/// Whose rules prepare and validate an object.
+#[derive(Clone, Copy)]
+pub enum Rules<'a> {
+    /// The kind's, for writes through this subresource; empty for the object itself.
+    OfKind(&'a str),
+    /// Nobody's: the verb has made the object as it is to be.
+    OfVerb,
+}
+
+/// What becomes of an object.
+pub enum Next {
+    /// It is this from now on.
+    Kept(Value),
+    /// It goes.
+    Gone,
+    /// It stays as it is.
+    Unchanged,
+}
+
+/// A write that has been prepared.
+pub(super) struct Prepared(Planned);
+
+/// A write that breaks no rule of its kind.
+pub(super) struct Valid(Planned);
+
+/// What a write does to its object, and what goes with it.
+pub(super) struct Planned {
+    pub(super) target: Target,
+    pub(super) next: Next,
+    pub(super) persistence: Persistence,
+    /// The object goes once a change takes away the last thing that it waits for.
+    goes_with_last_finalizer: bool,
+    allocation: Allocation,
+    pub(super) claims: Vec<Claim>,
+}
+
+impl Valid {
+    pub(super) fn into_planned(self) -> Planned {
+        self.0
+    }
+}
+
+/// Turns the admitted subject into the object, and sets what the server decides.
+pub(super) fn prepare<C: Change>(
+    run: &mut Run<'_>,
+    change: &mut C,
+    admitted: Admitted,
+    target: Target,
+) -> Result<Prepared, Stop> {
+    let (subject, claims) = admitted.into_parts();
+    let mut tree = change.apply(run, subject, &target)?;
+    let row = change.row();
+    let rules = change.rules();
+    let allocation = match (&target, rules) {
+        (_, Rules::OfVerb) => Allocation::default(),
+        (Target::New, Rules::OfKind(through)) => prepare_new(run, row, through, &mut tree)?,
+        (Target::Present(present), Rules::OfKind(through)) => {
+            object::check_version(run.call, present.object(), &tree, change.version_wish())?;
+            prepare_present(run, row, through, present, &mut tree)?
+        }
+    };
+    Ok(Prepared(Planned {
+        target,
+        next: Next::Kept(tree),
+        persistence: change.options().persistence,
+        goes_with_last_finalizer: matches!(rules, Rules::OfKind(_)),
+        allocation,
+        claims,
+    }))
+}
+
+fn prepare_new(
+    run: &mut Run<'_>,
+    row: &Resource,
+    through: &str,
+    tree: &mut Value,
+) -> Result<Allocation, Stop> {
+    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    metadata::fill_system_fields(tree, run.uid(), &now);
+    if let Some(name) = run.missing_name(row, tree) {
+        tree.set(&["metadata", "name"], name);
+    }
+    let context = run.context(through);
+    prepare::create(row, &context, tree);
+    let allocation = row.strategy.allocate(&context, run.cut, tree, None)?;
+    prepare::canonical(row, tree)?;
+    Ok(allocation)
+}
+
+fn prepare_present(
+    run: &Run<'_>,
+    row: &Resource,
+    through: &str,
+    present: &Present,
+    tree: &mut Value,
+) -> Result<Allocation, Stop> {
+    let context = run.context(through);
+    let old = present.tree();
+    prepare::update(row, &context, tree, old);
+    let version = present.object().version();
+    let version = version.map(|version| version.to_string());
+    tree.set(
+        &["metadata", "resourceVersion"],
+        version.unwrap_or_default(),
+    );
+    let allocation = if through.is_empty() {
+        row.strategy.allocate(&context, run.cut, tree, Some(old))?
+    } else {
+        row.strategy
+            .admit_subresource(&context, run.cut, tree, old)?;
+        Allocation::default()
+    };
+    prepare::canonical(row, tree)?;
+    Ok(allocation)
+}
+
+/// Checks the object by the rules of its kind.
+pub(super) fn validate<C: Change>(
+    run: &Run<'_>,
+    change: &C,
+    prepared: Prepared,
+) -> Result<Valid, Stop> {
+    let Prepared(planned) = prepared;
+    if let (Rules::OfKind(through), Next::Kept(tree)) = (change.rules(), &planned.next) {
+        let old = match &planned.target {
+            Target::New => None,
+            Target::Present(present) => Some(present.tree()),
+        };
+        check(run, change.row(), &run.context(through), tree, old)?;
+    }
+    Ok(Valid(planned))
+}
+
+fn check(
+    run: &Run<'_>,
+    row: &Resource,
+    context: &Context<'_>,
+    tree: &Value,
+    old: Option<&Value>,
+) -> Result<(), ApiError> {
+    let errors = match old {
+        None => prepare::validate_create(row, context, tree),
+        Some(old) => prepare::validate_update(row, context, tree, old),
+    };
+    if !errors.is_empty() {
+        let name = tree.str_at(&["metadata", "name"]);
+        return Err(run.call.invalid(name, &errors));
+    }
+    for text in row.strategy.warnings(context, tree, old) {
+        run.call.warn(text);
+    }
+    Ok(())
+}
+
+/// Says what becomes of an object that may be deleted.
+pub(super) fn mark<D: Deletion>(
+    run: &Run<'_>,
+    deletion: &mut D,
+    admitted: AdmittedDeletion,
+) -> Result<Valid, Stop> {
+    let present = admitted.into_present();
+    let next = deletion.mark(run, &present)?;
+    Ok(Valid(Planned {
+        target: Target::Present(present),
+        next,
+        persistence: deletion.options()?.persistence,
+        goes_with_last_finalizer: false,
+        allocation: Allocation::default(),
+        claims: Vec::new(),
+    }))
+}
+
+/// Makes the bytes that are stored, and the claims they rest on.
+pub(super) fn store(run: &Run<'_>, row: &Resource, allowed: Allowed) -> Result<Plan, Stop> {
+    let Planned {
+        target,
+        next,
+        persistence,
+        goes_with_last_finalizer,
+        allocation,
+        claims,
+    } = allowed.into_planned();
+    let storing = Storing {
+        run,
+        row,
+        persistence,
+        allocation,
+        claims,
+    };
+    match (target, next) {
+        (Target::New, Next::Kept(tree)) => storing.create(tree),
+        (Target::New, Next::Gone | Next::Unchanged) => {
+            Err(ApiError::internal("nothing is planned for nothing").into())
+        }
+        (Target::Present(present), Next::Unchanged) => {
+            Ok(Plan::Answer(Unstored::Unchanged(present.object)))
+        }
+        (Target::Present(present), Next::Gone) => match persistence {
+            Persistence::DryRun => Ok(Plan::Answer(Unstored::Removed(present.object))),
+            Persistence::Store => Ok(Plan::Commit(storing.remove(&present)?)),
+        },
+        (Target::Present(present), Next::Kept(mut tree)) => {
+            tree.remove(&["metadata", "resourceVersion"]);
+            if goes_with_last_finalizer
+                && object::goes_with_last_finalizer(row, &tree, &present.tree)
+            {
+                return storing.remove_last(&present, tree);
+            }
+            storing.replace(present, tree)
+        }
+    }
+}
+
+/// The last stage: from a plan to a write.
+struct Storing<'s, 'r> {
+    run: &'s Run<'r>,
+    row: &'s Resource,
+    persistence: Persistence,
+    allocation: Allocation,
+    claims: Vec<Claim>,
+}
+
+impl Storing<'_, '_> {
+    fn create(mut self, tree: Value) -> Result<Plan, Stop> {
+        let run = self.run;
+        let key = run.call.key(tree.str_at(&["metadata", "name"]));
+        if let Some(present) = run.cut.get(&key) {
+            return Err(object::exists(run.call, &tree, &present).into());
+        }
+        if self.persistence == Persistence::DryRun {
+            return Ok(Plan::Answer(Unstored::Tree(tree)));
+        }
+        let strategy = &self.row.strategy;
+        let companions = strategy.companions(&run.context(""), &tree);
+        self.allocation.companions.extend(companions);
+        self.claims.push(Claim::Absent(key.clone()));
+        let put = object::put(run, self.row, key, &tree);
+        Ok(Plan::Commit(self.write(put)?))
+    }
+
+    fn replace(mut self, present: Present, mut tree: Value) -> Result<Plan, Stop> {
+        let Present { object, tree: old } = present;
+        if object::is_same(&tree, old) {
+            return Ok(Plan::Answer(Unstored::Unchanged(object)));
+        }
+        if self.persistence == Persistence::DryRun {
+            object::set_version(&mut tree, &object);
+            return Ok(Plan::Answer(Unstored::Tree(tree)));
+        }
+        let key = object.key().clone();
+        self.claims.push(Claim::At(key.clone(), object.stamp()));
+        let put = object::put(self.run, self.row, key, &tree);
+        Ok(Plan::Commit(self.write(put)?))
+    }
+
+    /// Removes an object whose change takes away what kept it. The client gets the changed object
+    /// with the version it had.
+    fn remove_last(mut self, present: &Present, mut tree: Value) -> Result<Plan, Stop> {
+        if present.object.version().is_none() {
+            return Err(Stop::Settle);
+        }
+        object::set_version(&mut tree, &present.object);
+        if self.persistence == Persistence::DryRun {
+            return Ok(Plan::Answer(Unstored::Tree(tree)));
+        }
+        self.allocation = Allocation::default();
+        Ok(Plan::CommitAs(self.remove(present)?, tree))
+    }
+
+    /// Removes an object and what goes with it.
+    fn remove(mut self, present: &Present) -> Result<Write, Stop> {
+        let key = present.object.key().clone();
+        self.claims
+            .push(Claim::At(key.clone(), present.object.stamp()));
+        let context = self.run.context("");
+        let mut nothing = Value::Null;
+        self.allocation = self.row.strategy.allocate(
+            &context,
+            self.run.cut,
+            &mut nothing,
+            Some(&present.tree),
+        )?;
+        self.write(Operation::Delete { key })
+    }
+
+    /// The write that does this, and what was allocated with it.
+    fn write(self, operation: Operation) -> Result<Write, Stop> {
+        let mut write = Write {
+            operations: vec![operation],
+            claims: self.claims,
+            deadline: Some(self.run.call.request.deadline),
+        };
+        write.claims.extend(self.allocation.claims);
+        object::add_companions(self.run, self.allocation.companions, &mut write)?;
+        Ok(write)
+    }
+}

@@ -1,0 +1,200 @@
+//! Plug-ins that change and refuse writes.
+
+use super::*;
+use crate::options::Persistence;
+use crate::plan::{Answers, Attributes, Mutated, Operation, Stop};
+use parking_lot::Mutex;
+use polyplane_apimachinery::json;
+use polyplane_plane::Claim;
+
+/// Changes every object so, and notes what it sees.
+#[derive(Debug)]
+struct Changing {
+    change: fn(&mut Value),
+    seen: Mutex<Vec<String>>,
+}
+
+impl Changing {
+    fn by(change: fn(&mut Value)) -> Arc<Self> {
+        Arc::new(Self {
+            change,
+            seen: Mutex::default(),
+        })
+    }
+
+    fn note(&self, side: &str, what: &Attributes<'_>, object: Option<&Value>) {
+        let mode = match what.options.persistence() {
+            Persistence::Store => "",
+            Persistence::DryRun => " dry",
+        };
+        let (old, new) = (what.old.is_some(), object.is_some());
+        let text = format!(
+            "{side}{mode} {:?} {} {old} {new}",
+            what.operation, what.name
+        );
+        self.seen.lock().push(text);
+    }
+}
+
+impl Admission for Changing {
+    fn name(&self) -> &'static str {
+        "Changing"
+    }
+
+    fn mutate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _: &mut Answers<'_>,
+    ) -> Result<Mutated, Stop> {
+        if what.call.row.name == "namespaces" {
+            return Ok(Mutated::Unchanged);
+        }
+        self.note("mutate", what, object.as_deref());
+        Ok(match object {
+            Some(object) if what.operation != Operation::Delete => {
+                (self.change)(object);
+                Mutated::Changed
+            }
+            _ => Mutated::Unchanged,
+        })
+    }
+
+    fn validate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&Value>,
+        _: &mut Answers<'_>,
+    ) -> Result<Vec<Claim>, Stop> {
+        if what.call.row.name != "namespaces" {
+            self.note("validate", what, object);
+        }
+        Ok(Vec::new())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_plug_in_adds_is_defaulted() {
+    let add = |object: &mut Value| object.set(&["spec", "ports"], vec![json!({"port": 80})]);
+    let site = Site::open(vec![Changing::by(add)]).await;
+    let made = site.send(Ask::create("services", r#"{"metadata":{"name":"s"}}"#));
+    let made = made.await.expect("it is sound");
+    let port = &made["spec"].items_at(&["ports"])[0];
+    assert_eq!(port.str_at(&["protocol"]), "TCP");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_plug_in_makes_is_validated() {
+    let spoil = |object: &mut Value| object.set(&["metadata", "labels", "a"], "no label!");
+    let site = Site::open(vec![Changing::by(spoil)]).await;
+    let body = r#"{"metadata":{"name":"c"}}"#;
+    let refused = site.send(Ask::create("configmaps", body)).await;
+    assert_eq!(refused.expect_err("the label is bad").code, 422);
+    let malform = |object: &mut Value| object.set(&["metadata", "labels"], 5i64);
+    let site = Site::open(vec![Changing::by(malform)]).await;
+    let refused = site.send(Ask::create("configmaps", body)).await;
+    assert_eq!(refused.expect_err("labels are no number").code, 500);
+    let rename = |object: &mut Value| object.set(&["metadata", "namespace"], "other");
+    let site = Site::open(vec![Changing::by(rename)]).await;
+    let refused = site.send(Ask::create("configmaps", body)).await;
+    assert_eq!(refused.expect_err("it is elsewhere").code, 400);
+    assert!(site.stored("configmaps", "c").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_verb_passes_all_stages_and_a_dry_run_stores_nothing() {
+    let nothing = Changing::by(|_| {});
+    let site = Site::open(vec![Arc::clone(&nothing) as _]).await;
+    let body = r#"{"metadata":{"name":"c"},"data":{"k":"1"}}"#;
+    let put = |body: &str| {
+        let mut put = Ask::new(Verb::Update, "configmaps", Some("c"));
+        put.body = body.to_owned();
+        put
+    };
+    let delete = || Ask::new(Verb::Delete, "configmaps", Some("c"));
+    let create = || Ask::create("configmaps", body);
+    let patch = || Ask::patch("c", r#"{"data":{"k":"2"}}"#);
+    for ask in [
+        create().dry(),
+        create(),
+        put(body).dry(),
+        patch().dry(),
+        delete().dry(),
+    ] {
+        site.send(ask).await.expect("it is sound");
+    }
+    assert_eq!(site.config_map("c").str_at(&["data", "k"]), "1");
+    let seen = std::mem::take(&mut *nothing.seen.lock());
+    assert_eq!(
+        seen,
+        [
+            "mutate dry Create c false true",
+            "validate dry Create c false true",
+            "mutate Create c false true",
+            "validate Create c false true",
+            "mutate dry Update c true true",
+            "validate dry Update c true true",
+            "mutate dry Update c true true",
+            "validate dry Update c true true",
+            "mutate dry Delete c true false",
+            "validate dry Delete c true false",
+        ]
+    );
+    site.send(patch()).await.expect("it is there");
+    site.send(delete()).await.expect("it is there");
+    site.send(put(body)).await.expect("it is made");
+    let seen = std::mem::take(&mut *nothing.seen.lock());
+    assert_eq!(
+        seen,
+        [
+            "mutate Update c true true",
+            "validate Update c true true",
+            "mutate Delete c true false",
+            "validate Delete c true false",
+            "mutate Create c false true",
+            "validate Create c false true",
+        ]
+    );
+}
+
+/// Refuses to change an object whose data are `bad`, without asking anybody.
+#[derive(Debug)]
+struct Strict;
+
+impl Admission for Strict {
+    fn name(&self) -> &'static str {
+        "Strict"
+    }
+
+    fn validate(
+        &self,
+        what: &Attributes<'_>,
+        _: Option<&Value>,
+        _: &mut Answers<'_>,
+    ) -> Result<Vec<Claim>, Stop> {
+        match what.old {
+            Some(old) if old.str_at(&["data", "k"]) == "bad" => {
+                Err(ApiError::bad_request("refused").into())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_for_a_state_that_does_not_come_to_be_is_not_given() {
+    let site = Site::open(vec![Arc::new(Strict)]).await;
+    site.make("y", "0").await;
+    let bad = || Ask::patch("y", r#"{"data":{"k":"bad"}}"#);
+    let change = || Ask::patch("y", r#"{"data":{"more":"1"}}"#);
+    let refused = site.unsettle(bad()).await;
+    let written = site.send(change()).await;
+    written.expect("what is refused was never there");
+    refused
+        .await
+        .expect("no panic")
+        .expect_err("the store is full");
+    site.send(bad()).await.expect("the store has room again");
+    let written = site.send(change()).await;
+    assert_eq!(written.expect_err("it is refused").message, "refused");
+}

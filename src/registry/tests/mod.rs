@@ -1,0 +1,287 @@
+//! The verbs over a plane in memory whose store fails on request, with a clock that jumps to the
+//! next timer whenever nobody has anything to do.
+
+mod admission;
+mod asking;
+mod eviction;
+
+use crate::environment::Environment;
+use crate::plan::Admission;
+use crate::strategy::{BirthLayer, Plain, PlaneSettings, ServiceRange, Strategy};
+use crate::{AnswerBody, KindTable, Registry, ResourceRequest, Seats, Tenant, Verb};
+use async_trait::async_trait;
+use polyplane_apimachinery::json::{Limits, parse};
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_auth::{Masters, UserInfo};
+use polyplane_plane::{
+    Committer, Key, Layer, Layers, LogBounds, ObjectRef, Plane, PlaneParams, PlaneRecord,
+    SoleHolder, Version,
+};
+use polyplane_storage::{
+    CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection, Revision, Store,
+};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// The kinds of these tests, with the schemas of all built-in ones.
+static SCHEMAS: LazyLock<Arc<Schemas>> = LazyLock::new(|| {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let data = std::fs::read(path.join("../batteries/data/schemas.json"));
+    let data = data.expect("the generated data file is there");
+    Arc::new(Schemas::parse(&data).expect("generated data loads"))
+});
+
+/// How long a request may take.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// How long the commit takes that stands before one that is refused.
+const UNSETTLED: Duration = Duration::from_secs(5);
+
+/// A clock that goes with the runtime's, and chance that is the same each time.
+struct Clock(Instant);
+
+impl Environment for Clock {
+    fn now(&self) -> i64 {
+        1_700_000_000 + i64::try_from(self.0.elapsed().as_secs()).expect("tests are short")
+    }
+
+    fn uid(&self) -> Str {
+        crate::environment::System.uid()
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        crate::environment::System.random(bytes);
+    }
+}
+
+/// A registry with one plane that has the namespace `ns`.
+#[derive(Clone)]
+struct Site {
+    registry: Arc<Registry>,
+    tenant: Tenant,
+    store: Arc<FaultyStore>,
+}
+
+impl Site {
+    async fn open(admission: Vec<Arc<dyn Admission>>) -> Self {
+        Self::with_kinds(kinds(), admission).await
+    }
+
+    async fn with_kinds(kinds: KindTable, admission: Vec<Arc<dyn Admission>>) -> Self {
+        let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let store = Arc::new(FaultyStore::new(Arc::clone(&inner)));
+        let guard = SoleHolder::take(Arc::clone(&inner), "fence", "test").await;
+        let plane = Plane::open(PlaneParams {
+            record: PlaneRecord {
+                id: "test".into(),
+                base: 0,
+                birth: None,
+                layer: Layer::empty().hash().clone(),
+                params: Default::default(),
+            },
+            born: Version::from_raw(256),
+            born_at: "2024-05-06T07:08:09Z".into(),
+            layers: Layers::new(inner),
+            uid_seed: [0; 32],
+            indexes: Vec::new(),
+            committer: Committer::new(Arc::clone(&store) as _),
+            guard: guard.expect("memory takes the fence"),
+            acquired: Revision(1),
+            log: LogBounds::default(),
+            foreign: None,
+            import: None,
+        });
+        let clock = Arc::new(Clock(Instant::now()));
+        let registry = Registry::new(clock, Arc::new(Masters), Vec::new());
+        let site = Self {
+            registry: Arc::new(registry.admitting(admission)),
+            tenant: Tenant {
+                name: "test".into(),
+                plane: plane.await.expect("an empty plane opens"),
+                base: Arc::new(kinds),
+                settings: Arc::new(settings()),
+            },
+            store,
+        };
+        let namespace = r#"{"metadata":{"name":"ns"}}"#;
+        let made = site.send(Ask::create("namespaces", namespace)).await;
+        made.expect("the namespace is new");
+        site
+    }
+
+    /// Answers one request with the tree of the answer.
+    async fn send(&self, ask: Ask) -> Result<Value, ApiError> {
+        let answer = self.registry.handle(&self.tenant, &ask.request()).await?;
+        let AnswerBody::Slices(slices) = answer.body else {
+            panic!("the answer is a stream");
+        };
+        Ok(tree(&String::from_utf8(slices.concat()).expect("JSON")))
+    }
+
+    /// The same beside what the test goes on with.
+    fn spawn(&self, ask: Ask) -> JoinHandle<Result<Value, ApiError>> {
+        let site = self.clone();
+        tokio::spawn(async move { site.send(ask).await })
+    }
+
+    /// What is stored of an object of `ns`.
+    fn stored(&self, resource: &str, name: &str) -> Option<ObjectRef> {
+        let key = Key::new("", resource, Some("ns"), name);
+        self.tenant.plane.snapshot().get(&key)
+    }
+
+    /// The stored tree of a config map.
+    fn config_map(&self, name: &str) -> Value {
+        let object = self.stored("configmaps", name).expect("it is stored");
+        tree(std::str::from_utf8(&object.body()).expect("JSON"))
+    }
+
+    async fn make(&self, name: &str, value: &str) {
+        let body = format!(r#"{{"metadata":{{"name":"{name}"}},"data":{{"k":"{value}"}}}}"#);
+        let made = self.send(Ask::create("configmaps", &body)).await;
+        made.expect("it is new");
+    }
+
+    /// Has everything withdrawn that is written during the next [`UNSETTLED`]: a commit that takes
+    /// so long, and behind it one that the store refuses. `refused` is the patch that is refused.
+    async fn unsettle(&self, refused: Ask) -> JoinHandle<Result<Value, ApiError>> {
+        let plan = self.store.plan();
+        plan.next_commit(CommitFault::Delay(UNSETTLED));
+        plan.next_commit(CommitFault::Reject(Rejection::NoSpace("full".into())));
+        let labelled = |label: &str| Ask {
+            body: format!(r#"{{"metadata":{{"labels":{{"{label}":"1"}}}}}}"#),
+            ..refused.clone()
+        };
+        let behind = labelled("behind");
+        drop(self.spawn(labelled("before")));
+        settle_down().await;
+        let refused = self.spawn(refused);
+        settle_down().await;
+        // The same object once more: what is written from here on is a commit of its own.
+        drop(self.spawn(behind));
+        settle_down().await;
+        refused
+    }
+}
+
+/// Lets all tasks run until they wait for a timer.
+async fn settle_down() {
+    sleep(Duration::from_millis(1)).await;
+}
+
+fn kinds() -> KindTable {
+    let plain = |_: &str, _: &str, _: &str| Some(Arc::new(Plain) as Arc<dyn Strategy>);
+    let rows = include_bytes!("rows.json");
+    let table = KindTable::build(&[rows], Arc::clone(&SCHEMAS), &plain, 1);
+    table.expect("the rows are sound")
+}
+
+fn settings() -> PlaneSettings {
+    PlaneSettings {
+        service_range: ServiceRange {
+            base: [10, 0, 0, 0].into(),
+            bits: 28,
+        },
+        node_ports: (30000, 30003),
+        serving_ca: Str::default(),
+        endpoint: Str::default(),
+        birth_layer: BirthLayer::fixed(""),
+    }
+}
+
+fn tree(text: &str) -> Value {
+    parse(text.as_bytes(), &Limits::default())
+        .expect("JSON")
+        .value
+}
+
+/// A request in `ns`.
+#[derive(Clone)]
+struct Ask {
+    verb: Verb,
+    group: &'static str,
+    resource: &'static str,
+    name: Option<Str>,
+    subresource: Option<Str>,
+    content_type: Option<&'static str>,
+    body: String,
+    query: Vec<(String, String)>,
+    user: &'static str,
+    patience: Duration,
+    seats: Option<Arc<dyn Seats>>,
+}
+
+impl Ask {
+    fn new(verb: Verb, resource: &'static str, name: Option<&str>) -> Self {
+        Self {
+            verb,
+            group: "",
+            resource,
+            name: name.map(Str::from),
+            subresource: None,
+            content_type: None,
+            body: String::new(),
+            query: Vec::new(),
+            user: "fast",
+            patience: PATIENCE,
+            seats: None,
+        }
+    }
+
+    fn create(resource: &'static str, body: &str) -> Self {
+        let mut ask = Self::new(Verb::Create, resource, None);
+        ask.body = body.to_owned();
+        ask
+    }
+
+    /// A merge patch of a config map.
+    fn patch(name: &str, body: &str) -> Self {
+        Self::patch_of("configmaps", name, body)
+    }
+
+    fn patch_of(resource: &'static str, name: &str, body: &str) -> Self {
+        let mut ask = Self::new(Verb::Patch, resource, Some(name));
+        ask.content_type = Some("application/merge-patch+json");
+        ask.body = body.to_owned();
+        ask
+    }
+
+    /// By somebody whose writes admission asks others about.
+    fn slowly(mut self) -> Self {
+        self.user = "slow";
+        self
+    }
+
+    fn within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    fn dry(mut self) -> Self {
+        self.query.push(("dryRun".to_owned(), "All".to_owned()));
+        self
+    }
+
+    fn request(&self) -> ResourceRequest {
+        ResourceRequest {
+            verb: self.verb,
+            group: self.group.into(),
+            version: "v1".into(),
+            resource: self.resource.into(),
+            namespace: (self.resource != "namespaces").then(|| "ns".into()),
+            name: self.name.clone(),
+            subresource: self.subresource.clone(),
+            query: self.query.clone(),
+            accept: String::new(),
+            content_type: self.content_type.map(str::to_owned),
+            user_agent: String::new(),
+            body: self.body.clone().into(),
+            user: Arc::new(UserInfo::new(self.user, &["system:masters"])),
+            deadline: Instant::now() + self.patience,
+            seats: self.seats.clone(),
+        }
+    }
+}
