@@ -77,7 +77,7 @@ pub use layer::{Layer, LayerError, LayerHash, LayerObject};
 pub use layers::Layers;
 pub use load::OpenError;
 pub use log::LogBounds;
-pub use memory::{Hold, Memory, Share};
+pub use memory::{Hold, Memory, ReplacedMark, Share};
 pub use observer::Observer;
 pub use params::{PlaneParams, PlaneRecord};
 pub use plane::{Plane, PlaneStats, Settled};

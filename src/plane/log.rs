@@ -254,8 +254,6 @@ pub(crate) struct Log {
     appended: AtomicU64,
     /// When it was last logged that a version is gone.
     logged: Logged,
-    /// Bytes that all appended events pin, those of dropped ones too.
-    replaced: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -268,6 +266,8 @@ pub(crate) struct Inner {
     memory: Arc<Memory>,
     /// What of `held` the memory budget has been told.
     told: usize,
+    replaced: u64,
+    dropped: u64,
     /// The floor of hubs that never had an event.
     floor: Floor,
     ended: Option<Ended>,
@@ -279,6 +279,8 @@ struct Ordered {
     came: Instant,
     hub: Arc<Hub>,
     pins: Pins,
+    /// What it added to the bytes that were replaced; none if it was read from history.
+    replaced: usize,
 }
 
 impl Log {
@@ -297,6 +299,8 @@ impl Log {
             frames: Frames::new(bounds.bytes_max / FRAMES_PART, memory),
             memory: Arc::clone(memory),
             told: 0,
+            replaced: 0,
+            dropped: 0,
             floor,
             ended: None,
         }));
@@ -308,7 +312,6 @@ impl Log {
             memory: Arc::clone(memory),
             appended: AtomicU64::new(head.raw()),
             logged: Logged::default(),
-            replaced: AtomicU64::new(0),
         }
     }
 
@@ -369,16 +372,13 @@ impl Log {
         {
             let mut inner = self.inner.lock();
             publish();
-            let mut replaced = 0;
             for event in events {
-                replaced += event.history_len() as u64;
                 let hub = inner.push(Arc::clone(event), now, Pins::Previous);
                 if !woken.iter().any(|known| Arc::ptr_eq(known, &hub)) {
                     woken.push(hub);
                 }
             }
             inner.trim(now, self.bounds);
-            self.replaced.fetch_add(replaced, Ordering::Relaxed);
             self.appended.store(head.raw(), Ordering::Release);
         }
         for hub in woken {
@@ -459,10 +459,14 @@ impl Log {
         }
     }
 
-    /// Bytes that were replaced since the log began: what a root pins that was read before is at
-    /// most what was added since.
+    /// Bytes that were replaced since the log began.
     pub(crate) fn replaced(&self) -> u64 {
-        self.replaced.load(Ordering::Relaxed)
+        self.inner.lock().replaced
+    }
+
+    /// How many of them were of events that the log has dropped: always the oldest ones.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.inner.lock().dropped
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -499,12 +503,15 @@ impl Inner {
     fn push(&mut self, event: Arc<Event>, came: Instant, pins: Pins) -> Arc<Hub> {
         let hub = self.hub(event.key().as_bytes());
         let weight = self.held.add(&event, pins);
+        let replaced = event.history_len();
+        self.replaced += replaced as u64;
         event.weigh_frames(&self.frames);
         hub.push(event, weight);
         self.order.push_back(Ordered {
             came,
             hub: Arc::clone(&hub),
             pins,
+            replaced,
         });
         hub
     }
@@ -513,7 +520,13 @@ impl Inner {
         self.held.add(&event, pins);
         event.weigh_frames(&self.frames);
         hub.push_front(event);
-        self.order.push_front(Ordered { came, hub, pins });
+        let replaced = 0;
+        self.order.push_front(Ordered {
+            came,
+            hub,
+            pins,
+            replaced,
+        });
     }
 
     /// Drops what is too old or too much, and tells the memory budget what is left.
@@ -534,9 +547,11 @@ impl Inner {
 
     /// Drops the oldest event.
     fn pop(&mut self, cause: Forgotten) {
-        if let Some(Ordered { hub, pins, .. }) = self.order.pop_front()
-            && let Some(event) = hub.pop(cause)
+        if let Some(oldest) = self.order.pop_front()
+            && let Some(event) = oldest.hub.pop(cause)
         {
+            self.dropped += oldest.replaced as u64;
+            let pins = oldest.pins;
             self.held.subtract(&event, pins);
             drop(event);
             self.frames.forget_gone();

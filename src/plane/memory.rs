@@ -201,6 +201,17 @@ impl Memory {
         })
     }
 
+    /// Takes bytes of a share although there may not be so many left: for what is there already.
+    #[must_use]
+    pub fn hold(self: &Arc<Self>, share: Share, bytes: usize) -> Hold {
+        self.add(share, bytes);
+        Hold {
+            memory: Arc::clone(self),
+            share,
+            bytes,
+        }
+    }
+
     /// Something could not be kept for want of room.
     pub(crate) fn was_full(&self, share: Share) {
         self.account(share).full.fetch_add(1, Ordering::Relaxed);
@@ -259,6 +270,10 @@ impl Memory {
     }
 }
 
+/// How many bytes of objects a plane had replaced at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplacedMark(u64);
+
 impl Plane {
     /// The memory budget that the plane keeps to.
     #[must_use]
@@ -266,11 +281,18 @@ impl Plane {
         self.committer.memory()
     }
 
-    /// Bytes of objects that were replaced or deleted since the plane was opened. A snapshot pins
-    /// at most what was added to it since.
+    /// Where a snapshot that was just taken stands among the objects that are replaced.
     #[must_use]
-    pub fn replaced_bytes(&self) -> u64 {
-        self.log().replaced()
+    pub fn replaced_mark(&self) -> ReplacedMark {
+        ReplacedMark(self.log().replaced())
+    }
+
+    /// Bytes that a snapshot keeps from being freed, at most: objects that were replaced since and
+    /// that the log, which weighs its own, has dropped.
+    #[must_use]
+    pub fn pinned_since(&self, mark: ReplacedMark) -> usize {
+        let pinned = self.log().dropped().saturating_sub(mark.0);
+        usize::try_from(pinned).unwrap_or(usize::MAX)
     }
 }
 
@@ -324,17 +346,6 @@ impl Hold {
             bytes: bytes.into(),
             _hold: self,
         })
-    }
-
-    /// A further hold of the same share.
-    #[must_use]
-    pub fn another(&self, bytes: usize) -> Self {
-        self.memory.add(self.share, bytes);
-        Self {
-            memory: Arc::clone(&self.memory),
-            share: self.share,
-            bytes,
-        }
     }
 }
 

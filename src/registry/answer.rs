@@ -27,6 +27,12 @@ pub enum StreamEnd {
     /// The plane went to another owner, to sleep or away.
     #[error("the plane is no longer served here")]
     Closed,
+    /// What the answer keeps from being freed is too much for the memory budget.
+    #[error("there is no memory for the rest of the answer")]
+    Full,
+    /// A stored object cannot be read.
+    #[error("a stored object is damaged")]
+    Damaged,
     /// A watch ended because the plane has another owner; it can go on there.
     #[error("the control plane moved to another replica")]
     Moved {

@@ -4,9 +4,10 @@ use crate::answer::Outcome;
 use crate::body::{self, Expected};
 use crate::call::Call;
 use crate::kind::Resource;
-use crate::list::{self, Items};
+use crate::list;
+use crate::long::Listed;
 use crate::metadata;
-use crate::negotiate;
+use crate::negotiate::{self, Representation};
 use crate::options::{DeleteOptions, ListOptions, ListPurpose, Propagation};
 use crate::parameters::DURATION_SECONDS_MAX;
 use crate::plan::{Deletion, Next, Present, Run, Stop};
@@ -379,7 +380,7 @@ fn set_finalizers(tree: &mut Value, finalizers: Vec<Str>) {
 ///
 /// # Errors
 /// The first failure that is not the absence of an object.
-pub async fn delete_collection(call: &Call<'_>) -> Result<(Items, list::Page), ApiError> {
+pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
     let listing = ListOptions::parse(call.request, ListPurpose::List)?;
     let options = options(call)?;
     let selection = Selection::parse(
@@ -391,6 +392,8 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<(Items, list::Page), A
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;
     let items = list::collect(call, &selection, &prefix, &page);
+    // The memory of the answer is taken before anything is deleted.
+    let listed = Listed::new(call, wish, selection, prefix, page)?;
     let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = items
         .items
         .iter()
@@ -398,7 +401,7 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<(Items, list::Page), A
         .collect();
     let results = stream::iter(deletions).buffer_unordered(DELETES_MAX);
     results.try_for_each(|()| future::ready(Ok(()))).await?;
-    Ok((items, page))
+    Ok(listed)
 }
 
 /// Deletes one object of a collection; one that is gone already is no failure.

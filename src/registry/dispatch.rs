@@ -378,8 +378,8 @@ async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
 
 async fn delete_collection(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
-    let (items, page) = delete::delete_collection(call).await?;
-    let body = list::write(call, wish, &items, &page)?;
+    let listed = delete::delete_collection(call, wish).await?;
+    let body = listed.body(call)?;
     Ok(finite(call, wish, Outcome::Ok, body))
 }
 

@@ -18,6 +18,8 @@ pub mod evict;
 pub mod kind;
 pub mod kinds;
 pub mod list;
+pub mod list_writer;
+pub mod long;
 pub mod metadata;
 pub mod negotiate;
 pub mod object;

@@ -5,11 +5,13 @@
 
 use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
 use crate::call::Call;
-use crate::negotiate::{self, Conversions, Encoding, MetaVersion, Number, Representation, Shape};
+use crate::list_writer::{CHUNK_BYTES, ListWriter};
+use crate::long::Listed;
+use crate::negotiate::{self, Conversions, Encoding, Number, Representation, Shape};
 use crate::options::{ListOptions, ListPurpose, VersionMatch};
 use crate::parameters;
 use crate::select::{self, Selection};
-use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use crate::view::{self, RowObject};
 use crate::write::{answerable, within};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -27,8 +29,6 @@ use tokio::time::Instant;
 const TOKEN_SECONDS_MAX: i64 = 300;
 /// How long a read of a version that is not there yet waits for it.
 pub const FUTURE_WAIT: Duration = Duration::from_secs(3);
-/// Bytes of a list that are gathered before they are handed on.
-const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A page token, in upstream's form with the time of the first page added.
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,8 +72,7 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     )?;
     let prefix = select::prefix(call);
     let page = page(call, &options, &prefix).await?;
-    let items = collect(call, &selection, &prefix, &page);
-    let body = write(call, wish, &items, &page)?;
+    let body = Listed::new(call, wish, selection, prefix, page)?.body(call)?;
     Ok(Answer {
         outcome: Outcome::Ok,
         content_type: Cow::Borrowed(wish.content_type()),
@@ -83,32 +82,45 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     })
 }
 
+/// What the rows of a list's table show, if it is one.
+///
+/// # Errors
+/// 406 for the shape of one object, 422 for a bad table option.
+pub fn included(call: &Call<'_>, wish: Representation) -> Result<RowObject, ApiError> {
+    match wish.shape {
+        Shape::Whole | Shape::Metadata(_, Number::Many) => Ok(RowObject::None),
+        Shape::Table(_) => RowObject::parse(call),
+        Shape::Metadata(_, Number::One) => {
+            let list = view::go_type(call.row, &call.row.list_kind);
+            let message = format!(
+                "you requested PartialObjectMetadata, but the requested object is a list ({list})"
+            );
+            Err(ApiError::new(Reason::NotAcceptable, message))
+        }
+    }
+}
+
 /// Writes a page in the wished representation.
 ///
 /// # Errors
-/// 422 for a bad table option, 500 if stored bytes are damaged.
+/// 406 for the shape of one object, 422 for a bad table option, 500 if stored bytes are damaged.
 pub fn write(
     call: &Call<'_>,
     wish: Representation,
     items: &Items,
     page: &Page,
 ) -> Result<AnswerBody, ApiError> {
+    let include = included(call, wish)?;
     let meta = list_meta(call, page, items);
-    let objects = &items.items;
-    let chunks = match wish.shape {
-        Shape::Whole => write_items(call, &meta, objects, None)?,
-        Shape::Metadata(version, Number::Many) => write_items(call, &meta, objects, Some(version))?,
-        Shape::Metadata(_, Number::One) => {
-            let list = view::go_type(call.row, &call.row.list_kind);
-            let message = format!(
-                "you requested PartialObjectMetadata, but the requested object is a list ({list})"
-            );
-            return Err(ApiError::new(Reason::NotAcceptable, message));
+    let mut writer = ListWriter::begin(call, wish.shape, include, &meta);
+    let mut chunks: Vec<Bytes> = Vec::new();
+    for object in &items.items {
+        writer.write(object)?;
+        if writer.pending() >= CHUNK_BYTES {
+            chunks.push(writer.take().into());
         }
-        Shape::Table(version) => {
-            write_table(call, &meta, objects, version, RowObject::parse(call)?)?
-        }
-    };
+    }
+    chunks.push(writer.finish().into());
     Ok(match wish.encoding {
         Encoding::Json => AnswerBody::Slices(chunks),
         other => {
@@ -120,6 +132,7 @@ pub fn write(
 }
 
 /// The items of a page and where the next one begins.
+#[derive(Default)]
 pub struct Items {
     /// The selected objects.
     pub items: Vec<ObjectRef>,
@@ -129,51 +142,70 @@ pub struct Items {
     pub remaining: Option<usize>,
 }
 
+impl Items {
+    /// There are more behind this object; how many is known if no selector has to look at each.
+    pub fn end_after(
+        &mut self,
+        last: Option<&ObjectRef>,
+        selection: &Selection,
+        prefix: &Prefix,
+        page: &Page,
+    ) {
+        self.next = last.map(|object| object.key().as_bytes().to_vec());
+        let behind = self.next.as_deref().map(Start::After);
+        self.remaining = behind
+            .filter(|_| selection.is_everything())
+            .map(|start| page.cut.count_from(prefix, start));
+    }
+}
+
 /// Gathers the selected objects of a page.
 pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &Page) -> Items {
+    let all = collect_within(call, selection, prefix, page, usize::MAX);
+    all.expect("no page has so many bytes").0
+}
+
+/// The same with their bytes, unless there are more than `bytes_max` of them.
+pub fn collect_within(
+    call: &Call<'_>,
+    selection: &Selection,
+    prefix: &Prefix,
+    page: &Page,
+    bytes_max: usize,
+) -> Option<(Items, usize)> {
+    let mut items = Items::default();
     if let Some(key) = selection.single(call) {
-        let object = page
-            .cut
-            .get(&key)
-            .filter(|object| selection.matches(call.row, object));
-        return Items {
-            items: object.into_iter().collect(),
-            next: None,
-            remaining: None,
-        };
+        let object = page.cut.get(&key);
+        let object = object.filter(|object| selection.matches(call.row, object));
+        items.items.extend(object);
+        return Some((items, 0));
     }
-    let start = if page.start.is_empty() {
-        Start::First
-    } else {
-        Start::At(&page.start)
-    };
-    let mut items = Vec::new();
-    for object in page.cut.range(prefix, start) {
-        let full = page.limit > 0 && items.len() == page.limit;
+    let mut bytes = 0;
+    for object in page.cut.range(prefix, start_of(page)) {
+        let full = page.limit > 0 && items.items.len() == page.limit;
         if !full && !selection.is_everything() && !selection.matches(call.row, &object) {
             continue;
         }
         if full {
-            let last = items
-                .last()
-                .map(|object: &ObjectRef| object.key().as_bytes().to_vec());
-            let behind = last
-                .as_deref()
-                .map(Start::After)
-                .filter(|_| selection.is_everything());
-            let remaining = behind.map(|start| page.cut.count_from(prefix, start));
-            return Items {
-                items,
-                next: last,
-                remaining,
-            };
+            let last = items.items.last().cloned();
+            items.end_after(last.as_ref(), selection, prefix, page);
+            break;
         }
-        items.push(object);
+        bytes += object.body_len();
+        if bytes > bytes_max {
+            return None;
+        }
+        items.items.push(object);
     }
-    Items {
-        items,
-        next: None,
-        remaining: None,
+    Some((items, bytes))
+}
+
+/// Where a page begins.
+pub fn start_of(page: &Page) -> Start<'_> {
+    if page.start.is_empty() {
+        Start::First
+    } else {
+        Start::At(&page.start)
     }
 }
 
@@ -417,7 +449,7 @@ fn write_token(version: i64, start: &str, since: i64) -> String {
 }
 
 /// The JSON of the list's metadata.
-fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
+pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
     let version = page.version.to_string();
     let Some(last) = &items.next else {
         return view::json_object(&[("resourceVersion", &version)]);
@@ -438,74 +470,4 @@ fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
         meta.push_str(&format!(",\"remainingItemCount\":{remaining}}}"));
     }
     meta
-}
-
-fn write_items(
-    call: &Call<'_>,
-    meta: &str,
-    items: &[ObjectRef],
-    partial: Option<MetaVersion>,
-) -> Result<Vec<Bytes>, ApiError> {
-    let (kind, api) = match partial {
-        Some(version) => ("PartialObjectMetadataList", version.api_version()),
-        None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
-    };
-    let mut chunks = Vec::new();
-    let mut out = Vec::with_capacity(CHUNK_BYTES);
-    out.extend_from_slice(
-        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api}\",\"metadata\":{meta},\"items\":")
-            .as_bytes(),
-    );
-    if partial.is_some() && items.is_empty() {
-        out.extend_from_slice(b"null}\n");
-        return Ok(vec![out.into()]);
-    }
-    out.push(b'[');
-    for (at, object) in items.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        let body = view::served_body(call, &Shown::Stored(object))?;
-        match partial {
-            Some(version) => view::partial(version, &body)
-                .iter()
-                .for_each(|part| out.extend_from_slice(part)),
-            None if call.row.items_name_kind() => {
-                view::whole(call.row, body)
-                    .iter()
-                    .for_each(|part| out.extend_from_slice(part));
-            }
-            None => out.extend_from_slice(&body),
-        }
-        if out.len() >= CHUNK_BYTES {
-            chunks.push(std::mem::replace(&mut out, Vec::with_capacity(CHUNK_BYTES)).into());
-        }
-    }
-    out.extend_from_slice(b"]}\n");
-    chunks.push(out.into());
-    Ok(chunks)
-}
-
-fn write_table(
-    call: &Call<'_>,
-    meta: &str,
-    items: &[ObjectRef],
-    version: MetaVersion,
-    include: RowObject,
-) -> Result<Vec<Bytes>, ApiError> {
-    let mut chunks: Vec<Bytes> = Vec::new();
-    let mut table = TableWriter::new(call, version, include);
-    table.begin(meta.as_bytes(), Columns::Shown);
-    for object in items {
-        let shown = Shown::Stored(object);
-        let body = view::served_body(call, &shown)?;
-        table.row(&shown, &body)?;
-        if table.pending() >= CHUNK_BYTES {
-            chunks.push(table.take().into());
-        }
-    }
-    let mut last = table.finish();
-    last.push(b'\n');
-    chunks.push(last.into());
-    Ok(chunks)
 }

@@ -214,6 +214,14 @@ impl<'a> TableWriter<'a> {
         }
     }
 
+    /// Rows that go on behind others which were taken.
+    pub fn go_on(call: &'a Call<'a>, version: MetaVersion, include: RowObject) -> Self {
+        Self {
+            rows: 1,
+            ..Self::new(call, version, include)
+        }
+    }
+
     /// Writes what stands before the rows; `metadata` is the JSON of the list's metadata.
     pub fn begin(&mut self, metadata: &[u8], columns: Columns) {
         let api = self.version.api_version();

@@ -7,6 +7,7 @@ use crate::answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
 use crate::call::{Call, Tenant};
 use crate::kind::Resource;
 use crate::list::{FUTURE_WAIT, number_of_version};
+use crate::long::{Lent, Pin as Pinned};
 use crate::negotiate::{self, MetaVersion, Shape};
 use crate::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use crate::parameters::DURATION_SECONDS_MAX;
@@ -19,7 +20,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{
-    Ended, Event, Next, Snapshot, Start, Version, WatchError, WatchFrom, WatchScope, Watcher,
+    Ended, Event, Next, ObjectRef, Prefix, Snapshot, Start, Version, WatchError, WatchFrom,
+    WatchScope, Watcher,
 };
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -30,6 +32,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bytes of frames that are gathered before they are handed on.
 const BATCH_BYTES: usize = 64 * 1024;
+/// How long a client may take to read what was there when its watch began: the cut keeps objects
+/// that were replaced since from being freed.
+const INITIAL_TIME_MAX: Duration = Duration::from_secs(60);
+const READ_TOO_SLOWLY: &str = "the initial events were not read in time";
+const MEMORY_SHORT: &str = "the server has no memory for the rest of the initial events";
 /// A watch without a time-out of its own ends after this long, or up to twice as long.
 const TIMEOUT_SECONDS_MIN: u64 = 1800;
 
@@ -66,6 +73,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         columns: Columns::Shown,
         ready: VecDeque::new(),
         watcher: None,
+        initial: None,
         awaited: None,
         ends: Box::pin(sleep_until(ends)),
     };
@@ -98,7 +106,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
 
 /// The request without its body and query, which the stream does not need, and with the stream's
 /// own end: the deadline of the request was for its head.
-fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
+pub fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
     ResourceRequest {
         body: Bytes::new(),
         query: Vec::new(),
@@ -180,11 +188,24 @@ struct Feed {
     columns: Columns,
     ready: VecDeque<Bytes>,
     watcher: Option<Watcher>,
+    /// The objects that were there and are still to be shown.
+    initial: Option<Lent<Initial>>,
     /// Where it begins once the plane is there.
     awaited: Option<Begin>,
     /// Comes at the end of its time. Kept from event to event, as setting a timer costs more than
     /// looking at one.
     ends: Pin<Box<Sleep>>,
+}
+
+/// Objects that are shown as added before any event, piece by piece as the client reads.
+struct Initial {
+    cut: Snapshot,
+    pinned: Pinned,
+    prefix: Prefix,
+    /// Everything up to this key was shown.
+    behind: Vec<u8>,
+    /// Whether a bookmark tells where they end.
+    marked: bool,
 }
 
 /// Where a watch begins.
@@ -214,12 +235,10 @@ impl Feed {
         };
         let from = if synthetic {
             let cut = plane.snapshot();
-            self.present(call, &cut)?;
-            if initial_events.is_some() && self.bookmarks == Bookmarks::Welcome {
-                let frame = self.bookmark(cut.version(), InitialEnd::Here);
-                self.ready.push_back(frame);
-            }
-            WatchFrom::After(cut.version())
+            let marked = initial_events.is_some() && self.bookmarks == Bookmarks::Welcome;
+            let version = cut.version();
+            self.present(call, cut, marked)?;
+            WatchFrom::After(version)
         } else if asked == 0 {
             WatchFrom::Now
         } else {
@@ -230,6 +249,7 @@ impl Feed {
             Err(WatchError::Expired(cause)) => {
                 let current = plane.snapshot().version();
                 let text = format!("too old resource version: {asked} ({current}): {cause}");
+                self.initial = None;
                 self.ready.push_back(error_frame(&ApiError::expired(text)));
             }
             Err(WatchError::Future { current }) => {
@@ -269,36 +289,108 @@ impl Feed {
         }
     }
 
-    /// Queues the objects that are there as added.
-    fn present(&mut self, call: &Call<'_>, cut: &Snapshot) -> Result<(), ApiError> {
-        let mut batch = Vec::new();
-        let single = self.selection.single(call).map(|key| cut.get(&key));
+    /// Queues the first of the objects that are there as added; the others follow as the client
+    /// reads.
+    fn present(&mut self, call: &Call<'_>, cut: Snapshot, marked: bool) -> Result<(), ApiError> {
         let prefix = select::prefix(call);
-        let objects: Box<dyn Iterator<Item = _> + Send> = match single {
-            Some(object) => Box::new(object.into_iter()),
-            None => Box::new(cut.range(&prefix, Start::First)),
-        };
-        for object in objects {
+        if let Some(key) = self.selection.single(call) {
+            let object = cut.get(&key);
+            let object = object.filter(|object| self.selection.matches(call.row, object));
+            if let Some(object) = object {
+                let frame = self.added(call, &object)?;
+                self.ready.push_back(frame);
+            }
+            self.end_initial(cut.version(), marked);
+            return Ok(());
+        }
+        let behind = self.present_piece(call, &cut, &prefix, Start::First)?;
+        match behind {
+            Some(behind) => {
+                let initial = Initial {
+                    pinned: Pinned::new(call)?,
+                    cut,
+                    prefix,
+                    behind,
+                    marked,
+                };
+                self.initial = Some(Lent::new(initial, INITIAL_TIME_MAX));
+            }
+            None => self.end_initial(cut.version(), marked),
+        }
+        Ok(())
+    }
+
+    /// Queues a piece of the objects that are there; returns the last key if there may be more.
+    fn present_piece(
+        &mut self,
+        call: &Call<'_>,
+        cut: &Snapshot,
+        prefix: &Prefix,
+        start: Start<'_>,
+    ) -> Result<Option<Vec<u8>>, ApiError> {
+        let mut batch = Vec::new();
+        let mut behind = None;
+        for object in cut.range(prefix, start) {
             if !self.selection.matches(call.row, &object) {
                 continue;
             }
-            let frame = frame(
-                call,
-                self.form,
-                self.columns,
-                Kind::Added,
-                &Shown::Stored(&object),
-            )?;
-            self.columns = Columns::Known;
-            batch.extend_from_slice(&frame);
+            batch.extend_from_slice(&self.added(call, &object)?);
             if batch.len() >= BATCH_BYTES {
-                self.ready.push_back(std::mem::take(&mut batch).into());
+                behind = Some(object.key().as_bytes().to_vec());
+                break;
             }
         }
         if !batch.is_empty() {
             self.ready.push_back(batch.into());
         }
-        Ok(())
+        Ok(behind)
+    }
+
+    fn added(&mut self, call: &Call<'_>, object: &ObjectRef) -> Result<Bytes, ApiError> {
+        let shown = Shown::Stored(object);
+        let frame = frame(call, self.form, self.columns, Kind::Added, &shown)?;
+        self.columns = Columns::Known;
+        Ok(frame)
+    }
+
+    /// Everything that was there is queued.
+    fn end_initial(&mut self, version: Version, marked: bool) {
+        if marked {
+            let frame = self.bookmark(version, InitialEnd::Here);
+            self.ready.push_back(frame);
+        }
+    }
+
+    /// Queues the next piece of what was there. A client that reads it too slowly, or when memory is
+    /// short, is told to begin anew; it was not told that everything was shown.
+    fn present_more(&mut self, initial: Lent<Initial>) {
+        let shown = initial.with(|initial| {
+            if !initial.pinned.may_go_on(&self.tenant) {
+                return Err(ApiError::expired(MEMORY_SHORT));
+            }
+            let (tenant, request) = (self.tenant.clone(), Arc::clone(&self.request));
+            let (row, services) = (Arc::clone(&self.row), Arc::clone(&self.services));
+            let call = Call::new(&tenant, &request, &row, &services);
+            let start = Start::After(&initial.behind);
+            let behind = self.present_piece(&call, &initial.cut, &initial.prefix, start)?;
+            let is_over = behind.is_none();
+            match behind {
+                Some(behind) => initial.behind = behind,
+                None => self.end_initial(initial.cut.version(), initial.marked),
+            }
+            Ok(is_over)
+        });
+        match shown {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => self.initial = Some(initial),
+            Some(Err(error)) => self.break_off(&error),
+            None => self.break_off(&ApiError::expired(READ_TOO_SLOWLY)),
+        }
+    }
+
+    fn break_off(&mut self, error: &ApiError) {
+        self.ready.push_back(error_frame(error));
+        self.watcher = None;
     }
 
     /// The next bytes of the stream; none at its end.
@@ -306,6 +398,10 @@ impl Feed {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
                 return Some(Ok(bytes));
+            }
+            if let Some(initial) = self.initial.take() {
+                self.present_more(initial);
+                continue;
             }
             if let Some(begin) = self.awaited.take() {
                 self.start_late(begin).await;
@@ -431,9 +527,8 @@ enum InitialEnd {
 
 /// What an event is to a watcher of a selection; nothing if it does not concern it.
 fn kind_for(selection: &Selection, row: &Resource, event: &Event) -> Option<Kind> {
-    let selected = |object: Option<&polyplane_plane::ObjectRef>| {
-        object.is_some_and(|object| selection.matches(row, object))
-    };
+    let selected =
+        |object: Option<&ObjectRef>| object.is_some_and(|object| selection.matches(row, object));
     if selection.is_everything() {
         return Some(match (event.previous(), event.current()) {
             (None, _) => Kind::Added,

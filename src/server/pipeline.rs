@@ -460,6 +460,7 @@ impl Pipeline<'_> {
             verb,
             patience: self.shared.patience(),
             abandoned: &self.shared.abandoned_answers,
+            memory: &self.shared.memory,
         };
         delivery
             .reply(answer, |stream| self.watch(located.record(), stream))

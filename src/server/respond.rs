@@ -11,6 +11,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{Memory, Share};
 use polyplane_registry::{Answer, AnswerBody, Liveness, Outcome, Verb};
 
 use crate::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
@@ -23,6 +24,10 @@ pub(crate) type Reply = Response<ResponseBody>;
 
 /// A finite answer above this length is compressed for those who take it.
 const GZIP_BYTES_MIN: usize = 128 * 1024;
+/// Bytes in memory for each byte of an answer that is indented: it, and what becomes of it.
+const PRETTY_FACTOR: usize = 3;
+/// When a client may come again that found the share of answers full.
+const RETRY_AFTER_SECONDS: u32 = 1;
 
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -186,6 +191,7 @@ pub(crate) struct Delivery<'a> {
     pub verb: Verb,
     pub patience: Patience,
     pub abandoned: &'a Arc<AtomicCounter>,
+    pub memory: &'a Arc<Memory>,
 }
 
 impl Delivery<'_> {
@@ -213,7 +219,7 @@ impl Delivery<'_> {
         let body = match (body, watch) {
             (AnswerBody::Stream(stream), Liveness::Endless) => watch_body(stream),
             (body, Liveness::Finite) if pretty => {
-                let whole = indented(&gather(body).await?);
+                let whole = pretty_whole(body, self.memory).await?;
                 coding = self.coding(whole.len());
                 ResponseBody::slices(vec![whole], coding, self.patience, self.abandoned)
             }
@@ -252,19 +258,28 @@ impl Delivery<'_> {
     }
 }
 
-async fn gather(body: AnswerBody) -> Result<Vec<u8>, Refusal> {
+/// Indents a whole answer. A stream is long, and whole it counts in the memory budget.
+async fn pretty_whole(body: AnswerBody, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
     use futures_util::StreamExt as _;
-    match body {
-        AnswerBody::Slices(slices) => Ok(slices.concat()),
-        AnswerBody::Stream(mut stream) => {
-            let mut whole = Vec::new();
-            while let Some(slice) = stream.next().await {
-                let slice = slice.map_err(|end| ApiError::service_unavailable(end.to_string()))?;
-                whole.extend_from_slice(&slice);
-            }
-            Ok(whole)
+    let mut stream = match body {
+        AnswerBody::Slices(slices) => return Ok(indented(&slices.concat())),
+        AnswerBody::Stream(stream) => stream,
+    };
+    let mut hold = memory.hold(Share::Answers, 0);
+    let mut whole = Vec::new();
+    while let Some(slice) = stream.next().await {
+        let slice = slice.map_err(|end| ApiError::service_unavailable(end.to_string()))?;
+        whole.extend_from_slice(&slice);
+        hold.resize(whole.len() * PRETTY_FACTOR);
+        if hold.is_over() {
+            let text = "The server has no memory to indent this answer, please try again later or without ?pretty.";
+            return Err(ApiError::too_many_requests(text, RETRY_AFTER_SECONDS).into());
         }
     }
+    drop(stream);
+    let whole = indented(&whole);
+    hold.resize(whole.len());
+    Ok(hold.keep(whole))
 }
 
 fn header_value(text: Cow<'static, str>) -> HeaderValue {

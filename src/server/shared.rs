@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyplane_auth::Anonymous;
+use polyplane_plane::Memory;
 
 use crate::backend::Backend;
 use crate::body::AtomicCounter;
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub backend: Arc<dyn Backend>,
     pub limits: Limits,
     pub metrics: Metrics,
+    /// The memory budget of the process.
+    pub memory: Arc<Memory>,
     pub drain: Arc<Drain>,
     pub checks: Checks,
     pub documents: Documents,
@@ -50,10 +53,12 @@ impl Shared {
         let forwards_max = peers
             .as_ref()
             .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
-        let metrics = Metrics::new(&limits, forwards_max, backend.memory());
+        let memory = backend.memory();
+        let metrics = Metrics::new(&limits, forwards_max, Arc::clone(&memory));
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
+            memory,
             backend,
             limits,
             drain,

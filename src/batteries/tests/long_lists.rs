@@ -1,0 +1,328 @@
+//! Lists and initial events that are too long to be built whole: the bytes are those of a list that
+//! is, they come in pieces, and what they take of memory is bounded in bytes and in time.
+
+mod site;
+
+use futures_util::StreamExt as _;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::UserInfo;
+use polyplane_plane::{LogBounds, Memory, Share};
+use polyplane_registry::call::Call;
+use polyplane_registry::{Answer, AnswerBody, ResourceRequest, Services, StreamEnd, Verb};
+use polyplane_registry::{list, negotiate, options, select};
+use site::{Site, Still, on_paused_clock};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const OBJECTS: usize = 300;
+/// A piece is at most about this long: what is gathered and one object more.
+const PIECE_BYTES_MAX: usize = 80 << 10;
+const PARTIAL: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+
+fn request(verb: Verb, accept: &str, query: &[(&str, &str)]) -> ResourceRequest {
+    let query = query.iter().map(|(name, value)| (*name, *value));
+    ResourceRequest {
+        verb,
+        group: Str::default(),
+        version: "v1".into(),
+        resource: "configmaps".into(),
+        namespace: Some("default".into()),
+        name: None,
+        subresource: None,
+        query: query.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+        accept: accept.to_owned(),
+        content_type: None,
+        user_agent: String::new(),
+        body: bytes::Bytes::new(),
+        user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+        deadline: Instant::now() + Duration::from_secs(30),
+        seats: None,
+    }
+}
+
+/// Bytes of answers that are on their way.
+fn held(site: &Site) -> usize {
+    site.tenant.plane.memory().used(Share::Answers)
+}
+
+async fn fill(site: &Site) {
+    for at in 0..OBJECTS {
+        put(site, at, "first").await;
+    }
+}
+
+async fn put(site: &Site, at: usize, round: &str) {
+    let noise = format!("{at:03}{}", "v".repeat(3000));
+    let labels = Value::Object([("odd", (at % 2).to_string())].into_iter().collect());
+    let mut tree = json!({"data": {"noise": noise, "round": round}});
+    tree.set(&["metadata", "labels"], labels);
+    site.put("configmaps", &format!("m{at:03}"), tree).await;
+}
+
+fn parse(text: &[u8]) -> Value {
+    let parsed = json::parse(text, &json::Limits::default());
+    parsed.expect("it is JSON").value
+}
+
+async fn handle(site: &Site, request: &ResourceRequest) -> Result<Answer, ApiError> {
+    site.registry.handle(&site.tenant, request).await
+}
+
+/// All pieces of an answer, and whether it was streamed.
+async fn pieces(answer: Answer) -> (Vec<Vec<u8>>, bool) {
+    match answer.body {
+        AnswerBody::Slices(slices) => (slices.iter().map(|s| s.to_vec()).collect(), false),
+        AnswerBody::Stream(stream) => {
+            let pieces = stream.map(|piece| piece.expect("it ends well").to_vec());
+            (pieces.collect().await, true)
+        }
+    }
+}
+
+/// The list as it is built whole.
+async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
+    let row = (site.tenant.base).resolve("", "v1", "configmaps");
+    let row = row.expect("the kind is there");
+    let services = Arc::new(Services {
+        environment: Arc::new(Still),
+        observers: Vec::new(),
+        admission: Vec::new(),
+    });
+    let call = Call::new(&site.tenant, request, row, &services);
+    let wish = negotiate::output(request, negotiate::Conversions::Offered).expect("offered");
+    let options = options::ListOptions::parse(request, options::ListPurpose::List);
+    let options = options.expect("sound");
+    let selection =
+        select::Selection::parse(row, &options.label_selector, &options.field_selector, None);
+    let selection = selection.expect("sound");
+    let prefix = select::prefix(&call);
+    let page = list::page(&call, &options, &prefix).await.expect("there");
+    let items = list::collect(&call, &selection, &prefix, &page);
+    match list::write(&call, wish, &items, &page).expect("sound") {
+        AnswerBody::Slices(slices) => slices.concat(),
+        AnswerBody::Stream(_) => panic!("it was to be built whole"),
+    }
+}
+
+/// The text of a list's items.
+fn items_of(list: &[u8]) -> String {
+    let text = String::from_utf8(list.to_vec()).expect("JSON is UTF-8");
+    let start = ["\"items\":[", "\"rows\":["].iter();
+    let start = start.filter_map(|mark| Some(text.find(mark)? + mark.len()));
+    let start = start.min().expect("it has items");
+    text[start..text.len() - "]}\n".len()].to_owned()
+}
+
+/// The same list gathered from pages that are short enough to be built whole.
+async fn gathered(site: &Site, accept: &str, query: &[(&str, &str)]) -> String {
+    let mut items = Vec::new();
+    let mut token = String::new();
+    loop {
+        let mut query = query.to_vec();
+        query.extend([("limit", "40"), ("continue", token.as_str())]);
+        let answer = handle(site, &request(Verb::List, accept, &query)).await;
+        let (page, is_streamed) = pieces(answer.expect("sound")).await;
+        assert!(!is_streamed);
+        let page = page.concat();
+        items.push(items_of(&page));
+        let page = parse(&page);
+        match page.str_at(&["metadata", "continue"]) {
+            "" => return items.join(","),
+            next => token = next.to_owned(),
+        }
+    }
+}
+
+#[test]
+fn a_streamed_list_has_the_bytes_of_a_whole_one() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        fill(&site).await;
+        let shapes: [(&str, &[(&str, &str)]); 6] = [
+            ("application/json", &[]),
+            (PARTIAL, &[]),
+            (TABLE, &[]),
+            (TABLE, &[("includeObject", "None")]),
+            (TABLE, &[("includeObject", "Object")]),
+            ("application/yaml", &[]),
+        ];
+        let selectors: [&[(&str, &str)]; 3] = [
+            &[],
+            &[("labelSelector", "odd=1")],
+            &[("fieldSelector", "metadata.name!=m017")],
+        ];
+        let mut streamed = 0;
+        for (accept, include) in shapes {
+            for selector in selectors {
+                for limit in ["0", "1", "120", "149", "299", "300", "1000"] {
+                    let mut query = [include, selector].concat();
+                    query.push(("limit", limit));
+                    let request = request(Verb::List, accept, &query);
+                    let answer = handle(&site, &request).await.expect("sound");
+                    let (pieces, is_streamed) = pieces(answer).await;
+                    let whole = built_whole(&site, &request).await;
+                    assert_eq!(pieces.concat(), whole, "{accept} {query:?}");
+                    assert!(is_streamed || limit == "1" || accept.ends_with("yaml"));
+                    if !is_streamed {
+                        continue;
+                    }
+                    streamed += 1;
+                    let longest = pieces.iter().map(Vec::len).max();
+                    assert!(longest <= Some(PIECE_BYTES_MAX), "{longest:?}");
+                    if limit == "0" {
+                        let query = [include, selector].concat();
+                        let short = gathered(&site, accept, &query).await;
+                        assert_eq!(items_of(&whole), short, "{accept} {query:?}");
+                    }
+                }
+            }
+        }
+        assert_eq!(streamed, 5 * 3 * 6);
+        assert_eq!(held(&site), 0);
+    });
+}
+
+#[test]
+fn a_streamed_list_shows_one_cut_whatever_is_written_meanwhile() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        fill(&site).await;
+        let request = request(Verb::List, "", &[]);
+        let whole = built_whole(&site, &request).await;
+        let answer = handle(&site, &request).await.expect("sound");
+        for at in 0..OBJECTS {
+            put(&site, at, "second").await;
+        }
+        assert!(pieces(answer).await.0.concat() == whole);
+    });
+}
+
+#[test]
+fn a_share_that_is_full_refuses_a_long_list_before_its_first_byte() {
+    on_paused_clock(async {
+        let site = Site::with(Memory::with_limits(|_| 1 << 20), LogBounds::default()).await;
+        fill(&site).await;
+        let request = request(Verb::List, "", &[]);
+        let first = handle(&site, &request).await.expect("there is room");
+        let refused = handle(&site, &request).await.err().expect("there is none");
+        assert_eq!(
+            (refused.code, refused.retry_after_seconds()),
+            (429, Some(1))
+        );
+        let delete = ResourceRequest {
+            verb: Verb::DeleteCollection,
+            ..request.clone()
+        };
+        let refused = handle(&site, &delete).await.err().expect("there is none");
+        assert_eq!(refused.code, 429);
+        drop(first);
+        let answer = handle(&site, &request).await.expect("there is room again");
+        let list = parse(&pieces(answer).await.0.concat());
+        assert_eq!(
+            list.items_at(&["items"]).len(),
+            OBJECTS,
+            "nothing was deleted"
+        );
+        let answer = handle(&site, &delete).await.expect("there is room");
+        let deleted = parse(&pieces(answer).await.0.concat());
+        assert_eq!(deleted.items_at(&["items"]).len(), OBJECTS);
+        assert_eq!(held(&site), 0);
+    });
+}
+
+#[test]
+fn a_list_ends_when_its_cut_pins_too_much() {
+    on_paused_clock(async {
+        let log = LogBounds {
+            bytes_max: 100_000,
+            ..LogBounds::default()
+        };
+        let site = Site::with(Memory::with_limits(|_| 1 << 20), log).await;
+        fill(&site).await;
+        let answer = handle(&site, &request(Verb::List, "", &[])).await;
+        let AnswerBody::Stream(mut stream) = answer.expect("there is room").body else {
+            panic!("it is long");
+        };
+        assert!(stream.next().await.is_some_and(|piece| piece.is_ok()));
+        for at in 0..OBJECTS {
+            put(&site, at, "second").await;
+        }
+        let rest: Vec<_> = stream.collect().await;
+        assert!(matches!(rest[..], [Err(StreamEnd::Full)]), "{rest:?}");
+        assert_eq!(held(&site), 0);
+    });
+}
+
+/// The events of a watch until its bookmark or its end, and the longest piece.
+async fn events(answer: Answer) -> (Vec<Value>, usize) {
+    let AnswerBody::Stream(mut stream) = answer.body else {
+        panic!("a watch is a stream");
+    };
+    let (mut events, mut longest) = (Vec::new(), 0);
+    while let Some(piece) = stream.next().await {
+        let piece = piece.expect("it goes on");
+        longest = longest.max(piece.len());
+        let lines = piece.split(|byte| *byte == b'\n');
+        events.extend(lines.filter(|line| !line.is_empty()).map(parse));
+        if events.last().map(|event: &Value| event.str_at(&["type"])) == Some("BOOKMARK") {
+            break;
+        }
+    }
+    (events, longest)
+}
+
+const INITIAL: [(&str, &str); 3] = [
+    ("sendInitialEvents", "true"),
+    ("resourceVersionMatch", "NotOlderThan"),
+    ("allowWatchBookmarks", "true"),
+];
+
+#[test]
+fn initial_events_are_written_as_they_are_read() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        fill(&site).await;
+        let whole = built_whole(&site, &request(Verb::List, "", &[])).await;
+        let list = parse(&whole);
+        let watch = handle(&site, &request(Verb::Watch, "", &INITIAL)).await;
+        let watch = watch.expect("sound");
+        assert!(held(&site) > 0, "it is written later");
+        for at in 0..OBJECTS {
+            put(&site, at, "second").await;
+        }
+        let (mut events, longest) = events(watch).await;
+        assert!(longest <= PIECE_BYTES_MAX, "{longest}");
+        let end = events.pop().expect("it has an end");
+        let version = |of: &Value| of.str_at(&["metadata", "resourceVersion"]).to_owned();
+        let marked = end.get("object").expect("a bookmark has an object");
+        assert_eq!(version(marked), version(&list));
+        assert_eq!(events.len(), OBJECTS);
+        for (event, item) in events.iter().zip(list.items_at(&["items"])) {
+            assert_eq!(event.str_at(&["type"]), "ADDED");
+            let object = event.get("object").expect("it has an object");
+            assert_eq!(object.get("metadata"), item.get("metadata"));
+            assert_eq!(object.get("data"), item.get("data"));
+        }
+        assert_eq!(held(&site), 0);
+    });
+}
+
+#[test]
+fn a_watch_whose_initial_events_nobody_reads_gives_its_cut_back() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        fill(&site).await;
+        let watch = handle(&site, &request(Verb::Watch, "", &INITIAL)).await;
+        let watch = watch.expect("sound");
+        assert!(held(&site) > 0);
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        assert_eq!(held(&site), 0);
+        let (events, _) = events(watch).await;
+        let last = events.last().expect("it began");
+        assert_eq!(last.str_at(&["type"]), "ERROR");
+        assert_eq!(last.int_at(&["object", "code"]), Some(410));
+    });
+}

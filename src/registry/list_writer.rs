@@ -1,0 +1,145 @@
+//! Lists written object by object, in each shape that a client can ask for.
+
+use crate::call::Call;
+use crate::negotiate::{MetaVersion, Shape};
+use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::ObjectRef;
+
+/// Bytes of a list that are gathered before they are handed on.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Writes a list, object by object.
+pub struct ListWriter<'a> {
+    call: &'a Call<'a>,
+    form: Form<'a>,
+}
+
+enum Form<'a> {
+    Items {
+        out: Vec<u8>,
+        partial: Option<MetaVersion>,
+        is_empty: bool,
+    },
+    Table(TableWriter<'a>),
+}
+
+impl<'a> ListWriter<'a> {
+    /// Writes the head, up to the items; `meta` is the JSON of the list's metadata.
+    pub fn begin(call: &'a Call<'a>, shape: Shape, include: RowObject, meta: &str) -> Self {
+        let partial = match shape {
+            Shape::Table(version) => {
+                let mut table = TableWriter::new(call, version, include);
+                table.begin(meta.as_bytes(), Columns::Shown);
+                let form = Form::Table(table);
+                return Self { call, form };
+            }
+            Shape::Metadata(version, _) => Some(version),
+            Shape::Whole => None,
+        };
+        let (kind, api) = match partial {
+            Some(version) => ("PartialObjectMetadataList", version.api_version()),
+            None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
+        };
+        let head = format!(
+            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api}\",\"metadata\":{meta},\"items\":["
+        );
+        let mut out = Vec::with_capacity(CHUNK_BYTES);
+        out.extend_from_slice(head.as_bytes());
+        let form = Form::Items {
+            out,
+            partial,
+            is_empty: true,
+        };
+        Self { call, form }
+    }
+
+    /// Goes on behind objects that were written before.
+    pub fn go_on(call: &'a Call<'a>, shape: Shape, include: RowObject) -> Self {
+        let partial = match shape {
+            Shape::Table(version) => {
+                let form = Form::Table(TableWriter::go_on(call, version, include));
+                return Self { call, form };
+            }
+            Shape::Metadata(version, _) => Some(version),
+            Shape::Whole => None,
+        };
+        let form = Form::Items {
+            out: Vec::with_capacity(CHUNK_BYTES),
+            partial,
+            is_empty: false,
+        };
+        Self { call, form }
+    }
+
+    /// Writes one object.
+    ///
+    /// # Errors
+    /// 500 if stored bytes are damaged.
+    pub fn write(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
+        let shown = Shown::Stored(object);
+        let body = view::served_body(self.call, &shown)?;
+        let (out, partial) = match &mut self.form {
+            Form::Table(table) => return table.row(&shown, &body),
+            Form::Items {
+                out,
+                partial,
+                is_empty,
+            } => {
+                if !std::mem::replace(is_empty, false) {
+                    out.push(b',');
+                }
+                (out, *partial)
+            }
+        };
+        match partial {
+            Some(version) => view::partial(version, &body)
+                .iter()
+                .for_each(|part| out.extend_from_slice(part)),
+            None if self.call.row.items_name_kind() => view::whole(self.call.row, body)
+                .iter()
+                .for_each(|part| out.extend_from_slice(part)),
+            None => out.extend_from_slice(&body),
+        }
+        Ok(())
+    }
+
+    /// How many bytes wait to be taken.
+    pub fn pending(&self) -> usize {
+        match &self.form {
+            Form::Items { out, .. } => out.len(),
+            Form::Table(table) => table.pending(),
+        }
+    }
+
+    /// The bytes written so far, leaving none; objects go on behind them.
+    pub fn take(&mut self) -> Vec<u8> {
+        match &mut self.form {
+            Form::Items { out, .. } => std::mem::replace(out, Vec::with_capacity(CHUNK_BYTES)),
+            Form::Table(table) => table.take(),
+        }
+    }
+
+    /// Ends the list.
+    pub fn finish(self) -> Vec<u8> {
+        let mut out = match self.form {
+            Form::Table(table) => table.finish(),
+            // As upstream: a list of metadata without items has none, not an empty one.
+            Form::Items {
+                mut out,
+                partial: Some(_),
+                is_empty: true,
+            } => {
+                out.pop();
+                out.extend_from_slice(b"null}");
+                out
+            }
+            Form::Items { mut out, .. } => {
+                out.extend_from_slice(b"]}");
+                out
+            }
+        };
+        out.push(b'\n');
+        out
+    }
+}

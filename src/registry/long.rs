@@ -1,0 +1,317 @@
+//! Lists that are too long to be built whole: written piece by piece from the cut that they show,
+//! as the client reads.
+//!
+//! A long answer holds its cut until it ends, and with it the objects that were replaced since.
+//! What is on its way to the client and what the cut pins count in the share of answers. Whoever
+//! sends the answer bounds its time.
+
+use crate::answer::{AnswerBody, StreamEnd};
+use crate::call::{Call, Tenant};
+use crate::kind::Resource;
+use crate::list::{self, Items, Page};
+use crate::list_writer::{CHUNK_BYTES, ListWriter};
+use crate::negotiate::{Encoding, Representation, Shape};
+use crate::request::ResourceRequest;
+use crate::select::Selection;
+use crate::services::Services;
+use crate::view::RowObject;
+use crate::watch::bare;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use parking_lot::Mutex;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{Hold, ObjectRef, Prefix, ReplacedMark, Share, Start};
+use std::future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// A list with fewer bytes of objects is built whole: the client can be told its length, and a
+/// stream would cost more than it saves.
+pub const LONG_BYTES: usize = 256 << 10;
+/// What a streamed answer may have on its way: a piece in the making, and what the connection
+/// buffers while the client does not read.
+const STREAM_BYTES: usize = 640 << 10;
+/// A list below this length is not worth its place in the memory budget.
+const HELD_BYTES_MIN: usize = 16 << 10;
+/// Bytes in memory for each byte of a list that is built as a tree: its JSON, the tree, the text.
+const TREE_FACTOR: usize = 4;
+/// When a client may come again that found the share of answers full.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
+/// Memory of an answer that is about to be made.
+///
+/// # Errors
+/// 429 if too much is on its way to clients.
+pub fn room(call: &Call<'_>, bytes: usize) -> Result<Hold, ApiError> {
+    let hold = call.tenant.plane.memory().take(Share::Answers, bytes);
+    hold.ok_or_else(|| {
+        let text = "The server has no memory for a further long answer, please try again later.";
+        ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
+    })
+}
+
+/// The memory of a streamed answer: what is on its way, and what its cut keeps from being freed.
+pub struct Pin {
+    hold: Hold,
+    taken: ReplacedMark,
+}
+
+impl Pin {
+    /// Begins a streamed answer from the newest cut or an older one.
+    ///
+    /// # Errors
+    /// 429 if too much is on its way to clients.
+    pub fn new(call: &Call<'_>) -> Result<Self, ApiError> {
+        Ok(Self {
+            hold: room(call, STREAM_BYTES)?,
+            taken: call.tenant.plane.replaced_mark(),
+        })
+    }
+
+    /// Weighs what the cut pins by now. False if that is too much, and the answer has to end.
+    pub fn may_go_on(&mut self, tenant: &Tenant) -> bool {
+        let pinned = tenant.plane.pinned_since(self.taken);
+        self.hold.resize(STREAM_BYTES.saturating_add(pinned));
+        pinned == 0 || !self.hold.is_over()
+    }
+}
+
+/// What a stream needs, for a time: it is dropped then, although a client that reads nothing asks
+/// the stream for nothing.
+pub struct Lent<T> {
+    slot: Arc<Mutex<Option<T>>>,
+    timer: AbortHandle,
+}
+
+impl<T: Send + 'static> Lent<T> {
+    /// Lends it from now on. Must be called inside the runtime.
+    pub fn new(thing: T, time: Duration) -> Self {
+        let slot = Arc::new(Mutex::new(Some(thing)));
+        let lent = Arc::clone(&slot);
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            let thing = lent.lock().take();
+            drop(thing);
+        });
+        Self {
+            slot,
+            timer: timer.abort_handle(),
+        }
+    }
+
+    /// Uses it; none if its time is over.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.slot.lock().as_mut().map(work)
+    }
+}
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        // The task has the slot until it is dropped, which may be later.
+        let thing = self.slot.lock().take();
+        drop(thing);
+        self.timer.abort();
+    }
+}
+
+/// A list that is about to be written, with the memory that this takes.
+pub struct Listed {
+    wish: Representation,
+    selection: Selection,
+    prefix: Prefix,
+    page: Page,
+    size: Size,
+}
+
+enum Size {
+    /// It is written at once. A very small one holds no memory: the seat of its request bounds it.
+    Whole(Items, Option<Hold>),
+    /// It is written piece by piece.
+    Streamed(Pin),
+}
+
+impl Listed {
+    /// Takes the memory.
+    ///
+    /// # Errors
+    /// 429 if too much is on its way to clients.
+    pub fn new(
+        call: &Call<'_>,
+        wish: Representation,
+        selection: Selection,
+        prefix: Prefix,
+        page: Page,
+    ) -> Result<Self, ApiError> {
+        let factor = match wish.encoding {
+            Encoding::Json => 1,
+            Encoding::Yaml => TREE_FACTOR,
+        };
+        let short = list::collect_within(call, &selection, &prefix, &page, LONG_BYTES);
+        let size = match short {
+            Some((items, bytes)) if bytes < HELD_BYTES_MIN => Size::Whole(items, None),
+            Some((items, bytes)) => Size::Whole(items, Some(room(call, bytes * factor)?)),
+            None if wish.encoding == Encoding::Json => Size::Streamed(Pin::new(call)?),
+            None => {
+                let items = list::collect(call, &selection, &prefix, &page);
+                let bytes: usize = items.items.iter().map(ObjectRef::body_len).sum();
+                Size::Whole(items, Some(room(call, bytes * factor)?))
+            }
+        };
+        Ok(Self {
+            wish,
+            selection,
+            prefix,
+            page,
+            size,
+        })
+    }
+
+    /// Writes it, or its first piece.
+    ///
+    /// # Errors
+    /// 406 for the shape of one object, 422 for a bad table option, 500 if stored bytes are damaged.
+    pub fn body(self, call: &Call<'_>) -> Result<AnswerBody, ApiError> {
+        let pin = match self.size {
+            Size::Whole(items, hold) => {
+                let body = list::write(call, self.wish, &items, &self.page)?;
+                return Ok(held(body, hold));
+            }
+            Size::Streamed(pin) => pin,
+        };
+        let include = list::included(call, self.wish)?;
+        let ends = end_of(call, &self.selection, &self.prefix, &self.page);
+        let mut list = LongList {
+            tenant: call.tenant.clone(),
+            request: Arc::new(bare(call.request, call.request.deadline)),
+            services: Arc::clone(call.services),
+            row: Arc::clone(call.row),
+            selection: self.selection,
+            prefix: self.prefix,
+            shape: self.wish.shape,
+            include,
+            meta: list::list_meta(call, &self.page, &ends),
+            page: self.page,
+            pin,
+            at: At::Head,
+            last: ends.next,
+        };
+        // What is wrong with the first piece can still be told with a Status.
+        let first = list.piece()?;
+        let others = stream::unfold(list, |mut list| {
+            let next = list.next();
+            future::ready(next.map(|piece| (piece, list)))
+        });
+        let pieces = stream::once(future::ready(Ok(first))).chain(others);
+        Ok(AnswerBody::Stream(Box::pin(pieces)))
+    }
+}
+
+/// A body that holds its memory until its last slice is sent.
+fn held(body: AnswerBody, hold: Option<Hold>) -> AnswerBody {
+    match (body, hold) {
+        (AnswerBody::Slices(mut slices), Some(hold)) => {
+            let last = slices.pop().unwrap_or_default();
+            slices.push(hold.keep(last));
+            AnswerBody::Slices(slices)
+        }
+        (body, _) => body,
+    }
+}
+
+/// The last key of a page and how many are behind it, without its items.
+fn end_of(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &Page) -> Items {
+    let mut items = Items::default();
+    if page.limit == 0 {
+        return items;
+    }
+    let mut last = None;
+    let all = page.cut.range(prefix, list::start_of(page));
+    let selected = all.filter(|object| selection.matches(call.row, object));
+    for (count, object) in selected.enumerate() {
+        if count == page.limit {
+            items.end_after(last.as_ref(), selection, prefix, page);
+            return items;
+        }
+        last = Some(object);
+    }
+    items
+}
+
+/// A list on its way out.
+struct LongList {
+    tenant: Tenant,
+    request: Arc<ResourceRequest>,
+    services: Arc<Services>,
+    row: Arc<Resource>,
+    selection: Selection,
+    prefix: Prefix,
+    page: Page,
+    pin: Pin,
+    shape: Shape,
+    include: RowObject,
+    /// The list's metadata, for the head.
+    meta: String,
+    at: At,
+    /// The last key of the page, if there are more behind it.
+    last: Option<Vec<u8>>,
+}
+
+/// How far a list is written.
+enum At {
+    Head,
+    /// Everything up to this key is.
+    Behind(Vec<u8>),
+    End,
+}
+
+impl LongList {
+    /// The next piece for the stream; none at the end.
+    fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
+        if matches!(self.at, At::End) {
+            return None;
+        }
+        if !self.pin.may_go_on(&self.tenant) {
+            self.at = At::End;
+            return Some(Err(StreamEnd::Full));
+        }
+        Some(self.piece().map_err(|error| {
+            tracing::error!(%error, "a list breaks off");
+            self.at = At::End;
+            StreamEnd::Damaged
+        }))
+    }
+
+    /// Writes objects until a piece is full or the list ends.
+    fn piece(&mut self) -> Result<Bytes, ApiError> {
+        let call = Call::new(&self.tenant, &self.request, &self.row, &self.services);
+        let (mut writer, start) = match &self.at {
+            At::Head => (
+                ListWriter::begin(&call, self.shape, self.include, &self.meta),
+                list::start_of(&self.page),
+            ),
+            At::Behind(key) => (
+                ListWriter::go_on(&call, self.shape, self.include),
+                Start::After(key),
+            ),
+            At::End => return Ok(Bytes::new()),
+        };
+        for object in self.page.cut.range(&self.prefix, start) {
+            let key = object.key().as_bytes();
+            if self.selection.matches(&self.row, &object) {
+                writer.write(&object)?;
+            }
+            if self.last.as_deref() == Some(key) {
+                break;
+            }
+            if writer.pending() >= CHUNK_BYTES {
+                let piece = writer.take().into();
+                self.at = At::Behind(key.to_vec());
+                return Ok(piece);
+            }
+        }
+        let piece = writer.finish().into();
+        self.at = At::End;
+        Ok(piece)
+    }
+}
