@@ -1,12 +1,15 @@
 //! The generated data, put together into the tables of kinds that planes serve.
 
+use crate::features::Gate;
 use crate::strategy;
 use polyplane_apimachinery::schema::Schemas;
-use polyplane_registry::KindTable;
+use polyplane_registry::{Features, KindTable};
 use std::sync::{Arc, OnceLock};
 
 const SCHEMAS: &[u8] = include_bytes!("data/schemas.json");
 const ROWS: &[u8] = include_bytes!("data/rows.json");
+const GATES: &[u8] = include_bytes!("data/gates.json");
+const GATED_FIELDS: &[u8] = include_bytes!("data/gated_fields.json");
 /// The kinds that only the root plane serves, in the shape of the generated rows.
 const ROOT_ROWS: &[u8] = include_bytes!("control_plane/rows.json");
 /// Their schemas, likewise.
@@ -25,11 +28,22 @@ pub fn schemas() -> Arc<Schemas> {
     Arc::clone(SHARED.get_or_init(parse))
 }
 
+/// The feature gates, and the fields behind them.
+pub fn features() -> Arc<Features> {
+    static SHARED: OnceLock<Arc<Features>> = OnceLock::new();
+    let parse = || {
+        let features = Features::parse(GATES, GATED_FIELDS).expect("the generated gates are sound");
+        Gate::check(&features).expect("upstream has the gates that code asks for");
+        Arc::new(features)
+    };
+    Arc::clone(SHARED.get_or_init(parse))
+}
+
 /// The kinds of a plane.
 pub fn tenant_kinds() -> Arc<KindTable> {
     static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
     let build = || {
-        let table = KindTable::build(&[ROWS], schemas(), &strategy, 1);
+        let table = KindTable::build(&[ROWS], schemas(), features(), &strategy, 1);
         Arc::new(table.expect("the generated rows are sound"))
     };
     Arc::clone(SHARED.get_or_init(build))
@@ -39,7 +53,7 @@ pub fn tenant_kinds() -> Arc<KindTable> {
 pub fn root_kinds() -> Arc<KindTable> {
     static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
     let build = || {
-        let table = KindTable::build(&[ROWS, ROOT_ROWS], schemas(), &strategy, 2);
+        let table = KindTable::build(&[ROWS, ROOT_ROWS], schemas(), features(), &strategy, 2);
         Arc::new(table.expect("the rows of the root plane are sound"))
     };
     Arc::clone(SHARED.get_or_init(build))
@@ -57,12 +71,26 @@ mod tests {
             |group: &str, version: &str, resource: &str| -> Option<Arc<dyn Strategy>> {
                 strategy(group, version, resource).filter(|_| resource != "pods")
             };
-        let refused = KindTable::build(&[ROWS], schemas(), &all_but_pods, 1);
+        let refused = KindTable::build(&[ROWS], schemas(), features(), &all_but_pods, 1);
         let resource = match refused {
             Err(TableError::Strategy { resource, .. }) => resource,
             other => panic!("the table was built: {}", other.is_ok()),
         };
         assert_eq!(resource, "pods");
+    }
+
+    #[test]
+    fn gated_fields_are_of_kinds_that_are_stored() {
+        let (kinds, features) = (tenant_kinds(), features());
+        let mut count = 0;
+        for name in features.gated_kinds() {
+            let (group, resource) = name.split_once('/').expect("group/resource");
+            let row = kinds.stored(group, resource);
+            let row = row.unwrap_or_else(|| panic!("{name} is not stored"));
+            assert!(row.gated_fields.is_some(), "{name}");
+            count += 1;
+        }
+        assert!(count > 10, "only {count} kinds have gated fields");
     }
 
     #[test]

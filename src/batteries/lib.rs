@@ -13,6 +13,7 @@ pub mod bootstrap;
 pub mod catalog;
 pub mod control_plane;
 pub mod core;
+pub mod features;
 pub mod misc;
 pub mod networking;
 pub mod policies;

@@ -6,6 +6,7 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
+use crate::features::{FeatureError, Features, GatedFields};
 use crate::strategy::Strategy;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
@@ -160,6 +161,10 @@ pub struct Resource {
     pub columns: Vec<Column>,
     /// Upstream's strategy facts.
     pub rules: Rules,
+    /// Which features are on.
+    pub features: Arc<Features>,
+    /// Fields of the stored form that belong to features which are off.
+    pub gated_fields: Option<Arc<GatedFields>>,
     /// Paths that field selectors may name.
     pub selectable_fields: Vec<Str>,
     /// What names look like.
@@ -292,6 +297,9 @@ pub enum TableError {
         /// The schema it names.
         definition: String,
     },
+    /// The data and the feature gates do not fit.
+    #[error(transparent)]
+    Feature(#[from] FeatureError),
     /// Nobody has said how objects of a row behave.
     #[error(
         "{resource} of {group:?}, {version} has no strategy; name one, or `Plain` if its data says all"
@@ -316,6 +324,7 @@ pub struct KindTable {
     groups: Vec<Group>,
     resources: Vec<Arc<Resource>>,
     schemas: Arc<Schemas>,
+    features: Arc<Features>,
     generation: u64,
     by_name: HashMap<(Str, Str, Str), usize>,
     by_storage: HashMap<(Str, Str), usize>,
@@ -330,13 +339,18 @@ impl KindTable {
     pub fn build(
         rows: &[&[u8]],
         schemas: Arc<Schemas>,
+        features: Arc<Features>,
         strategy_of: &StrategyOf,
         generation: u64,
     ) -> Result<Self, TableError> {
+        for (definition, gate) in schemas.gates() {
+            features.known(&gate, definition)?;
+        }
         let mut table = Self {
             groups: Vec::new(),
             resources: Vec::new(),
             schemas,
+            features,
             generation,
             by_name: HashMap::new(),
             by_storage: HashMap::new(),
@@ -399,6 +413,8 @@ impl KindTable {
             resource: row.name.clone(),
             version: version.clone(),
         });
+        let gated_fields = self.features.gated(&storage.group, &storage.resource);
+        let gated_fields = gated_fields.cloned();
         let api_version = api_version(group, version);
         let prefix = format!(
             "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
@@ -438,6 +454,8 @@ impl KindTable {
             subresources: row.subresources,
             columns: row.columns,
             rules: row.strategy,
+            features: Arc::clone(&self.features),
+            gated_fields,
             selectable_fields: row.selectable_fields,
             name_rule: row.name_rule.read(),
             strategy,

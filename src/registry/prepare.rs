@@ -1,8 +1,8 @@
 //! What the server does to a tree before it is stored, and the checks it has to pass: the part of
 //! a write that the oracle can be asked about, free of planes and requests.
 //!
-//! First the rules of the kind's row (status belongs to its subresource, generation counts), then
-//! the kind's strategy, then the canonical form.
+//! First the rules of the kind's row (status belongs to its subresource, fields of features that
+//! are off go, generation counts), then the kind's strategy, then the canonical form.
 
 use crate::kind::Resource;
 use crate::metadata;
@@ -30,6 +30,7 @@ pub fn create(row: &Resource, context: &Context<'_>, tree: &mut Value) {
     if row.rules.generation {
         tree.set(&["metadata", "generation"], 1i64);
     }
+    drop_gated(row, tree, None);
     row.strategy.prepare_create(context, tree);
 }
 
@@ -40,15 +41,24 @@ pub fn update(row: &Resource, context: &Context<'_>, tree: &mut Value, old: &Val
         if row.rules.has_status {
             copy(tree, old, &["status"]);
         }
+        let dropped_counts = drop_gated(row, tree, Some(old));
         row.strategy.prepare_update(context, tree, old);
-        if row.rules.generation && counts(row, tree, old) {
+        if row.rules.generation && (dropped_counts || counts(row, tree, old)) {
             let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
             tree.set(&["metadata", "generation"], generation + 1);
         }
     } else {
+        drop_gated(row, tree, Some(old));
         row.strategy.prepare_subresource(context, tree, old);
     }
     metadata::keep_system_fields(tree, old);
+}
+
+/// Drops the fields of features that are off, unless `old` used them; true if that counts as a
+/// change in `metadata.generation`.
+fn drop_gated(row: &Resource, tree: &mut Value, old: Option<&Value>) -> bool {
+    let fields = row.gated_fields.as_ref();
+    fields.is_some_and(|fields| fields.drop_unused(tree, old))
 }
 
 /// True if the change is one that `metadata.generation` counts.
@@ -129,9 +139,10 @@ fn with_declared(
         let mut seen = BTreeSet::new();
         errors.retain(|error| seen.insert(error.to_string()));
     }
+    let enabled = |gate: &str| row.features.enabled(gate);
     let mut declared = row
         .schemas
-        .validate(row.stored_definition, tree, old, &feature_enabled);
+        .validate(row.stored_definition, tree, old, &enabled);
     // Upstream drops what a kind says if a declaration says the same, and declarations come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
     let (doubled, mut errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| {
@@ -152,9 +163,4 @@ fn says_the_same(known: &FieldError, declared: &FieldError) -> bool {
     const IMMUTABLE: &str = "field is immutable";
     let alike = known.kind == declared.kind && known.field == declared.field;
     alike && (known.detail == IMMUTABLE) == (declared.detail == IMMUTABLE)
-}
-
-/// Features that declarations ask for and that are on by default.
-fn feature_enabled(feature: &str) -> bool {
-    feature == "HPAScaleToZero"
 }

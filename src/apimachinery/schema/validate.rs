@@ -36,6 +36,25 @@ struct Pair<'v> {
 }
 
 impl Schemas {
+    /// The feature gates that rules of the data ask for, each with the definition that has the rule.
+    pub fn gates(&self) -> Vec<(&str, String)> {
+        let mut gates = Vec::new();
+        for (_, definition) in self.iter() {
+            let of_fields = definition.fields.iter().flat_map(|field| &field.tags);
+            for tag in definition.tags.iter().chain(of_fields) {
+                let mut next = Some(tag.clone());
+                while let Some(tag) = next {
+                    if is_gated(&tag) {
+                        let gate = tag.argument("").unwrap_or_default();
+                        gates.push((&*definition.name, gate.to_owned()));
+                    }
+                    next = tag.inner();
+                }
+            }
+        }
+        gates
+    }
+
     /// Checks an object by the rules of the data. `old` is what an update replaces; `gate` answers
     /// whether a feature is on. Errors of rules that are not enforced yet are left out.
     pub fn validate(
@@ -94,6 +113,11 @@ impl Schemas {
             _ => Bad::Plain(value.clone()),
         }
     }
+}
+
+/// True for a rule that applies while a feature is on, or while it is off.
+fn is_gated(tag: &Tag) -> bool {
+    matches!(tag.name.as_str(), "ifEnabled" | "ifDisabled")
 }
 
 struct Checker<'s, 'g> {
@@ -236,12 +260,11 @@ impl<'s> Checker<'s, '_> {
 
     /// The rules that apply: those behind gates are unwrapped or left out.
     fn active<'t>(&self, tags: &'t [Tag]) -> Cow<'t, [Tag]> {
-        let gated = |tag: &Tag| matches!(tag.name.as_str(), "ifEnabled" | "ifDisabled");
-        if !tags.iter().any(gated) {
+        if !tags.iter().any(is_gated) {
             return Cow::Borrowed(tags);
         }
         let unwrap = |tag: &Tag| {
-            if !gated(tag) {
+            if !is_gated(tag) {
                 return Some(tag.clone());
             }
             let on = (self.gate)(tag.argument("").unwrap_or_default());

@@ -2,7 +2,7 @@
 
 use crate::shared::checks::{named, non_negative_members};
 use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
-use crate::shared::{core_meta, pod_features, pod_warnings, shown};
+use crate::shared::{core_meta, init_annotations, pod_warnings, shown};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
@@ -10,9 +10,9 @@ use polyplane_apimachinery::labels::{self, Selector};
 /// Where the template is.
 pub const TEMPLATE: [&str; 2] = ["spec", "template"];
 
-/// Removes what is off from the template.
-pub fn drop_disabled(object: &mut Value, old: Option<&Value>) {
-    pod_features::drop_disabled_at(object, &TEMPLATE, old);
+/// Removes what conversions of the template leave out.
+pub fn drop_old(object: &mut Value) {
+    init_annotations::drop_at(object, &TEMPLATE);
 }
 
 /// Keeps the spec in a write of the status.

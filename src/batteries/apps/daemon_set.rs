@@ -36,14 +36,14 @@ impl Strategy for DaemonSet {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_disabled(object, None);
+        common::drop_old(object);
         count_from_zero(object);
         let generation = template_generation(object).max(1);
         set_template_generation(object, generation);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::drop_disabled(object, Some(old));
+        common::drop_old(object);
         count_from_zero(object);
         let changed = object["spec"]["template"] != old["spec"]["template"];
         set_template_generation(object, template_generation(old) + i64::from(changed));

@@ -36,11 +36,11 @@ impl Strategy for Deployment {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_disabled(object, None);
+        common::drop_old(object);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::drop_disabled(object, Some(old));
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        common::drop_old(object);
     }
 
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {

@@ -66,12 +66,12 @@ impl Strategy for StatefulSet {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_disabled(object, None);
+        common::drop_old(object);
         name_claims(object);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::drop_disabled(object, Some(old));
+        common::drop_old(object);
         if !keep_claims(object, old) {
             name_claims(object);
         }

@@ -4,12 +4,11 @@ use super::cron_schedule;
 use super::job::{self, Owner};
 use crate::apps::shown_selector;
 use crate::shared::checks::{has, named, non_negative_members};
-use crate::shared::{core_meta, pod_cells, pod_defaults, pod_features, pod_warnings, shown};
+use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings, shown};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
-const JOB: [&str; 3] = ["spec", "jobTemplate", "spec"];
 const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 /// Characters that the names of Jobs and Pods need beyond that of the CronJob.
 const NAME_BYTES_MAX: usize = 52;
@@ -24,13 +23,11 @@ impl Strategy for CronJob {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        job::drop_disabled(object, &JOB, None);
-        pod_features::drop_disabled_at(object, &TEMPLATE, None);
+        init_annotations::drop_at(object, &TEMPLATE);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        job::drop_disabled(object, &JOB, Some(old));
-        pod_features::drop_disabled_at(object, &TEMPLATE, Some(old));
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        init_annotations::drop_at(object, &TEMPLATE);
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {

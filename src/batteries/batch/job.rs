@@ -6,7 +6,7 @@ mod status;
 mod update;
 
 use crate::apps::{shown_selector, template_warnings};
-use crate::shared::{pod_cells, pod_defaults, pod_features};
+use crate::shared::{init_annotations, pod_cells, pod_defaults};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
@@ -47,13 +47,11 @@ impl Strategy for Job {
         }
         take_good_labels(object);
         object.set(&["metadata", "generation"], 1i64);
-        drop_disabled(object, &["spec"], None);
-        pod_features::drop_disabled_at(object, &TEMPLATE, None);
+        init_annotations::drop_at(object, &TEMPLATE);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        drop_disabled(object, &["spec"], Some(old));
-        pod_features::drop_disabled_at(object, &TEMPLATE, Some(old));
+        init_annotations::drop_at(object, &TEMPLATE);
         take_good_labels(object);
         if object["spec"] != old["spec"] {
             let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
@@ -170,16 +168,6 @@ fn default_spec(spec: &mut Value) {
         .into(),
     );
     set(spec, "manualSelector", false.into());
-}
-
-/// Removes what is off from the job spec at `path`; `old` is the whole object before.
-pub fn drop_disabled(object: &mut Value, path: &[&str], old: Option<&Value>) {
-    let had = old
-        .and_then(|old| old.at(path))
-        .is_some_and(|spec| !spec["scheduling"].is_null());
-    if let (false, Some(spec)) = (had, object.at_mut(path)) {
-        drop(spec.remove(&["scheduling"]));
-    }
 }
 
 /// Makes the labels by which the Job finds its Pods.

@@ -39,21 +39,15 @@ impl Strategy for Node {
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         align_ranges(object);
-        for path in [
-            ["spec", "configSource"],
-            ["status", "config"],
-            ["spec", "podPreemptionPolicy"],
-        ] {
+        for path in [["spec", "configSource"], ["status", "config"]] {
             drop(object.remove(&path));
         }
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         align_ranges(object);
-        for field in ["configSource", "podPreemptionPolicy"] {
-            if old["spec"][field].is_null() {
-                drop(object.remove(&["spec", field]));
-            }
+        if old["spec"]["configSource"].is_null() {
+            drop(object.remove(&["spec", "configSource"]));
         }
     }
 

@@ -47,9 +47,6 @@ impl Strategy for PersistentVolumeClaim {
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         object.set(&["spec"], old["spec"].clone());
-        if old["status"]["healthStatus"].is_null() {
-            drop(object.remove(&["status", "healthStatus"]));
-        }
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
@@ -126,13 +123,9 @@ impl Strategy for PersistentVolumeClaim {
     }
 }
 
-/// Sources in other namespaces need a feature that is off; sources of strange kinds are ignored.
+/// Drops sources of kinds that nobody has to populate, unless the claim had a source before.
 fn drop_foreign_source(object: &mut Value, old: &Value) {
     let had = |field: &str| !old["spec"][field].is_null();
-    let namespace = object.str_at(&["spec", "dataSourceRef", "namespace"]);
-    if !namespace.is_empty() && !had("dataSourceRef") {
-        drop(object.remove(&["spec", "dataSourceRef"]));
-    }
     if had("dataSource") || had("dataSourceRef") || !object["spec"]["dataSourceRef"].is_null() {
         return;
     }

@@ -3,7 +3,7 @@
 use super::pod_prepare;
 use crate::shared::pod_validation::{self, PodOptions, resize, status, update};
 use crate::shared::{
-    addresses, core_meta, pod_cells, pod_defaults, pod_features, pod_qos, pod_warnings,
+    addresses, core_meta, init_annotations, pod_cells, pod_defaults, pod_qos, pod_warnings,
 };
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -23,7 +23,7 @@ impl Strategy for Pod {
     fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
         object.set(&["status"], Value::object());
         object.set(&["status", "phase"], "Pending");
-        pod_features::drop_disabled(object, None);
+        init_annotations::drop_at(object, &[]);
         pod_prepare::hold_back(object, context.now);
         pod_prepare::resolve_label_keys(object);
         pod_prepare::take_app_armor_from_annotations(object);
@@ -34,7 +34,7 @@ impl Strategy for Pod {
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         pod_prepare::keep_pod_resources(object, old);
-        pod_features::drop_disabled(object, Some(old));
+        init_annotations::drop_at(object, &[]);
     }
 
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
@@ -47,11 +47,10 @@ impl Strategy for Pod {
             "ephemeralcontainers" => pod_prepare::keep_all_but_ephemeral(object, old),
             _ => {
                 pod_prepare::keep_all_but_status(object, old);
-                pod_features::drop_disabled_status(object, old);
                 return;
             }
         }
-        pod_features::drop_disabled(object, Some(old));
+        init_annotations::drop_at(object, &[]);
         if !update::same(&object["spec"], &old["spec"]) {
             let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
             object.set(&["metadata", "generation"], generation + 1);

@@ -1,7 +1,7 @@
 //! PodTemplates: a template on its own.
 
 use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
-use crate::shared::{core_meta, pod_cells, pod_defaults, pod_features, pod_warnings};
+use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};
@@ -16,11 +16,11 @@ impl Strategy for PodTemplate {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        pod_features::drop_disabled_at(object, &["template"], None);
+        init_annotations::drop_at(object, &["template"]);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        pod_features::drop_disabled_at(object, &["template"], Some(old));
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        init_annotations::drop_at(object, &["template"]);
     }
 
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {

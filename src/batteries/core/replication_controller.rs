@@ -2,7 +2,7 @@
 
 use crate::shared::checks::{named, non_negative_members};
 use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
-use crate::shared::{core_meta, pod_cells, pod_defaults, pod_features, pod_warnings};
+use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings};
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -31,11 +31,11 @@ impl Strategy for ReplicationController {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        pod_features::drop_disabled_at(object, &["spec", "template"], None);
+        init_annotations::drop_at(object, &["spec", "template"]);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        pod_features::drop_disabled_at(object, &["spec", "template"], Some(old));
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        init_annotations::drop_at(object, &["spec", "template"]);
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {

@@ -34,6 +34,10 @@ func runData(arguments []string) error {
 	if err != nil {
 		return err
 	}
+	gated, err := o.gatedFields()
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
 	}
@@ -42,6 +46,8 @@ func runData(arguments []string) error {
 		"rows.json":                 func(b *bytes.Buffer) error { return writeRows(b, rows) },
 		"conditional_defaults.json": func(b *bytes.Buffer) error { return writeLines(b, conditional) },
 		"bootstrap.json":            func(b *bytes.Buffer) error { return writeLines(b, bootstrap) },
+		"gates.json":                func(b *bytes.Buffer) error { return writeLines(b, featureGates()) },
+		"gated_fields.json":         func(b *bytes.Buffer) error { return writeLines(b, gated) },
 		"VERSION":                   writeVersion,
 	} {
 		var buffer bytes.Buffer

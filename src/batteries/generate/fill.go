@@ -85,6 +85,28 @@ func (f *filler) leaf(v reflect.Value) bool {
 	return true
 }
 
+// fixed sets a leaf to the same value always.
+func fixed(v reflect.Value) {
+	switch target := v.Addr().Interface().(type) {
+	case *metav1.Time:
+		*target = metav1.NewTime(time.Unix(1700000000, 0).UTC())
+	case *metav1.MicroTime:
+		*target = metav1.NewMicroTime(time.Unix(1700000000, 0).UTC())
+	case *metav1.Duration:
+		target.Duration = time.Second
+	case *resource.Quantity:
+		*target = resource.MustParse("1")
+	case *intstr.IntOrString:
+		*target = intstr.FromInt32(1)
+	case *runtime.RawExtension:
+		target.Raw = []byte(`{"apiVersion":"example.com/v1","kind":"Thing"}`)
+	case *metav1.FieldsV1:
+		target.Raw = []byte(`{}`)
+	case *apiextensionsv1.JSON:
+		target.Raw = []byte(`1`)
+	}
+}
+
 func (f *filler) fill(v reflect.Value, jsonName string, depth int) {
 	if f.leaf(v) {
 		return

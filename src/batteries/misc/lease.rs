@@ -7,28 +7,11 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_registry::strategy::{Context, Strategy};
 
-/// Fields of coordinated elections, which are off: what was not there before is dropped.
-const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
-
 /// Behaviour of Leases.
 #[derive(Debug)]
 pub struct Lease;
 
 impl Strategy for Lease {
-    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        for field in COORDINATED {
-            drop(object.remove(&["spec", field]));
-        }
-    }
-
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        for field in COORDINATED {
-            if old["spec"][field].is_null() {
-                drop(object.remove(&["spec", field]));
-            }
-        }
-    }
-
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = core_meta::validate_finalizers(object);
         validate(&mut errors, &object["spec"]);

@@ -1,5 +1,6 @@
 //! How a capacity may be shared out: the amounts that one request can get.
 
+use crate::features::Gate;
 use crate::shared::checks::NEGATIVE;
 use crate::shared::field_checks::{Errors, present};
 use crate::shared::resource_names::amount;
@@ -82,14 +83,16 @@ fn validate_options(
                 detail,
             ));
         }
-        // Fractions of options are not told apart: the gate for them is off by default.
-        let whole: Vec<i64> = options.iter().map(Quantity::value).collect();
-        for (at, option) in whole
-            .iter()
-            .enumerate()
-            .filter(|(at, option)| whole[..*at].contains(option))
-        {
-            errors.push(FieldError::duplicate(&path.index(at), option.to_string()));
+        let fractions = Gate::DRAFractionalCapacityRange.is_on();
+        let shown = |option: &Quantity| match fractions {
+            true => option.to_string(),
+            false => option.value().to_string(),
+        };
+        let shown: Vec<String> = options.iter().map(shown).collect();
+        for (at, option) in shown.iter().enumerate() {
+            if shown[..at].contains(option) {
+                errors.push(FieldError::duplicate(&path.index(at), option.as_str()));
+            }
         }
         options.contains(usual)
     };

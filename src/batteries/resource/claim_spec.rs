@@ -27,28 +27,6 @@ pub fn default(spec: &mut Value) {
     });
 }
 
-/// Removes the fields of features that are off, unless they have been in use before.
-pub fn drop_disabled(spec: &mut Value, old: Option<&Value>) {
-    let used = old.is_some_and(|old| {
-        requests(old).any(|request| !request.items_at(&["derivedAttributes"]).is_empty())
-    });
-    if !used {
-        each_request(spec, |request| drop(request.remove(&["derivedAttributes"])));
-    }
-}
-
-/// The requests of a spec that name a class: exact ones and alternatives.
-fn requests(spec: &Value) -> impl Iterator<Item = &Value> {
-    spec.items_at(&["devices", "requests"])
-        .iter()
-        .flat_map(|request| {
-            let exactly = request.get("exactly").filter(|exactly| !exactly.is_null());
-            exactly
-                .into_iter()
-                .chain(request.items_at(&["firstAvailable"]))
-        })
-}
-
 fn each_request(spec: &mut Value, mut change: impl FnMut(&mut Value)) {
     let requests = spec
         .at_mut(&["devices", "requests"])
@@ -399,16 +377,5 @@ mod tests {
         let targets = Targets::of(&claim);
         assert!(targets.has("d/x", "a/b") && targets.has("d/x", "a") && !targets.has("d/x", "c"));
         assert!(targets.has("d/y", "c"));
-    }
-
-    #[test]
-    fn features_that_are_off_stay_only_where_they_were() {
-        let spec = json!({"devices": {"requests": [{"exactly": {"derivedAttributes": [{"name": "d/x"}]}}]}});
-        let mut new = spec.clone();
-        drop_disabled(&mut new, None);
-        assert_eq!(new, json!({"devices": {"requests": [{"exactly": {}}]}}));
-        let mut kept = spec.clone();
-        drop_disabled(&mut kept, Some(&spec));
-        assert_eq!(kept, spec);
     }
 }

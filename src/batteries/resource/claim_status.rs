@@ -17,8 +17,7 @@ const CONDITIONS_MAX: usize = 8;
 const DATA_BYTES_MAX: usize = 10 * 1024;
 const ADDRESSES_MAX: usize = 16;
 
-/// Forgets what drivers reported about devices that are no longer allocated, and fields of
-/// features that are off and have not been in use.
+/// Forgets what drivers reported about devices that are no longer allocated.
 pub fn prepare(status: &mut Value, old: &Value) {
     const RESULTS: [&str; 3] = ["allocation", "devices", "results"];
     let results = |status: &Value| -> Vec<Device> {
@@ -36,20 +35,6 @@ pub fn prepare(status: &mut Value, old: &Value) {
         .is_some_and(|devices| devices.as_array().is_none_or(<[Value]>::is_empty))
     {
         drop(status.remove(&["devices"]));
-    }
-    let skips = old
-        .items_at(&RESULTS)
-        .iter()
-        .any(|result| !result.items_at(&["skipNodeOperations"]).is_empty());
-    if !skips {
-        for result in status
-            .at_mut(&RESULTS)
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            drop(result.remove(&["skipNodeOperations"]));
-        }
     }
 }
 

@@ -29,41 +29,6 @@ pub enum Selection {
     PerSlice,
 }
 
-/// Removes the fields of features that are off, unless a device had them before.
-pub fn drop_disabled<'a>(devices: impl Iterator<Item = &'a mut Value>, old: &[Value]) {
-    let groups = old
-        .iter()
-        .flat_map(|device| device.items_at(&["consumesCounters"]))
-        .any(|use_| !use_.items_at(&["compatibilityGroups"]).is_empty());
-    let resources = old.iter().any(|device| {
-        members(&device["nodeAllocatableResources"])
-            .next()
-            .is_some()
-    });
-    let lists = old.iter().any(has_lists);
-    for device in devices {
-        if !groups {
-            let uses = device
-                .get_mut("consumesCounters")
-                .and_then(Value::as_array_mut);
-            uses.into_iter()
-                .flatten()
-                .for_each(|use_| drop(use_.remove(&["compatibilityGroups"])));
-        }
-        if !resources {
-            drop(device.remove(&["nodeAllocatableResources"]));
-        }
-        let attributes = device.get_mut("attributes").and_then(Value::as_object_mut);
-        if let Some(attributes) = attributes.filter(|_| !lists) {
-            for (_, attribute) in attributes.iter_mut() {
-                LISTS
-                    .iter()
-                    .for_each(|list| drop(attribute.remove(&[list])));
-            }
-        }
-    }
-}
-
 fn has_lists(device: &Value) -> bool {
     members(&device["attributes"])
         .any(|(_, attribute)| LISTS.iter().any(|list| present(&attribute[*list])))
@@ -393,7 +358,6 @@ fn validate_overhead(errors: &mut Errors, path: &Path<'_>, overhead: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_apimachinery::json;
 
     #[test]
     fn versions_are_semantic() {
@@ -419,19 +383,5 @@ mod tests {
         ] {
             assert!(!is_semantic_version(bad), "{bad}");
         }
-    }
-
-    #[test]
-    fn fields_of_features_that_are_off_go() {
-        let device = json!({"attributes": {"a": {"ints": [1i64]}}, "consumesCounters": [{"compatibilityGroups": ["g"]}]});
-        let mut devices = [device.clone()];
-        drop_disabled(devices.iter_mut(), &[]);
-        assert_eq!(
-            devices[0],
-            json!({"attributes": {"a": {}}, "consumesCounters": [{}]})
-        );
-        let mut devices = [device.clone()];
-        drop_disabled(devices.iter_mut(), std::slice::from_ref(&device));
-        assert_eq!(devices[0], device);
     }
 }

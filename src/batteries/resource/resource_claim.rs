@@ -23,20 +23,6 @@ impl Strategy for ResourceClaim {
             .for_each(claim_spec::default);
     }
 
-    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        object
-            .get_mut("spec")
-            .into_iter()
-            .for_each(|spec| claim_spec::drop_disabled(spec, None));
-    }
-
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        object
-            .get_mut("spec")
-            .into_iter()
-            .for_each(|spec| claim_spec::drop_disabled(spec, Some(&old["spec"])));
-    }
-
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         let status = object.get("status").cloned();
         let managed = object.at(&["metadata", "managedFields"]).cloned();

@@ -26,21 +26,6 @@ impl Strategy for ResourceClaimTemplate {
             .for_each(claim_spec::default);
     }
 
-    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        object
-            .at_mut(&["spec", "spec"])
-            .into_iter()
-            .for_each(|spec| claim_spec::drop_disabled(spec, None));
-    }
-
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        let before = old.at(&["spec", "spec"]);
-        object
-            .at_mut(&["spec", "spec"])
-            .into_iter()
-            .for_each(|spec| claim_spec::drop_disabled(spec, before));
-    }
-
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = core_meta::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);

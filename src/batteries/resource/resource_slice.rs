@@ -21,30 +21,6 @@ const COUNTER_SETS_MAX: usize = 8;
 pub struct ResourceSlice;
 
 impl Strategy for ResourceSlice {
-    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        object
-            .get_mut("spec")
-            .into_iter()
-            .for_each(|spec| drop_disabled(spec, &Value::Null));
-    }
-
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        // A change counts even if it is in a field that is removed next.
-        if object["spec"] != old["spec"] {
-            let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
-            object.set(&["metadata", "generation"], generation + 1);
-        }
-        object
-            .get_mut("spec")
-            .into_iter()
-            .for_each(|spec| drop_disabled(spec, &old["spec"]));
-    }
-
-    fn counts_generation(&self, _: &Value, _: &Value) -> Option<bool> {
-        // `prepare_update` has counted.
-        Some(false)
-    }
-
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = core_meta::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], &Value::Null);
@@ -78,18 +54,6 @@ impl Strategy for ResourceSlice {
         );
         vec![name_cell(object), node, driver, pool, age_cell(object, now)]
     }
-}
-
-/// Removes the fields of features that are off, unless they have been in use before.
-fn drop_disabled(spec: &mut Value, old: &Value) {
-    if !present(&old["partitionTypeAttribute"]) {
-        drop(spec.remove(&["partitionTypeAttribute"]));
-    }
-    if old.items_at(&["skipNodeOperations"]).is_empty() {
-        drop(spec.remove(&["skipNodeOperations"]));
-    }
-    let devices = spec.get_mut("devices").and_then(Value::as_array_mut);
-    device::drop_disabled(devices.into_iter().flatten(), old.items_at(&["devices"]));
 }
 
 fn validate_spec(errors: &mut Errors, spec: &Value, old: &Value) {

@@ -27,9 +27,7 @@ impl Strategy for CsiNode {
         let health = object.at(&["status", "storageHealth"]).cloned();
         let managed = object.at(&["metadata", "managedFields"]).cloned();
         let mut kept = old.clone();
-        // The health of storage is reported only where it has been before: the feature is off.
-        let known = !old.items_at(&["status", "storageHealth"]).is_empty();
-        match health.filter(|_| known) {
+        match health {
             Some(health) => kept.set(&["status", "storageHealth"], health),
             None => drop(kept.remove(&["status", "storageHealth"])),
         }

@@ -8,7 +8,7 @@ mod eviction;
 use crate::environment::Environment;
 use crate::plan::Admission;
 use crate::strategy::{BirthLayer, Plain, PlaneSettings, ServiceRange, Strategy};
-use crate::{AnswerBody, KindTable, Registry, ResourceRequest, Seats, Tenant, Verb};
+use crate::{AnswerBody, Features, KindTable, Registry, ResourceRequest, Seats, Tenant, Verb};
 use async_trait::async_trait;
 use polyplane_apimachinery::json::{Limits, parse};
 use polyplane_apimachinery::schema::Schemas;
@@ -29,11 +29,20 @@ use tokio::time::{Instant, sleep};
 
 /// The kinds of these tests, with the schemas of all built-in ones.
 static SCHEMAS: LazyLock<Arc<Schemas>> = LazyLock::new(|| {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let data = std::fs::read(path.join("../batteries/data/schemas.json"));
-    let data = data.expect("the generated data file is there");
-    Arc::new(Schemas::parse(&data).expect("generated data loads"))
+    Arc::new(Schemas::parse(&generated("schemas.json")).expect("generated data loads"))
 });
+
+/// The gates of upstream.
+static FEATURES: LazyLock<Arc<Features>> = LazyLock::new(|| {
+    let features = Features::parse(&generated("gates.json"), b"[]");
+    Arc::new(features.expect("generated data loads"))
+});
+
+fn generated(name: &str) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let data = std::fs::read(path.join("../batteries/data").join(name));
+    data.expect("the generated data file is there")
+}
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -175,7 +184,8 @@ async fn settle_down() {
 fn kinds() -> KindTable {
     let plain = |_: &str, _: &str, _: &str| Some(Arc::new(Plain) as Arc<dyn Strategy>);
     let rows = include_bytes!("rows.json");
-    let table = KindTable::build(&[rows], Arc::clone(&SCHEMAS), &plain, 1);
+    let features = Arc::clone(&FEATURES);
+    let table = KindTable::build(&[rows], Arc::clone(&SCHEMAS), features, &plain, 1);
     table.expect("the rows are sound")
 }
 

@@ -3,6 +3,7 @@
 
 use super::update::same;
 use super::{PodOptions, Subject, annotations, is_sidecar, update};
+use crate::features::Gate;
 use crate::shared::{pod_defaults, pod_qos, shown, text_diff};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -84,7 +85,8 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
     }
     validate_removals(new, old, &path, &mut errors);
     validate_containers(&mut rest, old, &path, &mut errors);
-    if new["volumes"] != old["volumes"] {
+    let volumes_change = Gate::InPlacePodVerticalScalingMemoryBackedVolumes.is_on();
+    if !volumes_change && new["volumes"] != old["volumes"] {
         let detail = "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled";
         errors.push(FieldError::forbidden(&path.child("volumes"), detail));
     }

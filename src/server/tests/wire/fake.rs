@@ -14,7 +14,8 @@ use polyplane_auth::{
 };
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
-    Answer, AnswerBody, KindTable, Kinds, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+    Answer, AnswerBody, Features, KindTable, Kinds, Liveness, Outcome, ResourceRequest, StreamEnd,
+    Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, Identity, LocateError, Options, Pki,
@@ -33,8 +34,11 @@ pub fn kinds() -> Arc<KindTable> {
     let schemas = include_bytes!("../../../batteries/data/schemas.json");
     let rows = include_bytes!("../../../batteries/data/rows.json");
     let schemas = Arc::new(Schemas::parse(schemas).expect("the schemas are sound"));
+    let gates = include_bytes!("../../../batteries/data/gates.json");
+    let features = Features::parse(gates, b"[]").expect("the gates are sound");
     let behaviour = |_: &str, _: &str, _: &str| Some(Arc::new(NoBehaviour) as Arc<dyn Strategy>);
-    Arc::new(KindTable::build(&[rows], schemas, &behaviour, 1).expect("the rows are sound"))
+    let table = KindTable::build(&[rows], schemas, Arc::new(features), &behaviour, 1);
+    Arc::new(table.expect("the rows are sound"))
 }
 
 pub struct Fake {
