@@ -17,8 +17,8 @@ use aws_lc_rs::digest;
 use parking_lot::Mutex;
 
 use crate::entry::{Entry, Flags};
-use crate::key::{Key, Prefix};
 use crate::event::Event;
+use crate::key::{Key, Prefix};
 use crate::state::Resources;
 use crate::version::Version;
 

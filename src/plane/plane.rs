@@ -219,6 +219,12 @@ impl Plane {
         self.published.load().overlay.clone()
     }
 
+    /// Whether its objects can define anything.
+    #[must_use]
+    pub fn defines(&self) -> bool {
+        self.context.derive.0.is_some()
+    }
+
     /// What the objects of the newest accepted state define: [`Self::accepted`] without its cost.
     /// An answer that rests on it where [`Self::overlay`] is another one needs [`Self::settled`].
     #[must_use]
