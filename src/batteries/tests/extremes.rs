@@ -14,8 +14,8 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::catalog::tenant_kinds;
-use polyplane_plane::{Flags, Key, NewObject, Operation, Write};
-use polyplane_registry::environment::System;
+use polyplane_plane::{Flags, Forgotten, Key, NewObject, Operation, Write};
+use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::parameters::ROWS;
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
 use polyplane_registry::{AnswerBody, Registry, ResourceRequest, Tenant, Verb};
@@ -295,5 +295,45 @@ fn a_grace_period_of_any_length_leaves_a_time_that_can_be_read() {
                 }
             }
         }
+    });
+}
+
+/// A list is read in pages of one moment for as long as the log keeps events; a later page is refused
+/// with a token that goes on at the newest moment.
+#[test]
+fn a_page_token_has_its_time() {
+    on_paused_clock(async {
+        let site = Site::open().await;
+        for name in ["a", "b"] {
+            site.put("configmaps", name, json!({"data": {"k": "v"}}))
+                .await;
+        }
+        let version = site.tenant.plane.snapshot().version().raw();
+        let now = System.now();
+        let page = |version: i64, made: i64| {
+            let token =
+                format!(r#"{{"v":"meta.k8s.io/v1","rv":{version},"start":"a\u0000","t":{made}}}"#);
+            [("continue".to_owned(), URL_SAFE_NO_PAD.encode(token))]
+        };
+        let rest = async |query: &[(String, String)]| {
+            let answer = site.ask(Verb::List, ("configmaps", None), query, String::new());
+            answer.await.map(|body| {
+                let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
+                list["items"].as_array().map(Vec::len)
+            })
+        };
+        let version = i64::try_from(version).expect("a small plane");
+        // Two minutes to go; four minutes too late.
+        assert_eq!(
+            rest(&page(version, now - 180)).await.expect("fine"),
+            Some(1)
+        );
+        let refused = rest(&page(version, now - 540)).await.expect_err("too old");
+        assert_eq!((refused.code, refused.reason), (410, Reason::Expired));
+        let cause = Forgotten::TokenAge.to_string();
+        assert!(refused.message.contains(&cause), "{}", refused.message);
+        let again = refused.continue_token.expect("there is a way on");
+        let again = [("continue".to_owned(), again.into_string())];
+        assert_eq!(rest(&again).await.expect("fine"), Some(1));
     });
 }

@@ -219,6 +219,42 @@ async fn old_events_stay_behind_and_who_needs_them_is_told() {
         .expect("nothing of it was left behind");
 }
 
+#[tokio::test]
+async fn what_the_former_owner_had_dropped_is_gone_by_the_hand_over() {
+    let site = Site::new();
+    let log = LogBounds {
+        bytes_max: 4000,
+        ..LogBounds::default()
+    };
+    let test = Test {
+        log,
+        ..Test::default()
+    };
+    let mut plane = site.open_with("a", test).await;
+    let mut versions = Vec::new();
+    for round in 0..40 {
+        let one = write(vec![put("m", &round.to_string())]);
+        versions.push(plane.submit(one).await.expect("fine").version);
+    }
+    let scope = || WatchScope::Prefix(configmaps());
+    let from = WatchFrom::After(versions[0]);
+    let old = plane.watch(scope(), from).await;
+    let gone = WatchError::Expired(Forgotten::Bytes);
+    assert_eq!(old.expect_err("dropped here"), gone);
+    // The next owner has room for more, and does not know what the first had dropped, or why.
+    for _ in ["first", "second"] {
+        let next = hand_over(&site, &plane, LogBounds::default()).await;
+        let gone = Forgotten::HandedOver;
+        let old = next.watch(scope(), from).await;
+        assert_eq!(old.expect_err("dropped there"), WatchError::Expired(gone));
+        let old = next.at(versions[0], &configmaps()).await;
+        assert_eq!(old.expect_err("dropped there"), AtError::Expired(gone));
+        let told = rest(&next, versions[37], versions[39]).await;
+        assert_eq!(told.map(|told| told.len()), Some(2));
+        plane = next;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pause_settles_what_was_sent_and_keeps_the_rest_waiting() {
     let site = Site::new();

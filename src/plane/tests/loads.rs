@@ -242,6 +242,43 @@ async fn a_history_that_cannot_be_read_for_now_is_not_called_gone() {
     assert_eq!(watch.expect_err("it is over"), ended);
 }
 
+/// The objects are sound, a record of the past is not: the past is gone, and it is said why.
+#[tokio::test]
+async fn a_history_that_cannot_be_understood_is_called_unreadable() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let first = plane.submit(write(vec![put("m", "1")])).await;
+    let first = first.expect("fine").version;
+    let key = bytes::Bytes::from("p/a/o//configmaps/ns/damaged");
+    let damage = Op::Put {
+        key: key.clone(),
+        value: "nonsense".into(),
+        lease: None,
+    };
+    for op in [damage, Op::Delete { key }] {
+        let txn = polyplane_storage::Txn {
+            compares: Vec::new(),
+            ops: vec![op],
+        };
+        site.inner.commit(txn).await.expect("fine");
+    }
+    let plane = site.open("a").await;
+    let since = plane.snapshot().version();
+    let scope = || WatchScope::Prefix(configmaps());
+    for _ in ["read", "known"] {
+        let gone = Forgotten::Unreadable;
+        let old = plane.watch(scope(), WatchFrom::After(first)).await;
+        assert_eq!(old.expect_err("unread"), WatchError::Expired(gone));
+        let old = plane.at(first, &configmaps()).await;
+        assert_eq!(old.expect_err("unread"), AtError::Expired(gone));
+    }
+    let mut watcher = plane.watch(scope(), WatchFrom::After(since)).await;
+    let watcher = watcher.as_mut().expect("nothing of it is needed");
+    let last = plane.submit(write(vec![put("m", "2")])).await;
+    let last = last.expect("fine").version;
+    assert_eq!(events_until(watcher, last).await.len(), 1);
+}
+
 #[tokio::test]
 async fn nothing_goes_on_from_before_the_birth() {
     let site = Site::new();
