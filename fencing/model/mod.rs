@@ -58,6 +58,15 @@ pub enum PeerViews {
     Told,
 }
 
+/// Whether puts of the fence have budgets of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Puts {
+    /// A loss or a rejection is one, whatever it meets.
+    AsCommits,
+    /// Losses and rejections of the budget are those of commits.
+    Apart,
+}
+
 /// Whether it is also checked that each lone survivor comes to own the plane (F8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
@@ -86,10 +95,16 @@ pub struct Budget {
     /// Callers that stop waiting.
     pub give_ups: u8,
     pub bookmarks: u8,
+    /// Puts of the fence that get no reply, and those that are rejected, where [`Puts::Apart`].
+    pub lost_puts: u8,
+    pub rejected_puts: u8,
 }
 
+/// One count of a budget.
+type Count = fn(&Budget) -> u8;
+
 impl Budget {
-    fn fields(&self) -> [u8; 14] {
+    fn fields(&self) -> [u8; 16] {
         [
             self.writes,
             self.reads,
@@ -105,6 +120,8 @@ impl Budget {
             self.deaths,
             self.give_ups,
             self.bookmarks,
+            self.lost_puts,
+            self.rejected_puts,
         ]
     }
 
@@ -117,7 +134,7 @@ impl Budget {
     }
 
     fn unpacked(packed: u64) -> Self {
-        let count = |at: u32| (packed >> (4 * (13 - at)) & 15) as u8;
+        let count = |at: u32| (packed >> (4 * (15 - at)) & 15) as u8;
         Self {
             writes: count(0),
             reads: count(1),
@@ -133,6 +150,8 @@ impl Budget {
             deaths: count(11),
             give_ups: count(12),
             bookmarks: count(13),
+            lost_puts: count(14),
+            rejected_puts: count(15),
         }
     }
 }
@@ -157,6 +176,7 @@ pub struct Scenario {
     pub member_reads: MemberReads,
     pub peer_views: PeerViews,
     pub survival: Survival,
+    pub puts: Puts,
     /// Refusals in a row that make a plane read-only.
     pub read_only_after: u8,
     /// How far one happening moves the clocks. Where no answer depends on it, a whole wait at once.
@@ -179,6 +199,7 @@ impl Scenario {
             member_reads: MemberReads::AtOnce,
             peer_views: PeerViews::Untold,
             survival: Survival::Unchecked,
+            puts: Puts::AsCommits,
             read_only_after: 1,
             stride: 1,
             focus: None,
@@ -342,11 +363,12 @@ impl Model for Scenario {
                 None => out.push(Happening::Apply(index)),
                 Some(_) => out.push(Happening::Reply(index)),
             }
-            if !message.forgotten && world.spent.losses < self.budget.losses {
+            let (losses, rejections) = self.spent_on(message);
+            if !message.forgotten && losses(&world.spent) < losses(&self.budget) {
                 out.push(Happening::Lose(index));
             }
             let waits = message.reply.is_none() && !message.forgotten;
-            if waits && world.spent.rejections < self.budget.rejections {
+            if waits && rejections(&world.spent) < rejections(&self.budget) {
                 out.push(Happening::Reject(index));
             }
             if world.spent.deaths < self.budget.deaths && world.may_die(index) {
@@ -390,6 +412,14 @@ impl Model for Scenario {
 }
 
 impl Scenario {
+    /// What a loss and a rejection of this message are counted under.
+    fn spent_on(&self, message: &Message) -> (Count, Count) {
+        match (self.puts, message.write()) {
+            (Puts::Apart, None) => (|b| b.lost_puts, |b| b.rejected_puts),
+            (Puts::Apart, Some(_)) | (Puts::AsCommits, _) => (|b| b.losses, |b| b.rejections),
+        }
+    }
+
     fn time_and_members(&self, world: &World, out: &mut Vec<Happening>) {
         if world.spent.ticks < self.budget.ticks {
             out.push(Happening::Tick { slow: None });

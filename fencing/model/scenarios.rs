@@ -3,7 +3,10 @@
 
 use polyplane_fencing::Rule;
 
-use super::{Budget, Happening, MemberReads, PeerViews, Replies, Scenario, Survival};
+use super::{
+    Budget, Happening, MARGIN, MemberReads, PeerViews, Puts, READ_LEASE, Replies, Scenario,
+    Survival,
+};
 
 /// A scenario and the name it is reported under.
 pub type Named = (&'static str, Scenario);
@@ -163,6 +166,20 @@ pub fn tenure() -> Vec<Named> {
     ]
 }
 
+/// Who was taken for dead is refused its last word and goes on: it must not answer.
+fn refused_last_word(ticks: u8) -> Budget {
+    Budget {
+        writes: 1,
+        reads: 1,
+        acquires: 1,
+        sleeps: 1,
+        expiries: 1,
+        rejections: 1,
+        ticks,
+        ..Budget::default()
+    }
+}
+
 /// The tenure with everything at once: refused and unknown commits and barriers, sleep and wake,
 /// deletion, hand-off, crash.
 fn whole_tenure() -> Named {
@@ -185,11 +202,45 @@ fn whole_tenure() -> Named {
     ("a tenure with everything", scenario)
 }
 
+/// The same with time: whoever takes over comes to serve, and every fault, sleep and wake, the hand-off
+/// and the crash may be of one run. What is lost or rejected is counted apart for commits and puts.
+fn tenure_and_after() -> Named {
+    let (_, whole) = whole_tenure();
+    let scenario = Scenario {
+        puts: Puts::Apart,
+        stride: READ_LEASE + MARGIN,
+        budget: Budget {
+            acquires: 3,
+            rejections: 2,
+            losses: 1,
+            rejected_puts: 1,
+            lost_puts: 1,
+            ticks: 1,
+            ..whole.budget
+        },
+        ..whole
+    };
+    ("a tenure with everything and what comes after", scenario)
+}
+
 /// Larger budgets, for hours rather than seconds.
 pub fn large() -> Vec<Named> {
     let none = Budget::default();
     vec![
         whole_tenure(),
+        tenure_and_after(),
+        (
+            "a crash, a refused last word, reads",
+            Scenario {
+                member_reads: MemberReads::AtOnce,
+                stride: READ_LEASE + MARGIN,
+                ..Scenario::new(refused_last_word(1))
+            },
+        ),
+        (
+            "a crash, a refused last word, reads, tick by tick",
+            Scenario::new(refused_last_word(3)),
+        ),
         (
             "takeover, reads, drift, lagging replies",
             Scenario {
@@ -315,6 +366,7 @@ pub fn wide() -> Scenario {
             deaths: 4,
             give_ups: 4,
             bookmarks: 6,
+            ..Budget::default()
         })
         .processes(&[0, 1, 2, 0, 1], 3)
     }

@@ -110,6 +110,11 @@ impl Store {
         fence.is_some_and(|fence| fence.value.state == FenceState::Deleted)
     }
 
+    pub fn is_held_by(&self, holder: Option<&Holder>) -> bool {
+        let fence = self.fence.as_ref().map(|fence| &fence.value);
+        fence.is_some_and(|fence| fence.state == FenceState::Held && Some(&fence.holder) == holder)
+    }
+
     pub fn member(&self, name: usize) -> Option<Incarnation> {
         self.members[name]
     }

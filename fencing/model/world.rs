@@ -10,7 +10,7 @@ use polyplane_fencing::{
 
 use super::replica::{self, Intent, Replica, View};
 use super::store::{Reply, Request, Store};
-use super::{Breach, Happening, MARGIN, READ_LEASE, Replies, Scenario, World};
+use super::{Breach, Happening, MARGIN, Puts, READ_LEASE, Replies, Scenario, World};
 
 impl World {
     pub(super) fn happen(&mut self, scenario: &Scenario, happening: Happening) {
@@ -47,7 +47,9 @@ impl World {
             }
             Happening::Reply(index) => self.reply(index),
             Happening::Lose(index) => {
-                self.spent.losses += 1;
+                let put = self.is_put_apart(scenario, index);
+                self.spent.lost_puts += u8::from(put);
+                self.spent.losses += u8::from(!put);
                 self.lose(index);
             }
             Happening::Write(process) => self.write(process),
@@ -70,7 +72,9 @@ impl World {
                 self.part(process, Intent::Delete);
             }
             Happening::Reject(index) => {
-                self.spent.rejections += 1;
+                let put = self.is_put_apart(scenario, index);
+                self.spent.rejected_puts += u8::from(put);
+                self.spent.rejections += u8::from(!put);
                 self.reject(index);
             }
             Happening::Probe(process) => self.fence_event(process, Event::Probe, None),
@@ -109,6 +113,10 @@ impl World {
             }
         }
         self.go_on_parting(scenario);
+    }
+
+    fn is_put_apart(&self, scenario: &Scenario, index: usize) -> bool {
+        scenario.puts == Puts::Apart && self.net[index].write().is_none()
     }
 
     fn tick(&mut self, stride: u64, slow: Option<usize>) {
@@ -398,7 +406,8 @@ impl World {
                         Load::Streamed { .. } => self.replica(process).load_stream(),
                         Load::Kept { .. } => self.replica(process).keep(),
                     };
-                    if self.observed & !self.replicas[process].writes() != 0 {
+                    let misses = self.observed & !self.replicas[process].writes() != 0;
+                    if misses && self.is_loaded(process, load) {
                         self.breach = Some(Breach::StaleLoad);
                     }
                     self.fence_event(process, event, None);
@@ -436,6 +445,18 @@ impl World {
                 | Action::NotTaken(_)
                 | Action::NotYet { .. } => {}
             }
+        }
+    }
+
+    /// Whether state was loaded, or is current for want of another holder. Who goes on after a last word
+    /// that the store would not consider may have lost the plane meanwhile, as it may have at any
+    /// time: its read lease keeps it from answering, and reads tell.
+    fn is_loaded(&self, process: usize, load: Load) -> bool {
+        match load {
+            Load::Store { .. } | Load::Streamed { .. } => true,
+            Load::Kept { .. } => self
+                .store
+                .is_held_by(self.replicas[process].holder().as_ref()),
         }
     }
 
