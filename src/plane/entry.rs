@@ -14,6 +14,7 @@ use crate::fills::Fills;
 use crate::intern::{Interner, Rope};
 use crate::key::Key;
 use crate::layer::Template;
+use crate::selectable::Selectable;
 use crate::tree::{Item, Weight};
 use crate::version::{Stamp, Version};
 
@@ -74,6 +75,7 @@ pub struct Entry {
     key: Key,
     stamp: Stamp,
     state: State,
+    pub(crate) selectable: OnceLock<Box<Selectable>>,
 }
 
 #[derive(Debug)]
@@ -165,17 +167,26 @@ pub(crate) struct Versions {
 }
 
 impl Entry {
+    fn with(key: Key, stamp: Stamp, state: State) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            stamp,
+            state,
+            selectable: OnceLock::new(),
+        })
+    }
+
     pub(crate) fn in_flight(key: Key, stamp: Stamp, object: NewObject) -> Arc<Self> {
         let state = State::InFlight(InFlight {
             object,
             durable: OnceLock::new(),
         });
-        Arc::new(Self { key, stamp, state })
+        Self::with(key, stamp, state)
     }
 
     pub(crate) fn template(key: Key, stamp: Stamp, template: Template) -> Arc<Self> {
         let state = State::Template(template);
-        Arc::new(Self { key, stamp, state })
+        Self::with(key, stamp, state)
     }
 
     /// A durable object with its version spliced in and its large parts shared.
@@ -215,7 +226,7 @@ impl Entry {
             expires: object.expires.unwrap_or_default(),
             flags: object.flags,
         });
-        Arc::new(Self { key, stamp, state })
+        Self::with(key, stamp, state)
     }
 
     /// The durable entry of a write under way, made once.

@@ -46,6 +46,7 @@ mod params;
 mod plane;
 mod prober;
 mod record;
+mod selectable;
 mod sequencer;
 mod settle;
 mod shelf;

@@ -1,12 +1,12 @@
 //! Which objects a list, watch or deletecollection is about.
 
-use crate::call::{Call, tree_of};
+use crate::call::Call;
 use crate::kind::{Resource, Scope};
+use polyplane_apimachinery::Str;
 use polyplane_apimachinery::fields::FieldSelector;
-use polyplane_apimachinery::json::scan;
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Key, ObjectRef, Prefix};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -80,50 +80,73 @@ impl Selection {
     }
 
     fn fields_match(&self, row: &Resource, object: &ObjectRef) -> bool {
-        let body = object.body();
-        let mut tree: Option<Value> = None;
-        let values: Vec<(String, String)> = self
-            .fields
-            .terms()
-            .iter()
-            .map(|term| {
-                (
-                    term.field.clone(),
-                    field_value(row, object, &body, &mut tree, &term.field),
-                )
+        let look = |values: &[u8]| {
+            self.fields.matches(|field| {
+                let known = of_key(object.key(), field);
+                Cow::Borrowed(known.unwrap_or_else(|| value_in(row, values, field)))
             })
-            .collect();
-        self.fields.matches(|field| {
-            let found = values.iter().find(|(name, _)| name == field);
-            Cow::Borrowed(found.map_or("", |(_, value)| value.as_str()))
-        })
+        };
+        let mut terms = self.fields.terms().iter();
+        if terms.all(|term| of_key(object.key(), &term.field).is_some()) {
+            return look(&[]);
+        }
+        object.with_selectable(row.number, |body| values_of(row, body), look)
     }
 }
 
-fn field_value(
-    row: &Resource,
-    object: &ObjectRef,
-    body: &[u8],
-    tree: &mut Option<Value>,
-    field: &str,
-) -> String {
+/// The value of a field that stands in the key.
+fn of_key<'a>(key: &'a Key, field: &str) -> Option<&'a str> {
     match field {
-        "metadata.name" => return object.key().name().to_owned(),
-        "metadata.namespace" => return object.key().namespace().unwrap_or("").to_owned(),
-        _ => {}
+        "metadata.name" => Some(key.name()),
+        "metadata.namespace" => Some(key.namespace().unwrap_or("")),
+        _ => None,
     }
-    let parsed = tree.get_or_insert_with(|| tree_of(body).unwrap_or_default());
-    if let Some(value) = row.strategy.field(parsed, field) {
-        return value.to_string();
+}
+
+/// The values of all selectable fields in the order of the kind's row, each behind its length.
+fn values_of(row: &Resource, body: &[u8]) -> Vec<u8> {
+    let mut values = Vec::new();
+    for field in &row.selectable_fields {
+        let value = match field.as_str() {
+            "metadata.name" | "metadata.namespace" => Str::default(),
+            field => field_value(row, body, field),
+        };
+        values.extend((value.len() as u64).to_le_bytes());
+        values.extend(value.as_bytes());
+    }
+    values
+}
+
+/// The value of a field in what [`values_of`] has written.
+fn value_in<'a>(row: &Resource, mut values: &'a [u8], field: &str) -> &'a str {
+    for known in &row.selectable_fields {
+        let Some((length, rest)) = values.split_first_chunk() else {
+            return "";
+        };
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        let (value, rest) = rest.split_at(length.min(rest.len()));
+        if known == field {
+            return std::str::from_utf8(value).unwrap_or("");
+        }
+        values = rest;
+    }
+    ""
+}
+
+/// The value of a selectable field of a stored object, read from its bytes.
+pub fn field_value(row: &Resource, body: &[u8], field: &str) -> Str {
+    let object = Scanned(body);
+    if let Some(value) = row.strategy.field(object, field) {
+        return value;
     }
     let path: Vec<&str> = field.split('.').collect();
-    match parsed.at(&path) {
-        Some(Value::String(text)) => text.to_string(),
-        Some(Value::Int(number)) => number.to_string(),
-        Some(Value::Bool(truth)) => truth.to_string(),
-        _ => scan::string_at(body, &path)
-            .map(Cow::into_owned)
-            .unwrap_or_default(),
+    match object.at(&path).map(|value| value.0) {
+        Some(b"true") => "true".into(),
+        Some(b"false") => "false".into(),
+        Some([b'"', ..]) => Str::from(&*object.str_at(&path)),
+        _ => object
+            .int_at(&path)
+            .map_or(Str::default(), |number| number.to_string().into()),
     }
 }
 

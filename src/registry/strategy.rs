@@ -10,6 +10,7 @@
 //! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
 
 use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
@@ -231,8 +232,9 @@ pub trait Strategy: Debug + Send + Sync {
         ]
     }
 
-    /// The value of a selectable field; `None` takes it from the path of that name.
-    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+    /// The value of a selectable field of a stored object; `None` takes it from the path of that
+    /// name. Reads the bytes: whoever watches by a field asks it of each event.
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
         let _ = (object, name);
         None
     }

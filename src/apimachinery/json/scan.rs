@@ -36,6 +36,40 @@ pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     }
 }
 
+/// A JSON value of which single members are read, without a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanned<'a>(pub &'a [u8]);
+
+impl<'a> Scanned<'a> {
+    /// The value behind a chain of member names.
+    pub fn at(self, path: &[&str]) -> Option<Self> {
+        find(self.0, path).map(|range| Self(&self.0[range]))
+    }
+
+    /// The string behind a chain of member names; empty if there is none.
+    pub fn str_at(self, path: &[&str]) -> Cow<'a, str> {
+        let found = self.at(path).and_then(|value| string(value.0));
+        found.unwrap_or_default()
+    }
+
+    /// The integer behind a chain of member names.
+    pub fn int_at(self, path: &[&str]) -> Option<i64> {
+        let text = std::str::from_utf8(self.at(path)?.0).ok()?;
+        text.parse().ok()
+    }
+
+    /// Whether `true` stands behind a chain of member names.
+    pub fn bool_at(self, path: &[&str]) -> bool {
+        self.at(path).is_some_and(|value| value.0 == b"true")
+    }
+
+    /// The first item of the array behind a chain of member names.
+    pub fn first_at(self, path: &[&str]) -> Option<Self> {
+        let array = self.at(path)?.0;
+        items(array).next().map(|range| Self(&array[range]))
+    }
+}
+
 /// The members of the object that `bytes` begin with: each raw key, quotes included, and the range
 /// of its value within `bytes`. Empty if there is no object.
 pub fn members(bytes: &[u8]) -> Members<'_> {

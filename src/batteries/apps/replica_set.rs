@@ -4,6 +4,7 @@ use super::common;
 use crate::shared::checks::non_negative_members;
 use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -80,9 +81,9 @@ impl Strategy for ReplicaSet {
         ]
     }
 
-    fn field(&self, object: &Value, name: &str) -> Option<Str> {
-        let replicas = common::number(object, &["status", "replicas"]);
-        (name == "status.replicas").then(|| replicas.to_string().into())
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
+        let replicas = || object.int_at(&["status", "replicas"]).unwrap_or(0);
+        (name == "status.replicas").then(|| replicas().to_string().into())
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::shared::core_meta;
 use crate::shared::go_form::{self, GoForm, GoStruct, field, plain};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -136,7 +137,7 @@ impl Strategy for Event {
         ]
     }
 
-    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
         let (head, rest) = name
             .split_once('.')
             .map_or((name, None), |(head, rest)| (head, Some(rest)));
@@ -146,13 +147,13 @@ impl Strategy for Event {
         };
         let value = match (head, rest) {
             ("source", None) => match object.str_at(&["source", "component"]) {
-                "" => object.str_at(&["reportingComponent"]),
+                component if component.is_empty() => object.str_at(&["reportingComponent"]),
                 component => component,
             },
             (head, None) => object.str_at(&[head]),
             (head, Some(rest)) => object.str_at(&[head, rest]),
         };
-        Some(value.into())
+        Some(Str::from(&*value))
     }
 
     fn to_stored(&self, _: &str, object: Value) -> Value {

@@ -5,6 +5,7 @@ use super::node_checks as checks;
 use crate::shared::addresses;
 use crate::shared::pod_defaults::round_up;
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::metadata::strings;
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -119,9 +120,9 @@ impl Strategy for Node {
         ]
     }
 
-    fn field(&self, object: &Value, name: &str) -> Option<Str> {
-        let unschedulable = object.bool_at(&["spec", "unschedulable"]);
-        (name == "spec.unschedulable").then(|| unschedulable.to_string().into())
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
+        let unschedulable = || object.bool_at(&["spec", "unschedulable"]);
+        (name == "spec.unschedulable").then(|| unschedulable().to_string().into())
     }
 }
 

@@ -6,6 +6,7 @@ use crate::shared::{
     addresses, core_meta, init_annotations, pod_cells, pod_defaults, pod_qos, pod_warnings,
 };
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::Scope;
@@ -133,7 +134,7 @@ impl Strategy for Pod {
         pod_cells::pod(object, now)
     }
 
-    fn field(&self, object: &Value, name: &str) -> Option<Str> {
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
         match name {
             "spec.hostNetwork" => {
                 let shared = object.bool_at(&["spec", "hostNetwork"]);
@@ -144,8 +145,8 @@ impl Strategy for Pod {
                 })
             }
             "status.podIP" => {
-                let first = object.items_at(&["status", "podIPs"]).first();
-                Some(first.map_or("", |item| item.str_at(&["ip"])).into())
+                let first = object.first_at(&["status", "podIPs"]);
+                Some(first.map_or("".into(), |item| Str::from(&*item.str_at(&["ip"]))))
             }
             "status.podIPs" => Some("".into()),
             _ => None,

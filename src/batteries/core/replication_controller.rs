@@ -4,6 +4,7 @@ use crate::shared::checks::{named, non_negative_members};
 use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
 use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings};
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -104,9 +105,9 @@ impl Strategy for ReplicationController {
         ]
     }
 
-    fn field(&self, object: &Value, name: &str) -> Option<Str> {
-        let replicas = object.int_at(&["status", "replicas"]).unwrap_or(0);
-        (name == "status.replicas").then(|| replicas.to_string().into())
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
+        let replicas = || object.int_at(&["status", "replicas"]).unwrap_or(0);
+        (name == "status.replicas").then(|| replicas().to_string().into())
     }
 }
 
