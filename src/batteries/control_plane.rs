@@ -3,6 +3,12 @@
 //! The object *is* the directory record: creating it is the birth of a plane, complete in one
 //! commit, `Ready` included. The id in its status is drawn once and never used again; the name may
 //! be. A finalizer keeps the object until the plane's owner has removed everything behind it.
+//!
+//! Fence: who may write to each plane, read from the store.
+
+mod fence;
+
+pub use fence::{Fence, FenceFacts, QUALIFIED as QUALIFIED_FENCES};
 
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -20,6 +26,8 @@ pub const FINALIZER: &str = "polyplane.dev/plane";
 pub const GROUP: &str = "polyplane.dev";
 /// Resource of the kind.
 pub const RESOURCE: &str = "controlplanes";
+/// Resource of the planes' fences.
+pub const FENCES: &str = "fences";
 /// Letters of an id that are taken from its object's uid.
 const ID_LETTERS: usize = 20;
 
@@ -48,7 +56,11 @@ pub fn ids() -> IndexId {
 
 /// The behaviour of a resource of this group, if it has any beside its data.
 pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    (resource == RESOURCE).then(|| Arc::new(ControlPlane) as Arc<dyn Strategy>)
+    match resource {
+        RESOURCE => Some(Arc::new(ControlPlane)),
+        FENCES => Some(Arc::new(Fence)),
+        _ => None,
+    }
 }
 
 /// The behaviour of ControlPlane.

@@ -3,7 +3,7 @@
 //! object tells anybody of it.
 
 use crate::planes::Planes;
-use crate::record::{FENCES, decode_fence};
+use crate::record::{FENCES, decode_fence, plane_of};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
 use polyplane_storage::{CommitError, Compare, KeyValue, Op, RangeRequest, ReadError, Txn};
@@ -78,10 +78,6 @@ impl Planes {
 fn is_deleted(item: &KeyValue) -> bool {
     let fence = decode_fence(&item.key, &item.value);
     fence.is_ok_and(|fence| fence.state == FenceState::Deleted)
-}
-
-fn plane_of(key: &Bytes) -> String {
-    String::from_utf8_lossy(&key[FENCES.len()..]).into_owned()
 }
 
 /// Why fences that nobody needs were not all removed.

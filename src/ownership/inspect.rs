@@ -4,9 +4,10 @@
 use crate::birth::Birth;
 use crate::peers::{Figures, PeerMessage, PeerReply};
 use crate::planes::Planes;
-use crate::record::{Damaged, decode_fence, fence_key};
+use crate::record::{Damaged, FENCES, decode_fence, fence_key, plane_of};
+use bytes::Bytes;
 use polyplane_fencing::FenceState;
-use polyplane_storage::ReadError;
+use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 use std::time::Duration;
 
 /// A plane's fence, for people.
@@ -20,6 +21,34 @@ pub struct FenceSeen {
     pub epoch: u64,
     /// `Held`, `Released` or `Deleted`.
     pub state: &'static str,
+    /// The plane's head when it was released.
+    pub head: Option<u64>,
+    /// Who is to take it next, where its last holder knew.
+    pub successor: Option<String>,
+}
+
+/// A fence as one read of the store found it.
+#[derive(Debug, Clone)]
+pub struct FenceRow {
+    /// The id of its plane.
+    pub plane: String,
+    /// What it says; the error if this program cannot read it.
+    pub fence: Result<FenceSeen, Damaged>,
+    /// The revision of its first put.
+    pub created: Revision,
+    /// The revision of its last put.
+    pub modified: Revision,
+}
+
+/// Fences in the order of their planes' ids.
+#[derive(Debug, Clone)]
+pub struct FencePage {
+    /// The revision at which they were read.
+    pub revision: Revision,
+    /// The fences.
+    pub fences: Vec<FenceRow>,
+    /// There are more behind the last one.
+    pub more: bool,
 }
 
 /// Why a fence cannot be shown.
@@ -80,16 +109,55 @@ impl Planes {
         let (_, Some(found)) = self.store().get(&key).await? else {
             return Ok(None);
         };
-        let fence = decode_fence(&key, &found.value)?;
-        Ok(Some(FenceSeen {
-            replica: fence.holder.replica.to_string(),
-            incarnation: fence.holder.incarnation.get(),
-            epoch: fence.epoch.get(),
-            state: match fence.state {
-                FenceState::Held => "Held",
-                FenceState::Released { .. } => "Released",
-                FenceState::Deleted => "Deleted",
-            },
-        }))
+        Ok(Some(seen(&found)?))
     }
+
+    /// Reads up to `limit` fences, from that of the plane `from` on, or the next one behind it; as of
+    /// now, or as of a revision.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub async fn fences(
+        &self,
+        from: &[u8],
+        at: Option<Revision>,
+        limit: usize,
+    ) -> Result<FencePage, ReadError> {
+        let all = RangeRequest::prefix(Bytes::from_static(FENCES.as_bytes()));
+        let request = RangeRequest {
+            start: [FENCES.as_bytes(), from].concat().into(),
+            at,
+            limit,
+            ..all
+        };
+        let reply = self.store().range(request).await?;
+        let fences = reply.items.iter().map(|item| FenceRow {
+            plane: plane_of(&item.key),
+            fence: seen(item),
+            created: item.created,
+            modified: item.modified,
+        });
+        Ok(FencePage {
+            revision: reply.revision,
+            fences: fences.collect(),
+            more: reply.more,
+        })
+    }
+}
+
+fn seen(found: &KeyValue) -> Result<FenceSeen, Damaged> {
+    let fence = decode_fence(&found.key, &found.value)?;
+    let (state, head, successor) = match fence.state {
+        FenceState::Held => ("Held", None, None),
+        FenceState::Released { head, successor } => ("Released", Some(head.get()), successor),
+        FenceState::Deleted => ("Deleted", None, None),
+    };
+    Ok(FenceSeen {
+        replica: fence.holder.replica.to_string(),
+        incarnation: fence.holder.incarnation.get(),
+        epoch: fence.epoch.get(),
+        state,
+        head,
+        successor: successor.map(|successor| successor.to_string()),
+    })
 }

@@ -58,7 +58,7 @@ mod tests;
 
 pub use birth::{Birth, DirectoryKey};
 pub use floor::RaiseError;
-pub use inspect::{FenceSeen, InspectError};
+pub use inspect::{FencePage, FenceRow, FenceSeen, InspectError};
 pub use measures::PlanesStats;
 pub use member_record::{MEMBERS_NAMESPACE, members_prefix};
 pub use options::{Place, ReplicaOptions};

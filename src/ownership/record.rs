@@ -27,6 +27,12 @@ pub(crate) fn fence_key(plane: &str) -> Bytes {
     format!("{FENCES}{plane}").into()
 }
 
+/// The id of the plane whose fence stands at this key.
+pub(crate) fn plane_of(fence: &[u8]) -> String {
+    let id = fence.strip_prefix(FENCES.as_bytes()).unwrap_or(fence);
+    String::from_utf8_lossy(id).into_owned()
+}
+
 /// The key of one replica's complaint about another.
 pub(crate) fn complaint_key(from: &ReplicaId, about: &ReplicaId) -> Bytes {
     let mut key = COMPLAINTS.to_vec();

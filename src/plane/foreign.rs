@@ -5,13 +5,16 @@
 //! plane's owner learns of them from the store's watch and publishes them in revision order.
 //! Invariant: nothing here knows what the objects mean.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use polyplane_storage::Revision;
 
-use crate::entry::NewObject;
+use crate::entry::{Entry, NewObject, ObjectRef, Versions};
 use crate::key::{Key, Prefix};
+use crate::plane::Plane;
 use crate::record::{self, KeySpace, Record, RecordError, encode_foreign};
-use crate::version::{Base, Version};
+use crate::version::{Base, Stamp, Version};
 
 /// Where a plane has one object in the store.
 #[must_use]
@@ -63,6 +66,28 @@ pub fn read(
         Record::Foreign(object) => Ok(Some((object, Version::new(base, modified, 0)))),
         Record::Tombstone { .. } => Ok(None),
         Record::Head { .. } | Record::Marker | Record::Steps { .. } => Err(RecordError::Damaged),
+    }
+}
+
+impl Plane {
+    /// An object that no plane has, in the form of those that this one has: put first at the
+    /// revision `created` and last at `modified`.
+    #[must_use]
+    pub fn external(
+        &self,
+        key: Key,
+        object: &NewObject,
+        created: Revision,
+        modified: Revision,
+    ) -> ObjectRef {
+        let versions = Versions {
+            version: Version::new(self.base(), modified, 0),
+            created: Version::new(self.base(), created, 0),
+        };
+        let stamp = Stamp::loaded(versions.version);
+        let interner = &self.context().interner;
+        let entry = Entry::own(key, stamp, object, versions, interner);
+        ObjectRef::new(entry, Arc::clone(&self.published().fills))
     }
 }
 

@@ -9,6 +9,7 @@ mod backend;
 mod cli;
 mod contexts;
 mod drain;
+mod fences;
 mod limits;
 mod link;
 mod measure;

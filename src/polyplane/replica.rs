@@ -4,6 +4,7 @@
 
 use crate::access::{Access, MetricsFile, authorizer};
 use crate::backend::{Front, Shared};
+use crate::fences::Fences;
 use crate::waiting::StoreWait;
 use crate::world::{self, World, layer_params};
 use anyhow::Context;
@@ -90,11 +91,10 @@ impl Replica {
         let pki = Arc::clone(&setup.config.pki);
         let world = build_world(&setup, pki.root_pem(), stop.clone()).await?;
         let reconcilers = Arc::new(Reconcilers::default());
-        let registry = Arc::new(Registry::new(
-            Arc::new(System),
-            authorizer(),
-            vec![Arc::new(WriteObserver(Arc::clone(&reconcilers)))],
-        ));
+        let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
+        let registry = Registry::new(Arc::new(System), authorizer(), observers);
+        let registry = registry.with_external(Arc::new(Fences(Arc::clone(&world))));
+        let registry = Arc::new(registry);
         reconcilers.attach(
             Arc::clone(&registry),
             Arc::clone(&world.planes),

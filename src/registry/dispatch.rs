@@ -4,6 +4,7 @@ use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
 use crate::call::{Call, Tenant, tree_of};
 use crate::delete::{self, Removal};
 use crate::environment::Environment;
+use crate::external::{self, ExternalObjects};
 use crate::kind::Resource;
 use crate::list::{number_of_version, reached};
 use crate::negotiate::{self, Conversions, Representation};
@@ -40,6 +41,7 @@ impl Registry {
                 environment,
                 observers,
                 admission: Vec::new(),
+                external: Vec::new(),
             }),
             reviewer,
         }
@@ -48,18 +50,24 @@ impl Registry {
     /// The same with these admission plug-ins, in order.
     #[must_use]
     pub fn admitting(self, admission: Vec<Arc<dyn Admission>>) -> Self {
-        let Services {
-            environment,
-            observers,
-            ..
-        } = &*self.services;
+        let services = Services {
+            admission,
+            ..Services::clone(&self.services)
+        };
         Self {
-            services: Arc::new(Services {
-                environment: Arc::clone(environment),
-                observers: observers.clone(),
-                admission,
-            }),
-            reviewer: self.reviewer,
+            services: Arc::new(services),
+            ..self
+        }
+    }
+
+    /// The same, which also serves objects that are kept elsewhere than in a plane.
+    #[must_use]
+    pub fn with_external(self, objects: Arc<dyn ExternalObjects>) -> Self {
+        let mut services = Services::clone(&self.services);
+        services.external.push(objects);
+        Self {
+            services: Arc::new(services),
+            ..self
         }
     }
 
@@ -123,6 +131,9 @@ impl Registry {
     async fn object(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
         if call.row.is_virtual() {
             return self.virtual_create(call).await;
+        }
+        if call.row.external {
+            return external(call).await;
         }
         match call.request.verb {
             Verb::Get => get(call).await,
@@ -372,6 +383,22 @@ fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// A kind whose objects no plane has. Its row allows no other verbs.
+async fn external(call: &Call<'_>) -> Result<Answer, ApiError> {
+    let objects = call.services.external(call.row).ok_or_else(unknown)?;
+    match call.request.verb {
+        Verb::Get => external::get(call, objects).await,
+        Verb::List => external::list(call, objects).await,
+        Verb::Watch
+        | Verb::Create
+        | Verb::Update
+        | Verb::Patch
+        | Verb::Delete
+        | Verb::DeleteCollection
+        | Verb::Connect => Err(unknown()),
+    }
 }
 
 async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {

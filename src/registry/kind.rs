@@ -154,6 +154,9 @@ pub struct Resource {
     pub definition: DefId,
     /// Where and how it is stored.
     pub storage: StorageRow,
+    /// Its objects are not among those of the plane: an [`ExternalObjects`](crate::ExternalObjects)
+    /// reads them.
+    pub external: bool,
     /// Schema of the stored form; differs from `definition` where the versions differ in shape.
     pub stored_definition: DefId,
     /// Subresources.
@@ -261,6 +264,8 @@ struct ResourceRow {
     storage_version_hash: Str,
     definition: Str,
     storage: Option<StorageRow>,
+    #[serde(default)]
+    external: bool,
     #[serde(default)]
     subresources: Vec<Subresource>,
     #[serde(default)]
@@ -446,10 +451,9 @@ impl KindTable {
             name: row.name,
             singular: row.singular,
             kind: row.kind,
-            scope: if row.namespaced {
-                Scope::Namespaced
-            } else {
-                Scope::Cluster
+            scope: match row.namespaced {
+                true => Scope::Namespaced,
+                false => Scope::Cluster,
             },
             short_names: row.short_names,
             categories: row.categories,
@@ -459,6 +463,7 @@ impl KindTable {
             definition,
             stored_definition: definition,
             storage,
+            external: row.external,
             subresources: row.subresources,
             columns: row.columns,
             rules: row.strategy,
@@ -531,11 +536,12 @@ impl KindTable {
         self.by_storage.get(&key).map(|at| &self.resources[*at])
     }
 
-    /// The rows that own storage, each stored resource once.
+    /// The rows that own storage in the plane, each stored resource once.
     pub fn stored_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter().enumerate().filter_map(|(at, row)| {
             let key = (row.storage.group.clone(), row.storage.resource.clone());
-            (self.by_storage.get(&key) == Some(&at) && !row.is_virtual()).then_some(row)
+            let stored = !row.is_virtual() && !row.external;
+            (self.by_storage.get(&key) == Some(&at) && stored).then_some(row)
         })
     }
 

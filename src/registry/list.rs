@@ -32,7 +32,7 @@ pub const FUTURE_WAIT: Duration = Duration::from_secs(3);
 
 /// A page token, in upstream's form with the time of the first page added.
 #[derive(Debug, Serialize, Deserialize)]
-struct Token {
+pub(crate) struct Token {
     v: String,
     #[serde(default)]
     rv: i64,
@@ -40,6 +40,35 @@ struct Token {
     start: String,
     #[serde(default)]
     t: i64,
+}
+
+impl Token {
+    /// The version that all pages show; `None` if the client takes the newest instead.
+    pub(crate) fn version(&self) -> Option<Version> {
+        u64::try_from(self.rv).ok().map(Version::from_raw)
+    }
+
+    /// Whether the list is young enough to go on.
+    pub(crate) fn is_fresh(&self, now: i64) -> bool {
+        self.t.saturating_add(TOKEN_SECONDS_MAX) >= now
+    }
+
+    /// When the first page was made.
+    pub(crate) fn since(&self) -> i64 {
+        self.t
+    }
+
+    /// Where the page begins, behind the prefix of the list.
+    pub(crate) fn start(&self) -> &str {
+        self.start.strip_prefix('/').unwrap_or(&self.start)
+    }
+
+    /// The refusal of a list that cannot go on as it was, with a token for the rest as of then.
+    pub(crate) fn expired(&self, now: i64, cause: Forgotten) -> ApiError {
+        let again = write_token(-1, &self.start, now);
+        let text = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+        expired(text, cause).with_continue(&again)
+    }
 }
 
 /// Where a page begins and which state it shows.
@@ -232,10 +261,7 @@ pub async fn page(
     let cut = if exact {
         cut_at(call, Version::from_raw(asked), prefix)
             .await?
-            .map_err(|cause| {
-                let text = "The resourceVersion for the provided list is too old.";
-                expired(text, cause)
-            })?
+            .map_err(too_old)?
     } else {
         if asked != 0 {
             reached(call, asked).await?;
@@ -304,6 +330,14 @@ pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
     }
 }
 
+/// The refusal of a list of a version that is no longer kept.
+pub(crate) fn too_old(cause: Forgotten) -> ApiError {
+    expired(
+        "The resourceVersion for the provided list is too old.",
+        cause,
+    )
+}
+
 /// The refusal of a version that is no longer kept: upstream's `text`, and why.
 fn expired(text: &str, cause: Forgotten) -> ApiError {
     ApiError::expired(format!("{text} Cause: {cause}."))
@@ -334,24 +368,13 @@ async fn continued(
     options: &ListOptions,
     prefix: &Prefix,
 ) -> Result<Page, ApiError> {
-    if !options.resource_version.is_empty() && options.resource_version != "0" {
-        return Err(ApiError::bad_request(
-            "specifying resource version is not allowed when using continue",
-        ));
-    }
-    let token = read_token(&options.continuation)?;
+    let token = continuation(options)?;
     let mut start = prefix.as_bytes().to_vec();
-    start.extend_from_slice(
-        token
-            .start
-            .strip_prefix('/')
-            .unwrap_or(&token.start)
-            .as_bytes(),
-    );
+    start.extend_from_slice(token.start().as_bytes());
     answerable(call).await?;
     let now = call.environment.now();
     let limit = options.limit;
-    if token.rv < 0 {
+    let Some(version) = token.version() else {
         let cut = call.tenant.plane.snapshot();
         return Ok(Page {
             version: cut.version(),
@@ -360,10 +383,8 @@ async fn continued(
             since: now,
             limit,
         });
-    }
-    let version = Version::from_raw(u64::try_from(token.rv).unwrap_or_default());
-    let fresh = token.t.saturating_add(TOKEN_SECONDS_MAX) >= now;
-    let cut = if fresh {
+    };
+    let cut = if token.is_fresh(now) {
         cut_at(call, version, prefix).await?
     } else {
         Err(call.tenant.plane.forgot(Forgotten::TokenAge, version))
@@ -373,15 +394,24 @@ async fn continued(
             cut,
             version,
             start,
-            since: token.t,
+            since: token.since(),
             limit,
         }),
-        Err(cause) => {
-            let again = write_token(-1, &token.start, now);
-            let text = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
-            Err(expired(text, cause).with_continue(&again))
-        }
+        Err(cause) => Err(token.expired(now, cause)),
     }
+}
+
+/// The page token of a request that has one.
+///
+/// # Errors
+/// 400 if it cannot be read, or does not go with the other options.
+pub(crate) fn continuation(options: &ListOptions) -> Result<Token, ApiError> {
+    if !options.resource_version.is_empty() && options.resource_version != "0" {
+        return Err(ApiError::bad_request(
+            "specifying resource version is not allowed when using continue",
+        ));
+    }
+    read_token(&options.continuation)
 }
 
 fn read_token(text: &str) -> Result<Token, ApiError> {
@@ -410,8 +440,8 @@ fn read_token(text: &str) -> Result<Token, ApiError> {
             "continue key is not valid: encoded start key empty (version meta.k8s.io/v1)".into(),
         ));
     }
-    let key = token.start.strip_prefix('/').unwrap_or(&token.start);
-    let clean = key
+    let clean = token
+        .start()
         .split('/')
         .all(|part| !part.is_empty() && part != "." && part != "..");
     if !clean {

@@ -16,11 +16,12 @@ use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapsh
 pub const STALE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// Turns a canonical tree in the stored version into what a plane stores.
+/// Turns a canonical tree in the stored version into what a plane stores. `now` is in seconds since
+/// 1970.
 ///
 /// # Panics
 /// If the tree has no metadata; every tree here went through the schema, which requires it.
-pub fn new_object(run: &Run<'_>, row: &Resource, tree: &Value) -> NewObject {
+pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
     let encoded = row.schemas.encode_stored(row.stored_definition, tree);
     let slot = encoded
         .version
@@ -40,7 +41,7 @@ pub fn new_object(run: &Run<'_>, row: &Resource, tree: &Value) -> NewObject {
         expires: row
             .strategy
             .lifetime(tree)
-            .and_then(|seconds| u64::try_from(run.now + seconds).ok()),
+            .and_then(|seconds| u64::try_from(now + seconds).ok()),
         flags,
     }
 }
@@ -49,7 +50,7 @@ pub fn new_object(run: &Run<'_>, row: &Resource, tree: &Value) -> NewObject {
 pub fn put(run: &Run<'_>, row: &Resource, key: Key, tree: &Value) -> Operation {
     Operation::Put {
         key,
-        object: new_object(run, row, tree),
+        object: new_object(row, tree, run.now),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::call::Tenant;
 use crate::delete::Removal;
 use crate::environment::Environment;
+use crate::external::ExternalObjects;
 use crate::kind::{KindTable, Resource};
 use crate::plan::Admission;
 use crate::strategy::PlaneSettings;
@@ -17,6 +18,7 @@ pub trait Observer: Send + Sync {
 }
 
 /// Shared by all requests.
+#[derive(Clone)]
 pub struct Services {
     /// Time and chance.
     pub environment: Arc<dyn Environment>,
@@ -24,6 +26,17 @@ pub struct Services {
     pub observers: Vec<Arc<dyn Observer>>,
     /// Who may change or refuse a write, in order.
     pub admission: Vec<Arc<dyn Admission>>,
+    /// Objects that are kept elsewhere than in a plane.
+    pub external: Vec<Arc<dyn ExternalObjects>>,
+}
+
+impl Services {
+    /// Who reads the objects of an external kind.
+    pub(crate) fn external(&self, row: &Resource) -> Option<&dyn ExternalObjects> {
+        let mut external = self.external.iter();
+        let found = external.find(|objects| row.qualified == objects.resource());
+        found.map(|objects| &**objects)
+    }
 }
 
 /// Tells the observers what one plane publishes. Holds all of a tenant but its plane, which holds

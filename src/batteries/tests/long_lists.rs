@@ -90,6 +90,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
         environment: Arc::new(Still),
         observers: Vec::new(),
         admission: Vec::new(),
+        external: Vec::new(),
     });
     let call = Call::new(&site.tenant, request, row, &services);
     let wish = negotiate::output(request, negotiate::Conversions::Offered).expect("offered");

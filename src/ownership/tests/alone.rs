@@ -205,3 +205,63 @@ async fn a_deleted_planes_fence_that_was_left_behind_goes() {
     assert!(fence(&going).await.is_some(), "its record is still there");
     assert!(fence(&held).await.is_some());
 }
+
+/// What an operator is shown of fences: each as the store has it, page by page, at one revision.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_are_read_in_pages_of_one_revision() {
+    let town = Town::new();
+    let replica = town.join("a").await;
+    let mut births = Vec::new();
+    for name in ["p1", "p2", "p3", "p4"] {
+        births.push(town.plane(name).await);
+    }
+    // The last one is never used.
+    for birth in &births[..3] {
+        town.write(birth, "x", "1").await;
+    }
+    let slept = replica.planes.slots().into_iter();
+    let slept = slept.filter(|slot| slot.birth.id == "p1").collect();
+    replica.planes.put_to_sleep(slept).await;
+    replica.planes.delete(&births[1]).await.expect("it goes");
+    let damaged = Op::Put {
+        key: crate::record::fence_key("p5"),
+        value: "{".into(),
+        lease: None,
+    };
+    let txn = Txn {
+        ops: vec![damaged],
+        ..Txn::default()
+    };
+    town.store.commit(txn).await.expect("it is put");
+    let first = replica.planes.fences(b"", None, 2).await.expect("fine");
+    assert!(first.more);
+    let at = Some(first.revision);
+    // What happens between two pages is in none of them.
+    town.write(&births[3], "x", "1").await;
+    let behind = b"p2\0";
+    let rest = replica.planes.fences(behind, at, 10).await.expect("fine");
+    assert!(!rest.more && rest.revision == first.revision);
+    let shown: Vec<(String, Option<&str>, Option<u64>)> = [&first, &rest]
+        .into_iter()
+        .flat_map(|page| &page.fences)
+        .map(|row| {
+            let fence = row.fence.as_ref().ok();
+            let state = fence.map(|fence| fence.state);
+            let epoch = fence.map(|fence| fence.epoch);
+            (row.plane.clone(), state, epoch)
+        })
+        .collect();
+    let row = |plane: &str, state, epoch| (plane.to_owned(), state, epoch);
+    let wanted = [
+        row("p1", Some("Released"), Some(1)),
+        row("p2", Some("Deleted"), Some(1)),
+        row("p3", Some("Held"), Some(1)),
+        row("p5", None, None),
+    ];
+    assert_eq!(shown, wanted);
+    let released = first.fences[0].fence.as_ref().expect("it was written here");
+    assert!(released.head > Some(0));
+    assert!(first.fences[0].created < first.fences[0].modified);
+    let one = replica.planes.fences(b"p4", None, 1).await.expect("fine");
+    assert_eq!(one.fences[0].plane, "p4");
+}

@@ -1,0 +1,78 @@
+//! The fences of all planes, as objects of the root plane. Owns putting what the store says together
+//! with what the directory knows; must not know how fences change.
+
+use crate::world::World;
+use async_trait::async_trait;
+use polyplane_apimachinery::Str;
+use polyplane_batteries::control_plane::{FenceFacts, QUALIFIED_FENCES};
+use polyplane_ownership::{FenceRow, ROOT};
+use polyplane_registry::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};
+use polyplane_storage::ReadError;
+use std::sync::Arc;
+
+/// Reads the fences of one store.
+pub struct Fences(pub Arc<World>);
+
+#[async_trait]
+impl ExternalObjects for Fences {
+    fn resource(&self) -> &'static str {
+        QUALIFIED_FENCES
+    }
+
+    async fn read(&self, range: ExternalRange) -> Result<ExternalReply, ReadError> {
+        let ExternalRange { from, at, limit } = range;
+        let page = self.0.planes.fences(&from, at, limit).await?;
+        let objects = page.fences.into_iter();
+        Ok(ExternalReply {
+            revision: page.revision,
+            objects: objects.map(|row| self.object(row)).collect(),
+            more: page.more,
+        })
+    }
+}
+
+impl Fences {
+    fn object(&self, row: FenceRow) -> ExternalObject {
+        let (plane, born_at) = self.plane(&row.plane);
+        let facts = FenceFacts {
+            id: row.plane.clone(),
+            plane,
+            born_at,
+            ..FenceFacts::default()
+        };
+        let facts = match row.fence {
+            Ok(fence) => FenceFacts {
+                state: fence.state,
+                holder: Some(fence.replica),
+                incarnation: Some(fence.incarnation),
+                epoch: Some(fence.epoch),
+                head: fence.head,
+                successor: fence.successor,
+                ..facts
+            },
+            // A list without it would hide the very record that somebody looks for.
+            Err(_) => FenceFacts {
+                state: "Unreadable",
+                ..facts
+            },
+        };
+        ExternalObject {
+            name: row.plane.into(),
+            tree: facts.object(),
+            created: row.created,
+            modified: row.modified,
+        }
+    }
+
+    /// The name and the birth of a plane, as far as the directory knows them.
+    fn plane(&self, id: &str) -> (Option<Str>, Option<Str>) {
+        if id == ROOT {
+            let root = self.0.root();
+            let born_at = root.map(|root| root.birth.born_at.as_str().into());
+            return (Some(ROOT.into()), born_at);
+        }
+        let entry = self.0.directory.by_id(id);
+        let known = entry.map(|entry| (entry.name.clone(), entry.born_at.clone()));
+        known.unzip()
+    }
+}

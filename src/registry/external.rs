@@ -1,0 +1,307 @@
+//! Kinds whose objects are kept elsewhere than among those of the plane: GET and LIST read them from
+//! there each time.
+//!
+//! Owns pages, selection and the wait for versions, which are those of every kind. Must not know what
+//! the objects are: that is an [`ExternalObjects`].
+//!
+//! Invariant: all pages of one list show one revision of the store.
+
+use crate::answer::{Answer, Liveness, Outcome};
+use crate::call::Call;
+use crate::list::{self, Items, Page, Token};
+use crate::negotiate::{self, Conversions};
+use crate::object::new_object;
+use crate::options::{ListOptions, ListPurpose, VersionMatch};
+use crate::parameters::RESOURCE_VERSION;
+use crate::select::Selection;
+use crate::view::{self, Shown};
+use crate::write::{answerable, chain, within};
+use async_trait::async_trait;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{Forgotten, Key, ObjectRef, Slices, Version};
+use polyplane_storage::{ReadError, Revision};
+use std::borrow::Cow;
+
+/// Objects that one read of the store returns. A page of a client may take several reads.
+const READ_OBJECTS_MAX: usize = 500;
+
+/// The objects of one kind, wherever they are kept.
+#[async_trait]
+pub trait ExternalObjects: Send + Sync {
+    /// Whose objects these are, as [`Resource::qualified`](crate::Resource::qualified) names it.
+    fn resource(&self) -> &'static str;
+
+    /// Reads objects linearizably, or as of a revision.
+    ///
+    /// # Errors
+    /// What the store said.
+    async fn read(&self, range: ExternalRange) -> Result<ExternalReply, ReadError>;
+}
+
+/// What to read.
+#[derive(Debug, Clone)]
+pub struct ExternalRange {
+    /// The first object is that with this name, or the next one in byte order.
+    pub from: Vec<u8>,
+    /// Read as of this revision; `None` is now.
+    pub at: Option<Revision>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Objects in the order of their names.
+#[derive(Debug)]
+pub struct ExternalReply {
+    /// The revision at which they were read.
+    pub revision: Revision,
+    /// The objects.
+    pub objects: Vec<ExternalObject>,
+    /// There are more behind the last one. A reply with more is never empty.
+    pub more: bool,
+}
+
+/// One object.
+#[derive(Debug)]
+pub struct ExternalObject {
+    /// Its name.
+    pub name: Str,
+    /// All of it but for `resourceVersion`, in the stored version of its kind.
+    pub tree: Value,
+    /// The revision of its first put.
+    pub created: Revision,
+    /// The revision of its last put.
+    pub modified: Revision,
+}
+
+/// Answers GET of one object.
+///
+/// # Errors
+/// 404 if there is none, 503 if the store does not answer.
+pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
+    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let asked = list::number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
+    answerable(call).await?;
+    if asked != 0 {
+        list::reached(call, asked).await?;
+    }
+    let name = call.name()?;
+    let (_, found) = one(call, objects, name, None, None).await?;
+    let object = found.ok_or_else(|| call.not_found(name))?;
+    let body = view::object(call, wish, &Shown::Stored(&object))?;
+    Ok(answer(call, wish, body))
+}
+
+/// Answers a list.
+///
+/// # Errors
+/// As those of [`list::list`].
+pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
+    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let options = ListOptions::parse(call.request, ListPurpose::List)?;
+    let selection = Selection::parse(
+        call.row,
+        &options.label_selector,
+        &options.field_selector,
+        call.request.name.as_ref(),
+    )?;
+    let from = first(call, &options).await?;
+    let (revision, items) = collect(call, objects, &selection, &from).await?;
+    let plane = &call.tenant.plane;
+    let version = match from.exact {
+        Some(version) => version,
+        None => Version::after(plane.base(), revision),
+    };
+    let page = Page {
+        // Only its version and limits are used for what is not in the plane.
+        cut: plane.snapshot(),
+        version,
+        start: Vec::new(),
+        since: from.since,
+        limit: from.limit,
+    };
+    let body = list::write(call, wish, &items, &page)?;
+    Ok(answer(call, wish, body))
+}
+
+fn answer(
+    call: &Call<'_>,
+    wish: negotiate::Representation,
+    body: crate::answer::AnswerBody,
+) -> Answer {
+    Answer {
+        outcome: Outcome::Ok,
+        content_type: Cow::Borrowed(wish.content_type()),
+        warnings: call.take_warnings(),
+        watch: Liveness::Finite,
+        body,
+    }
+}
+
+/// Where a page begins and what it shows.
+struct First {
+    name: Vec<u8>,
+    /// What the client goes on with.
+    token: Option<Token>,
+    /// The version that the client wants; none for the newest.
+    exact: Option<Version>,
+    /// When the first page was made.
+    since: i64,
+    /// Most items, 0 for no limit.
+    limit: usize,
+}
+
+async fn first(call: &Call<'_>, options: &ListOptions) -> Result<First, ApiError> {
+    let now = call.environment.now();
+    if !options.continuation.is_empty() {
+        let token = list::continuation(options)?;
+        answerable(call).await?;
+        let exact = match token.version() {
+            None => None,
+            Some(version) if token.is_fresh(now) => Some(version),
+            Some(version) => {
+                let cause = call.tenant.plane.forgot(Forgotten::TokenAge, version);
+                return Err(token.expired(now, cause));
+            }
+        };
+        return Ok(First {
+            name: token.start().as_bytes().to_vec(),
+            since: exact.map_or(now, |_| token.since()),
+            exact,
+            limit: options.limit,
+            token: Some(token),
+        });
+    }
+    let asked = list::parse_version(&options.resource_version)?;
+    let exact = match options.version_match {
+        VersionMatch::Exact => true,
+        VersionMatch::Unset => options.limit > 0 && asked != 0,
+        VersionMatch::NotOlderThan => false,
+    };
+    answerable(call).await?;
+    if asked != 0 {
+        list::reached(call, asked).await?;
+    }
+    Ok(First {
+        name: Vec::new(),
+        token: None,
+        exact: exact.then(|| Version::from_raw(asked)),
+        since: now,
+        // A list of "any version" knows no pages.
+        limit: match options.resource_version.as_str() {
+            "0" => 0,
+            _ => options.limit,
+        },
+    })
+}
+
+/// Gathers the selected objects of a page, and the revision that it shows.
+async fn collect(
+    call: &Call<'_>,
+    objects: &dyn ExternalObjects,
+    selection: &Selection,
+    first: &First,
+) -> Result<(Revision, Items), ApiError> {
+    let mut items = Items {
+        items: Vec::new(),
+        next: None,
+        remaining: None,
+    };
+    let mut at = first
+        .exact
+        .map(|version| version.revision(call.tenant.plane.base()));
+    if let Some(key) = selection.single(call) {
+        let (revision, found) = one(call, objects, key.name(), at, first.token.as_ref()).await?;
+        items.items = found
+            .into_iter()
+            .filter(|object| selection.matches(call.row, object))
+            .collect();
+        return Ok((revision, items));
+    }
+    let mut from = first.name.clone();
+    let mut slices = Slices::default();
+    loop {
+        let range = ExternalRange {
+            from,
+            at,
+            limit: READ_OBJECTS_MAX,
+        };
+        let reply = read(call, objects, range, first.token.as_ref()).await?;
+        let last = reply.objects.last().map(|object| behind(&object.name));
+        at = Some(reply.revision);
+        for object in reply.objects {
+            if first.limit > 0 && items.items.len() == first.limit {
+                let last = items.items.last();
+                items.next = last.map(|object| object.key().as_bytes().to_vec());
+                return Ok((reply.revision, items));
+            }
+            let object = object_ref(call, object);
+            slices.pass(object.body().len()).await;
+            if selection.is_everything() || selection.matches(call.row, &object) {
+                items.items.push(object);
+            }
+        }
+        match last.filter(|_| reply.more) {
+            Some(last) => from = last,
+            None => return Ok((reply.revision, items)),
+        }
+    }
+}
+
+/// The name right behind another one.
+fn behind(name: &str) -> Vec<u8> {
+    let mut next = name.as_bytes().to_vec();
+    next.push(0);
+    next
+}
+
+async fn one(
+    call: &Call<'_>,
+    objects: &dyn ExternalObjects,
+    name: &str,
+    at: Option<Revision>,
+    token: Option<&Token>,
+) -> Result<(Revision, Option<ObjectRef>), ApiError> {
+    let range = ExternalRange {
+        from: name.as_bytes().to_vec(),
+        at,
+        limit: 1,
+    };
+    let reply = read(call, objects, range, token).await?;
+    let found = reply.objects.into_iter().next();
+    let found = found.filter(|object| object.name == name);
+    Ok((reply.revision, found.map(|found| object_ref(call, found))))
+}
+
+async fn read(
+    call: &Call<'_>,
+    objects: &dyn ExternalObjects,
+    range: ExternalRange,
+    token: Option<&Token>,
+) -> Result<ExternalReply, ApiError> {
+    match within(call, objects.read(range)).await? {
+        Ok(reply) => Ok(reply),
+        Err(ReadError::Compacted { floor }) => {
+            let plane = &call.tenant.plane;
+            let version = Version::after(plane.base(), floor);
+            let cause = plane.forgot(Forgotten::Compacted, version);
+            Err(match token {
+                Some(token) => token.expired(call.environment.now(), cause),
+                None => list::too_old(cause),
+            })
+        }
+        Err(
+            error @ (ReadError::Future { .. }
+            | ReadError::Unavailable(_)
+            | ReadError::Corrupt(_)
+            | ReadError::Closed),
+        ) => Err(ApiError::service_unavailable(chain(&error)).with_retry_after(1)),
+    }
+}
+
+fn object_ref(call: &Call<'_>, external: ExternalObject) -> ObjectRef {
+    let plane = &call.tenant.plane;
+    let object = new_object(call.row, &external.tree, call.environment.now());
+    let key: Key = call.key(&external.name);
+    plane.external(key, &object, external.created, external.modified)
+}
