@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let every = [scenarios::small(), scenarios::tenure(), scenarios::large()];
     for (name, scenario) in every.into_iter().flatten() {
         if name.contains(&wanted) {
-            sound &= explore(name, scenario, limit, reduction);
+            sound &= explore(&name, scenario, limit, reduction);
         }
     }
     for rule in Rule::ALL {

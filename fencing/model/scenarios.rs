@@ -9,14 +9,14 @@ use super::{
 };
 
 /// A scenario and the name it is reported under.
-pub type Named = (&'static str, Scenario);
+pub type Named = (String, Scenario);
 
 /// Whole spaces small enough for every test run.
 pub fn small() -> Vec<Named> {
     let none = Budget::default();
     vec![
         (
-            "takeover, reads, drift",
+            "takeover, reads, drift".to_owned(),
             Scenario::new(Budget {
                 writes: 1,
                 reads: 1,
@@ -28,7 +28,7 @@ pub fn small() -> Vec<Named> {
             }),
         ),
         (
-            "unknown outcomes of commit, acquire and Released",
+            "unknown outcomes of commit, acquire and Released".to_owned(),
             Scenario {
                 member_reads: MemberReads::None,
                 survival: Survival::Checked,
@@ -43,7 +43,7 @@ pub fn small() -> Vec<Named> {
             },
         ),
         (
-            "hand-off, reads, a lost reply",
+            "hand-off, reads, a lost reply".to_owned(),
             Scenario::new(Budget {
                 writes: 1,
                 reads: 1,
@@ -54,7 +54,7 @@ pub fn small() -> Vec<Named> {
             }),
         ),
         (
-            "two incarnations of one replica",
+            "two incarnations of one replica".to_owned(),
             Scenario::new(Budget {
                 acquires: 1,
                 ticks: 3,
@@ -63,7 +63,7 @@ pub fn small() -> Vec<Named> {
             .processes(&[0, 1, 0], 2),
         ),
         (
-            "peers tell their views, takeover, hand-off, reads",
+            "peers tell their views, takeover, hand-off, reads".to_owned(),
             Scenario {
                 peer_views: PeerViews::Told,
                 ..Scenario::new(Budget {
@@ -78,7 +78,7 @@ pub fn small() -> Vec<Named> {
             },
         ),
         (
-            "peers tell their views, two incarnations, survivors",
+            "peers tell their views, two incarnations, survivors".to_owned(),
             Scenario {
                 member_reads: MemberReads::None,
                 peer_views: PeerViews::Told,
@@ -93,7 +93,7 @@ pub fn small() -> Vec<Named> {
             .processes(&[0, 1, 0], 2),
         ),
         (
-            "two incarnations, a lost reply, survivors",
+            "two incarnations, a lost reply, survivors".to_owned(),
             Scenario {
                 member_reads: MemberReads::None,
                 survival: Survival::Checked,
@@ -119,7 +119,7 @@ pub fn tenure() -> Vec<Named> {
     };
     vec![
         (
-            "refused commits, probes, sleep, wake",
+            "refused commits, probes, sleep, wake".to_owned(),
             scenario(Budget {
                 writes: 2,
                 acquires: 2,
@@ -130,7 +130,7 @@ pub fn tenure() -> Vec<Named> {
             }),
         ),
         (
-            "a refused commit, a hand-off, a deletion, a task that dies",
+            "a refused commit, a hand-off, a deletion, a task that dies".to_owned(),
             scenario(Budget {
                 writes: 1,
                 acquires: 1,
@@ -142,7 +142,7 @@ pub fn tenure() -> Vec<Named> {
             }),
         ),
         (
-            "an unknown commit, a crash, a caller that gives up",
+            "an unknown commit, a crash, a caller that gives up".to_owned(),
             scenario(Budget {
                 writes: 1,
                 acquires: 1,
@@ -154,7 +154,7 @@ pub fn tenure() -> Vec<Named> {
             }),
         ),
         (
-            "a hand-off, bookmarks",
+            "a hand-off, bookmarks".to_owned(),
             scenario(Budget {
                 writes: 1,
                 acquires: 1,
@@ -199,7 +199,7 @@ fn whole_tenure() -> Named {
             ..Budget::default()
         })
     };
-    ("a tenure with everything", scenario)
+    ("a tenure with everything".to_owned(), scenario)
 }
 
 /// The same with time: whoever takes over comes to serve, and every fault, sleep and wake, the hand-off
@@ -220,7 +220,17 @@ fn tenure_and_after() -> Named {
         },
         ..whole
     };
-    ("a tenure with everything and what comes after", scenario)
+    (
+        "everything at once, and what comes after".to_owned(),
+        scenario,
+    )
+}
+
+/// The same without one of its events. Together they have all of them but those three in one run.
+fn after_without(event: &str, take_out: fn(&mut Budget)) -> Named {
+    let (_, mut scenario) = tenure_and_after();
+    take_out(&mut scenario.budget);
+    (format!("what comes after, without {event}"), scenario)
 }
 
 /// Larger budgets, for hours rather than seconds.
@@ -229,8 +239,11 @@ pub fn large() -> Vec<Named> {
     vec![
         whole_tenure(),
         tenure_and_after(),
+        after_without("hand-off", |budget| budget.hand_offs = 0),
+        after_without("deletion", |budget| budget.deletions = 0),
+        after_without("sleep", |budget| budget.sleeps = 0),
         (
-            "a crash, a refused last word, reads",
+            "a crash, a refused last word, reads".to_owned(),
             Scenario {
                 member_reads: MemberReads::AtOnce,
                 stride: READ_LEASE + MARGIN,
@@ -238,11 +251,11 @@ pub fn large() -> Vec<Named> {
             },
         ),
         (
-            "a crash, a refused last word, reads, tick by tick",
+            "a crash, a refused last word, reads, tick by tick".to_owned(),
             Scenario::new(refused_last_word(3)),
         ),
         (
-            "takeover, reads, drift, lagging replies",
+            "takeover, reads, drift, lagging replies".to_owned(),
             Scenario {
                 replies: Replies::Lagging,
                 ..Scenario::new(Budget {
@@ -257,7 +270,7 @@ pub fn large() -> Vec<Named> {
             },
         ),
         (
-            "takeover, member reads in steps",
+            "takeover, member reads in steps".to_owned(),
             Scenario {
                 member_reads: MemberReads::InSteps,
                 ..Scenario::new(Budget {
@@ -272,7 +285,7 @@ pub fn large() -> Vec<Named> {
             },
         ),
         (
-            "unknown outcomes, lagging replies",
+            "unknown outcomes, lagging replies".to_owned(),
             Scenario {
                 member_reads: MemberReads::None,
                 replies: Replies::Lagging,
@@ -288,7 +301,7 @@ pub fn large() -> Vec<Named> {
             },
         ),
         (
-            "two hand-offs, reads, two lost replies",
+            "two hand-offs, reads, two lost replies".to_owned(),
             Scenario::new(Budget {
                 writes: 2,
                 reads: 1,
@@ -300,7 +313,7 @@ pub fn large() -> Vec<Named> {
             }),
         ),
         (
-            "hand-off, crash, reads, drift, a lost reply",
+            "hand-off, crash, reads, drift, a lost reply".to_owned(),
             Scenario::new(Budget {
                 writes: 2,
                 reads: 1,
@@ -314,7 +327,7 @@ pub fn large() -> Vec<Named> {
             }),
         ),
         (
-            "two incarnations, hand-off, a lost reply",
+            "two incarnations, hand-off, a lost reply".to_owned(),
             Scenario {
                 survival: Survival::Checked,
                 ..Scenario::new(Budget {
@@ -330,7 +343,7 @@ pub fn large() -> Vec<Named> {
             },
         ),
         (
-            "three replicas, two expiries, hand-off",
+            "three replicas, two expiries, hand-off".to_owned(),
             Scenario::new(Budget {
                 writes: 1,
                 reads: 1,
