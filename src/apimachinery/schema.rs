@@ -180,6 +180,8 @@ pub struct Notes {
     pub named: Option<Box<str>>,
     /// The Go type, as error texts show it, if a named scalar, list or map is in it.
     pub go_type: Option<Box<str>>,
+    /// Go's name of the field, if it is not the field's name with a capital.
+    pub go_name: Option<Box<str>>,
     /// Names of the embedded structs through which the field is reached, as error texts show it.
     pub embedded: Option<Box<str>>,
     /// The format that is published.

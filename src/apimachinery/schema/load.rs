@@ -80,6 +80,8 @@ struct RawField<'a> {
     #[serde(borrow, default)]
     gt: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
+    gn: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     em: Option<Cow<'a, str>>,
     #[serde(default)]
     pb: u32,
@@ -197,6 +199,7 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     let notes = field.notes.as_mut();
     notes.named = raw.nm.map(Into::into);
     notes.go_type = raw.gt.map(Into::into);
+    notes.go_name = raw.gn.map(Into::into);
     notes.embedded = raw.em.map(Into::into);
     notes.format = raw.fmt.map(Into::into);
     notes.published_default = raw.def.or(raw.zd).map(|raw| raw.get().into());

@@ -32,6 +32,7 @@ type fieldRow struct {
 	Pointer  int             `json:"p,omitempty"`
 	Named    string          `json:"nm,omitempty"`
 	GoType   string          `json:"gt,omitempty"`
+	GoName   string          `json:"gn,omitempty"`
 	Embedded string          `json:"em,omitempty"`
 	Proto    int             `json:"pb,omitempty"`
 	ProtoIn  []int           `json:"pbin,omitempty"`
@@ -243,6 +244,9 @@ func (c *catalog) flatten(d *definition, t reflect.Type, within way, published *
 			return fmt.Errorf("field %s has no JSON name", f.Name)
 		}
 		out := &fieldRow{Name: name, Proto: number, Wire: wire, ProtoIn: within.numbers, Embedded: strings.Join(within.names, "."), goField: f.Name}
+		if f.Name != strings.ToUpper(name[:1])+name[1:] {
+			out.GoName = f.Name
+		}
 		for _, option := range strings.Split(options, ",") {
 			switch option {
 			case "omitempty":

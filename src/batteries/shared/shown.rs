@@ -6,6 +6,7 @@ use polyplane_apimachinery::field_error::Bad;
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::{Definition, Field, Schemas, Type};
 use polyplane_apimachinery::{Map, Value};
+use std::borrow::Cow;
 
 /// `value` as upstream shows it where it complains about the published type `definition`.
 pub fn published(definition: &str, value: &Value) -> Bad {
@@ -79,7 +80,7 @@ fn write_object(schemas: &Schemas, definition: &Definition, value: &Value, out: 
             }
             continue;
         }
-        json::write_string(&go_name(&definition.name, &field.name), out);
+        json::write_string(&go_name(field), out);
         out.push(b':');
         write_member(schemas, field, &field.ty, member, out);
     }
@@ -158,81 +159,12 @@ fn written(schemas: &Schemas, ty: &Type, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Members whose Go names are not just their JSON names with a capital.
-const GO_NAMES: [(&str, &str); 60] = [
-    ("apiGroup", "APIGroup"),
-    ("apiGroups", "APIGroups"),
-    ("apiServerID", "APIServerID"),
-    ("apiVersion", "APIVersion"),
-    ("apiVersions", "APIVersions"),
-    ("awsElasticBlockStore", "AWSElasticBlockStore"),
-    ("caBundle", "CABundle"),
-    ("cel", "CEL"),
-    ("cephfs", "CephFS"),
-    ("chapAuthDiscovery", "DiscoveryCHAPAuth"),
-    ("chapAuthSession", "SessionCHAPAuth"),
-    ("cidr", "CIDR"),
-    ("cidrs", "CIDRs"),
-    ("csi", "CSI"),
-    ("diskURI", "DataDiskURI"),
-    ("dnsConfig", "DNSConfig"),
-    ("dnsPolicy", "DNSPolicy"),
-    ("fc", "FC"),
-    ("fsGroup", "FSGroup"),
-    ("fsGroupChangePolicy", "FSGroupChangePolicy"),
-    ("fsGroupPolicy", "FSGroupPolicy"),
-    ("fsType", "FSType"),
-    ("gcePersistentDisk", "GCEPersistentDisk"),
-    ("gid", "GID"),
-    ("gmsaCredentialSpec", "GMSACredentialSpec"),
-    ("gmsaCredentialSpecName", "GMSACredentialSpecName"),
-    ("grpc", "GRPC"),
-    ("http", "HTTP"),
-    ("httpGet", "HTTPGet"),
-    ("httpHeaders", "HTTPHeaders"),
-    ("ip", "IP"),
-    ("ipBlock", "IPBlock"),
-    ("ipFamilies", "IPFamilies"),
-    ("ipFamilyPolicy", "IPFamilyPolicy"),
-    ("ipMode", "IPMode"),
-    ("ips", "IPs"),
-    ("iqn", "IQN"),
-    ("iscsi", "ISCSI"),
-    ("iscsiInterface", "ISCSIInterface"),
-    ("jsonPatch", "JSONPatch"),
-    ("lastState", "LastTerminationState"),
-    ("nfs", "NFS"),
-    ("os", "OS"),
-    ("osImage", "OSImage"),
-    ("pdName", "PDName"),
-    ("pkixPublicKey", "PKIXPublicKey"),
-    ("qosClass", "QOSClass"),
-    ("rbd", "RBD"),
-    ("seLinuxChangePolicy", "SELinuxChangePolicy"),
-    ("seLinuxMount", "SELinuxMount"),
-    ("seLinuxOptions", "SELinuxOptions"),
-    ("sslEnabled", "SSLEnabled"),
-    ("storageos", "StorageOS"),
-    ("tcpSocket", "TCPSocket"),
-    ("tls", "TLS"),
-    ("ttlSecondsAfterFinished", "TTLSecondsAfterFinished"),
-    ("tty", "TTY"),
-    ("uid", "UID"),
-    ("url", "URL"),
-    ("wwids", "WWIDs"),
-];
-
-/// The Go name behind the JSON name of a field of `definition`.
-fn go_name(definition: &str, name: &str) -> String {
-    if name == "serviceAccount" && definition.ends_with(".PodSpec") {
-        return "DeprecatedServiceAccount".to_owned();
+/// Go's name of a field.
+fn go_name(field: &Field) -> Cow<'_, str> {
+    if let Some(name) = &field.notes.go_name {
+        return Cow::Borrowed(name);
     }
-    if let Ok(at) = GO_NAMES.binary_search_by_key(&name, |(json, _)| *json) {
-        return GO_NAMES[at].1.to_owned();
-    }
-    let mut letters = name.chars();
-    letters
-        .next()
-        .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
-        .unwrap_or_default()
+    let mut letters = field.name.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    Cow::Owned(first.into_iter().chain(letters).collect())
 }
