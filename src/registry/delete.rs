@@ -267,10 +267,12 @@ impl Marking<'_> {
             at = now;
             seconds = seconds.min(1);
         }
-        if seconds == 0 && metadata::strings(&old["metadata"]["finalizers"]).is_empty() {
+        let finalizers = self.finalizers(old);
+        if seconds == 0 && finalizers.is_empty() {
             return Next::Gone;
         }
         let mut tree = old.clone();
+        set_finalizers(&mut tree, finalizers);
         set_deletion(&mut tree, at, seconds, Count::Nothing);
         self.kept(tree)
     }
