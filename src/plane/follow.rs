@@ -268,9 +268,7 @@ impl Plane {
         root.head = root.head.max(Version::after(self.base(), revision));
         let head = root.head;
         self.set_revision(revision);
-        let defined = context.derive.defined(&events);
-        let publish = || self.publish(root);
-        self.log().append(&events, &defined, head, publish);
+        self.log().append(&events, head, || self.publish(root));
         self.sequencer().lock().beside(&done, head, context);
         self.changed();
     }

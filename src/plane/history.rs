@@ -51,10 +51,7 @@ impl Plane {
             }
         };
         match self.rebuild(&past).await {
-            Ok(Rebuilt { events, floor, .. }) => {
-                let defined = self.context().derive.defined(&events);
-                self.log().prepend(events, &defined, floor);
-            }
+            Ok(rebuilt) => self.log().prepend(rebuilt.events, rebuilt.floor),
             Err(error) => {
                 tracing::warn!(plane = self.id(), %error, "the history cannot be understood");
             }

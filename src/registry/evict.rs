@@ -1,22 +1,32 @@
-//! POST of an Eviction: deletes a pod if no disruption budget objects.
+//! POST of an Eviction: deletes a pod if its disruption budget allows it.
+//!
+//! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
 use crate::body::{self, Expected};
 use crate::call::Call;
 use crate::delete::{self, Delete};
 use crate::negotiate;
-use crate::options::{DeleteOptions, FieldValidation};
+use crate::options::{DeleteOptions, Persistence, WriteOptions};
 use crate::parameters::DRY_RUN;
 use crate::plan::{Deletion, Next, Present, Run, Stop};
 use crate::request::{ResourceRequest, Verb};
+use crate::strategy::{Allocation, Companion, CompanionChange};
+use crate::subresource::set_condition;
 use crate::write;
+use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::schema::DefId;
-use polyplane_apimachinery::status::{ApiError, Cause};
-use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Key, Prefix, Start};
+use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_plane::{Claim, Key, ObjectRef, Prefix, Start};
 
 /// After how long an eviction may be tried again whose budget nobody has looked at yet.
 const OBSERVE_SECONDS: u32 = 10;
+/// Evicted pods of a budget that may be unconfirmed. More say that nobody looks after the budget.
+const DISRUPTED_MAX: usize = 2000;
+/// An option of deletions that would remove objects which cannot be read.
+const IGNORE_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// Evicts the pod of the path.
 ///
@@ -28,51 +38,72 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
     let definition = schemas
         .find("io.k8s.api.policy.v1.Eviction")
         .ok_or_else(|| ApiError::internal("the schema of Eviction is missing"))?;
-    let limits = polyplane_apimachinery::json::Limits::default();
-    let named = polyplane_apimachinery::json::parse(&call.request.body, &limits);
+    let named = json::parse(&call.request.body, &json::Limits::default());
     let old = named.is_ok_and(|parsed| parsed.value.str_at(&["apiVersion"]) == "policy/v1beta1");
     let kind = EvictionKind {
         version: if old { "v1beta1" } else { "v1" },
         definition,
     };
+    let validation = WriteOptions::parse(call.request, "CreateOptions")?.field_validation;
     let syntax = negotiate::input(call.request)?;
-    let eviction = body::decode(call, syntax, kind.expected(call), FieldValidation::Ignore)?;
-    let given = eviction.str_at(&["metadata", "name"]);
-    if !given.is_empty() && given != name {
+    let eviction = body::decode(call, syntax, kind.expected(call), validation)?;
+    if eviction.str_at(&["metadata", "name"]) != name {
         return Err(ApiError::bad_request(
             "name in URL does not match name in Eviction object",
         ));
     }
-    let options = options(call, &eviction);
+    if eviction.bool_at(&["deleteOptions", IGNORE_ERRORS]) {
+        let path = Path::new("deleteOptions");
+        let detail = "can not be set for pod eviction, try after removing the option";
+        let error = FieldError::invalid(&path.child(IGNORE_ERRORS), true, detail);
+        let what = Qualified::new("policy", "Eviction");
+        return Err(ApiError::invalid(what, &name, &[error]));
+    }
+    let options = options(call, &eviction)?;
     let mut evict = Evict {
         call,
         delete: Delete::new(call, name.clone(), options),
         name,
         kind,
         eviction,
+        counted: None,
     };
     write::delete(call, &mut evict).await.map(|_| ())
 }
 
-/// Reads the options of the deletion that an eviction asks for.
-fn options(call: &Call<'_>, eviction: &Value) -> Result<DeleteOptions, ApiError> {
-    let mut body = Vec::new();
-    if let Some(Value::Object(wished)) = eviction.get("deleteOptions")
-        && !wished.is_empty()
-    {
-        polyplane_apimachinery::json::write(&eviction["deleteOptions"], &mut body);
+/// Reads the options of the deletion that an eviction asks for. A dry run may be asked for in the
+/// request or in the body. What is wrong with the options matters once the budget allows it.
+fn options(call: &Call<'_>, eviction: &Value) -> Result<Result<DeleteOptions, ApiError>, ApiError> {
+    let mut wished = eviction["deleteOptions"].clone();
+    let asked: Vec<&str> = DRY_RUN.read(&call.request.query).collect();
+    let inside = eviction.items_at(&["deleteOptions", "dryRun"]);
+    let inside: Vec<&str> = inside.iter().filter_map(Value::as_str).collect();
+    if !asked.is_empty() && !inside.is_empty() && asked != inside {
+        let (asked, inside) = (asked.join(" "), inside.join(" "));
+        let text = format!(
+            "Non-matching dry-run options in request and content: [{asked}] and [{inside}]"
+        );
+        return Err(ApiError::new(Reason::Unknown, text));
     }
-    let query = call.request.query.iter();
-    let dry_run = query.filter(|(key, _)| key == DRY_RUN.row().name);
+    if !asked.is_empty() {
+        let asked: Vec<Value> = asked.into_iter().map(Value::string).collect();
+        wished.set(&["dryRun"], asked);
+    }
+    let is_empty = wished.as_object().is_none_or(|wished| wished.is_empty());
+    let body = if is_empty {
+        Vec::new()
+    } else {
+        json::to_vec(&wished)
+    };
     let request = ResourceRequest {
         verb: Verb::Delete,
         subresource: None,
         body: body.into(),
         content_type: None,
-        query: dry_run.cloned().collect(),
+        query: Vec::new(),
         ..call.request.clone()
     };
-    delete::options(&call.part(&request))
+    Ok(delete::options(&call.part(&request)))
 }
 
 /// The kind of an eviction in one of its versions.
@@ -100,6 +131,8 @@ struct Evict<'a> {
     name: Str,
     kind: EvictionKind,
     eviction: Value,
+    /// The budget that counts the disruption, and what it is afterwards.
+    counted: Option<(ObjectRef, Value)>,
 }
 
 impl Deletion for Evict<'_> {
@@ -112,7 +145,12 @@ impl Deletion for Evict<'_> {
     }
 
     fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Stop> {
-        check_budgets(run, &self.name)?;
+        let call = self.call;
+        let Some(pod) = run.cut.get(&self.key()) else {
+            return Err(call.not_found(&self.name).into());
+        };
+        let tree = call.stored_tree(&pod)?;
+        self.counted = disruption(run, &self.name, &pod, &tree)?;
         self.delete.find(run)
     }
 
@@ -125,72 +163,216 @@ impl Deletion for Evict<'_> {
     }
 
     fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<Next, ApiError> {
-        self.delete.mark(run, present)
+        let next = self.delete.mark(run, present)?;
+        if self.options()?.persistence == Persistence::DryRun {
+            return Ok(next);
+        }
+        let mut pod = match next {
+            Next::Gone => return Ok(Next::Gone),
+            Next::Kept(pod) => pod,
+            Next::Unchanged => present.tree().clone(),
+        };
+        let now = Timestamp::from_seconds(run.now).to_rfc3339();
+        set_condition(&mut pod, disrupted(), &now);
+        Ok(Next::Kept(pod))
+    }
+
+    fn along(&mut self) -> Allocation {
+        let mut allocation = Allocation::default();
+        if let Some((budget, tree)) = self.counted.take() {
+            let key = budget.key();
+            let claim = Claim::At(key.clone(), budget.stamp());
+            allocation.claims.push(claim);
+            allocation.companions.push(Companion {
+                group: key.group().into(),
+                resource: key.resource().into(),
+                namespace: key.namespace().map(Str::from),
+                name: key.name().into(),
+                change: CompanionChange::Replace(tree),
+            });
+        }
+        allocation
     }
 }
 
-/// Refuses if a disruption budget that selects the pod allows no disruption.
-fn check_budgets(run: &Run<'_>, name: &str) -> Result<(), ApiError> {
-    let (call, cut) = (run.call, run.cut);
-    let Some(pod) = cut.get(&call.key(name)) else {
-        return Err(call.not_found(name));
+/// Asks the pod's budget. Returns it as it is after the disruption if that counts.
+fn disruption(
+    run: &Run<'_>,
+    name: &str,
+    pod: &ObjectRef,
+    tree: &Value,
+) -> Result<Option<(ObjectRef, Value)>, ApiError> {
+    let ends = matches!(
+        tree.str_at(&["status", "phase"]),
+        "Succeeded" | "Failed" | "Pending"
+    );
+    if ends || !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
+        return Ok(None);
+    }
+    let mut budgets = budgets_of(run, pod)?;
+    if budgets.len() > 1 {
+        return Err(ApiError::new(
+            Reason::Unknown,
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        ));
+    }
+    let Some((budget, mut after)) = budgets.pop() else {
+        return Ok(None);
     };
-    let tree = call.stored_tree(&pod)?;
-    let phase = tree.str_at(&["status", "phase"]);
-    let exempt = matches!(phase, "Succeeded" | "Failed" | "Pending");
-    if exempt || !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
+    if !is_ready(tree) && spares_unhealthy(&after) {
+        return Ok(None);
+    }
+    check_budget(&after)?;
+    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    count(&mut after, name, &now);
+    Ok(Some((budget, after)))
+}
+
+/// The budgets that select a pod.
+fn budgets_of(run: &Run<'_>, pod: &ObjectRef) -> Result<Vec<(ObjectRef, Value)>, ApiError> {
+    let namespace = run.call.namespace();
+    let prefix = Prefix::namespaced("policy", "poddisruptionbudgets", namespace);
+    let mut budgets = Vec::new();
+    for budget in run.cut.range(&prefix, Start::First) {
+        let tree = write::unversioned_tree(&budget)?;
+        let selector = Selector::from_label_selector(Some(&tree["spec"]["selector"]));
+        if selector.is_ok_and(|selector| selector.matches_bytes(pod.labels_json())) {
+            budgets.push((budget, tree));
+        }
+    }
+    Ok(budgets)
+}
+
+fn number(budget: &Value, field: &str) -> i64 {
+    budget.int_at(&["status", field]).unwrap_or(0)
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod.items_at(&["status", "conditions"]);
+    let ready = conditions
+        .iter()
+        .find(|one| one.str_at(&["type"]) == "Ready");
+    ready.is_some_and(|one| one.str_at(&["status"]) == "True")
+}
+
+/// True if the budget lets a pod go that is not ready without counting it.
+fn spares_unhealthy(budget: &Value) -> bool {
+    let desired = number(budget, "desiredHealthy");
+    budget.str_at(&["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow"
+        || number(budget, "currentHealthy") >= desired && desired > 0
+}
+
+/// Refuses if the budget allows no disruption now.
+fn check_budget(budget: &Value) -> Result<(), ApiError> {
+    let name = budget.str_at(&["metadata", "name"]);
+    let generation = budget.int_at(&["metadata", "generation"]).unwrap_or(0);
+    let allowed = number(budget, "disruptionsAllowed");
+    let pods = budget.at(&["status", "disruptedPods"]);
+    let pods = pods.and_then(Value::as_object).map_or(0, |pods| pods.len());
+    let forbidden = |why: &str, detail: &str| {
+        let what = Qualified::new("policy", "poddisruptionbudget");
+        let text = format!(
+            "The disruption budget {name} does not allow evicting pods currently: {detail}"
+        );
+        Err(ApiError::forbidden(what, name, why).with_cause(cause(text)))
+    };
+    if number(budget, "observedGeneration") < generation {
+        return Err(unobserved(name));
+    }
+    if allowed < 0 {
+        let why = "pdb disruptions allowed is negative";
+        return forbidden(why, why);
+    }
+    if pods > DISRUPTED_MAX {
+        return forbidden(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+            "too many pending evictions not confirmed by PDB controller",
+        );
+    }
+    if allowed > 0 {
         return Ok(());
     }
-    let prefix = Prefix::namespaced("policy", "poddisruptionbudgets", call.namespace());
-    let mut budgets = Vec::new();
-    for budget in cut.range(&prefix, Start::First) {
-        let budget = call.stored_tree(&budget)?;
-        let selector = Selector::from_label_selector(Some(&budget["spec"]["selector"]));
-        if selector.is_ok_and(|selector| selector.matches_bytes(pod.labels_json())) {
-            budgets.push(budget);
+    Err(broken(0, exhausted(budget, name)))
+}
+
+/// Why a budget allows no disruption.
+fn exhausted(budget: &Value, name: &str) -> String {
+    let conditions = budget.items_at(&["status", "conditions"]);
+    let refusal = conditions
+        .iter()
+        .find(|one| one.str_at(&["type"]) == "DisruptionAllowed")
+        .filter(|one| one.str_at(&["status"]) == "False" && !one.str_at(&["message"]).is_empty());
+    let currently = format!("The disruption budget {name} does not allow evicting pods currently");
+    let (desired, current) = (
+        number(budget, "desiredHealthy"),
+        number(budget, "currentHealthy"),
+    );
+    let said = |one: &Value| {
+        (
+            one.str_at(&["reason"]).to_owned(),
+            one.str_at(&["message"]).to_owned(),
+        )
+    };
+    match refusal.map(said) {
+        // The numbers mean nothing if they could not be brought up to date.
+        Some((reason, message)) if reason == "SyncFailed" => {
+            format!("{currently} because it failed sync: {message}")
         }
-    }
-    match budgets.as_slice() {
-        [] => Ok(()),
-        [budget]
-            if budget
-                .int_at(&["status", "observedGeneration"])
-                .unwrap_or(0)
-                < budget.int_at(&["metadata", "generation"]).unwrap_or(0) =>
-        {
-            let name = budget.str_at(&["metadata", "name"]);
-            let detail =
-                format!("The disruption budget {name} is still being processed by the server.");
-            Err(broken_budget(OBSERVE_SECONDS, detail))
+        _ if current <= desired => {
+            format!(
+                "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
+            )
         }
-        [budget]
-            if budget
-                .int_at(&["status", "disruptionsAllowed"])
-                .unwrap_or(0)
-                > 0 =>
-        {
-            Ok(())
-        }
-        [budget] => {
-            let detail = format!(
-                "The disruption budget {} needs {} healthy pods and has {} currently",
-                budget.str_at(&["metadata", "name"]),
-                budget.int_at(&["status", "desiredHealthy"]).unwrap_or(0),
-                budget.int_at(&["status", "currentHealthy"]).unwrap_or(0)
-            );
-            Err(broken_budget(0, detail))
-        }
-        _ => Err(ApiError::internal(
-            "this pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-        )),
+        Some((reason, message)) => format!("{currently} ({reason}): {message}"),
+        None => currently,
     }
 }
 
-fn broken_budget(retry_after_seconds: u32, detail: String) -> ApiError {
+fn unobserved(name: &str) -> ApiError {
+    let detail = format!("The disruption budget {name} is still being processed by the server.");
+    broken(OBSERVE_SECONDS, detail)
+}
+
+fn broken(retry_after_seconds: u32, detail: String) -> ApiError {
     let refusal = "Cannot evict pod as it would violate the pod's disruption budget.";
-    ApiError::too_many_requests(refusal, retry_after_seconds).with_cause(Cause {
+    ApiError::too_many_requests(refusal, retry_after_seconds).with_cause(cause(detail))
+}
+
+fn cause(message: String) -> Cause {
+    Cause {
         reason: "DisruptionBudget".into(),
-        message: detail,
+        message,
         field: String::new(),
-    })
+    }
+}
+
+/// Counts a disruption. Whoever computes the budget does not count the pod as available from now
+/// on.
+fn count(budget: &mut Value, pod: &str, now: &str) {
+    let left = number(budget, "disruptionsAllowed") - 1;
+    budget.set(&["status", "disruptionsAllowed"], left);
+    budget.set(&["status", "disruptedPods", pod], now);
+    if left == 0 {
+        let mut condition = Value::object();
+        condition.set(&["type"], "DisruptionAllowed");
+        condition.set(&["status"], "False");
+        condition.set(&["reason"], "InsufficientPods");
+        condition.set(&["message"], "");
+        condition.set(
+            &["observedGeneration"],
+            number(budget, "observedGeneration"),
+        );
+        set_condition(budget, condition, now);
+    }
+}
+
+/// The condition of a pod that is evicted.
+fn disrupted() -> Value {
+    let mut condition = Value::object();
+    condition.set(&["type"], "DisruptionTarget");
+    condition.set(&["status"], "True");
+    condition.set(&["reason"], "EvictionByEvictionAPI");
+    condition.set(&["message"], "Eviction API: evicting");
+    condition.set(&["lastProbeTime"], Value::Null);
+    condition
 }

@@ -9,6 +9,14 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+/// A binding takes back the node that the scheduler had in mind.
+pub const BINDING_CLEARS_NOMINATION: &str = "ClearingNominatedNodeNameAfterBinding";
+/// A binding passes its labels on to the pod.
+pub const BINDING_COPIES_LABELS: &str = "PodTopologyLabelsAdmission";
+
+/// The gates that verbs ask for. A table of kinds is refused if upstream has no such gate.
+pub(crate) const ASKED: [&str; 2] = [BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS];
+
 /// Why the generated data could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FeatureError {

@@ -6,13 +6,12 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
-use crate::features::{FeatureError, Features, GatedFields};
+use crate::features::{ASKED, FeatureError, Features, GatedFields};
 use crate::strategy::Strategy;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::{DefId, Schemas};
-use polyplane_plane::{ContentId, Prefix};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,6 +94,9 @@ pub struct StorageRow {
     pub resource: Str,
     /// Version in which the body is written.
     pub version: Str,
+    /// What upstream calls the resource in the keys of its store, which some texts show.
+    #[serde(default, rename = "etcdPrefix")]
+    pub upstream_prefix: Str,
 }
 
 /// What upstream's strategy object answers for a kind.
@@ -122,7 +124,7 @@ pub struct Rules {
 }
 
 /// One served resource: a row of the generated data with its schema and behaviour.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Resource {
     /// Tells it apart from every other kind that this process has had.
     pub number: u32,
@@ -173,8 +175,6 @@ pub struct Resource {
     pub selectable_fields: Vec<Str>,
     /// What names look like.
     pub name_rule: NameRule,
-    /// What an object of the plane has defined it as; nothing for a kind of the base.
-    pub view: Option<ContentId>,
     /// Behaviour that data cannot say.
     pub strategy: Arc<dyn Strategy>,
     /// `{"kind":"Pod","apiVersion":"v1",`: what stands before a stored body in an answer.
@@ -212,11 +212,6 @@ impl Resource {
     /// True if a deletion answers with the object instead of a Status.
     pub fn returns_deleted(&self) -> bool {
         self.rules.returns_deleted || self.strategy.returns_deleted()
-    }
-
-    /// What all objects of the kind stand under.
-    pub fn stored_prefix(&self) -> Prefix {
-        Prefix::resource(&self.storage.group, &self.storage.resource)
     }
 
     /// True if the objects exist only for the length of a request (reviews, bindings).
@@ -356,6 +351,9 @@ impl KindTable {
         strategy_of: &StrategyOf,
         generation: u64,
     ) -> Result<Self, TableError> {
+        for gate in ASKED {
+            features.known(gate, "a verb")?;
+        }
         for (definition, gate) in schemas.gates() {
             features.known(&gate, definition)?;
         }
@@ -425,6 +423,7 @@ impl KindTable {
             group: group.clone(),
             resource: row.name.clone(),
             version: version.clone(),
+            upstream_prefix: row.name.clone(),
         });
         let gated_fields = self.features.gated(&storage.group, &storage.resource);
         let gated_fields = gated_fields.cloned();
@@ -435,7 +434,7 @@ impl KindTable {
         );
         let key_prefix = format!("{}/{}/", storage.group, storage.resource);
         Ok(Resource {
-            number: next_number(),
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             qualified: if group.is_empty() {
                 row.name.clone()
             } else {
@@ -471,7 +470,6 @@ impl KindTable {
             gated_fields,
             selectable_fields: row.selectable_fields,
             name_rule: row.name_rule.read(),
-            view: None,
             strategy,
             prefix: prefix.into(),
             api_version,
@@ -545,24 +543,10 @@ impl KindTable {
         })
     }
 
-    /// Whether a group has a resource in any version.
-    pub fn serves(&self, group: &str, resource: &str) -> bool {
-        // Most custom kinds are of a group of their own.
-        self.group(group).is_some_and(|group| {
-            let mut rows = group.versions.iter().flat_map(|version| &version.resources);
-            rows.any(|at| self.resources[*at].name == resource)
-        })
-    }
-
     /// The versions of a group, most preferred first.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
-}
-
-/// The [`Resource::number`] of another kind.
-pub fn next_number() -> u32 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// `group/version`, or the version alone for the core group.

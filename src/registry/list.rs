@@ -101,7 +101,6 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     )?;
     let prefix = select::prefix(call);
     let page = page(call, &options, &prefix).await?;
-    call.stands_in(&page.cut)?;
     let body = Listed::new(call, wish, selection, prefix, page)?.body(call)?;
     Ok(Answer {
         outcome: Outcome::Ok,

@@ -90,7 +90,11 @@ pub fn add_companions(
         let present = run.cut.get(&key).is_some();
         match companion.change {
             CompanionChange::Ensure(_) if present => {}
-            CompanionChange::Remove if !present => {}
+            CompanionChange::Remove | CompanionChange::Replace(_) if !present => {}
+            CompanionChange::Replace(mut tree) => {
+                drop(tree.remove(&["metadata", "resourceVersion"]));
+                write.operations.push(put(run, row, key, &tree));
+            }
             CompanionChange::Remove => write.operations.push(Operation::Delete { key }),
             CompanionChange::Ensure(mut tree) | CompanionChange::Create(mut tree) => {
                 fill_new(run, &mut tree, namespace, &companion.name);

@@ -31,6 +31,7 @@ use crate::call::Call;
 use crate::kind::Resource;
 use crate::object::VersionWish;
 use crate::options::{DeleteOptions, WriteOptions};
+use crate::strategy::Allocation;
 use crate::write::Plan;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
@@ -136,6 +137,11 @@ pub trait Deletion: Send {
     /// What the client posts instead of a DELETE: an eviction.
     fn subject(&self) -> Option<&Value> {
         None
+    }
+
+    /// What is stored in the same commit, once the object is marked or gone.
+    fn along(&mut self) -> Allocation {
+        Allocation::default()
     }
 
     /// What becomes of the object: it goes, or stays for a while with a mark.

@@ -107,6 +107,8 @@ pub enum CompanionChange {
     Ensure(Value),
     /// It is created; if it exists the whole write is prepared again.
     Create(Value),
+    /// It becomes this if it exists. The allocation claims the version that it was made of.
+    Replace(Value),
     /// It is removed if it exists.
     Remove,
 }
@@ -146,6 +148,11 @@ pub trait Strategy: Debug + Send + Sync {
     /// set to 1 where the row says so.
     fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
         let _ = (context, object);
+    }
+
+    /// Drops what upstream's conversions leave out, of an object that no other method prepares.
+    fn forget_old_forms(&self, object: &mut Value) {
+        let _ = object;
     }
 
     /// True if a new object comes with the status that its creator gives it.

@@ -2,13 +2,14 @@
 
 use crate::body::{self, Expected};
 use crate::call::Call;
+use crate::features::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
 use crate::kind::Resource;
 use crate::negotiate;
 use crate::options::WriteOptions;
 use crate::patch::{self, ReadPatch};
 use crate::plan::{Change, Decoded, Defaulted, Operation, Present, Rules, Run, Stop, Target};
 use crate::request::Verb;
-use crate::update::check_uid;
+use crate::update::{check_uid, precondition_failed};
 use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path, aggregate};
 use polyplane_apimachinery::labels::Selector;
@@ -322,6 +323,29 @@ impl Bind<'_> {
         ApiError::conflict(Qualified::new("", "pods/binding"), &self.name, why)
     }
 
+    /// Refuses another pod than the one that the binding names by uid and version.
+    fn check_preconditions(&self, binding: &Value, present: &Present) -> Result<(), Stop> {
+        let version = present.object().version();
+        let version = version.map(|version| version.to_string());
+        let uid = present.tree().str_at(&["metadata", "uid"]);
+        let given = |field: &str| binding.str_at(&["metadata", field]);
+        let namespace = self.call.namespace();
+        let fail = |what: &str, wished: &str, known: &str| {
+            let place = (self.pods, namespace, self.name.as_str());
+            let why = precondition_failed(place, what, wished, known);
+            Err(ApiError::conflict(Qualified::new("", "pods"), &self.name, why).into())
+        };
+        if !given("uid").is_empty() && given("uid") != uid {
+            return fail("UID", given("uid"), uid);
+        }
+        match version {
+            _ if given("resourceVersion").is_empty() => Ok(()),
+            None => Err(Stop::Settle),
+            Some(version) if version == given("resourceVersion") => Ok(()),
+            Some(version) => fail("ResourceVersion", given("resourceVersion"), &version),
+        }
+    }
+
     /// Refuses a pod that cannot be assigned, or is already.
     fn check(&self, pod: &Value) -> Result<(), ApiError> {
         let name = &self.name;
@@ -380,16 +404,22 @@ impl Change for Bind<'_> {
         let Target::Present(present) = target else {
             return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
         };
+        self.check_preconditions(&binding, present)?;
         let mut pod = present.tree().clone();
         self.check(&pod)?;
         pod.set(&["spec", "nodeName"], binding.str_at(&["target", "name"]));
-        drop(pod.remove(&["status", "nominatedNodeName"]));
-        for field in ["annotations", "labels"] {
+        let features = &self.pods.features;
+        if features.enabled(BINDING_CLEARS_NOMINATION) {
+            drop(pod.remove(&["status", "nominatedNodeName"]));
+        }
+        let labels = features.enabled(BINDING_COPIES_LABELS).then_some("labels");
+        for field in labels.into_iter().chain(["annotations"]) {
             let given = binding.at(&["metadata", field]).and_then(Value::as_object);
             for (key, value) in given.into_iter().flat_map(Map::iter) {
                 pod.set(&["metadata", field, key], value.clone());
             }
         }
+        self.pods.strategy.forget_old_forms(&mut pod);
         scheduled(&mut pod, run.now);
         self.admitted = Some(binding);
         Ok(pod)
@@ -410,26 +440,36 @@ impl Change for Bind<'_> {
 
 /// Sets the PodScheduled condition to true.
 fn scheduled(pod: &mut Value, now: i64) {
-    let now = Timestamp::from_seconds(now).to_rfc3339();
     let mut condition = Value::object();
     condition.set(&["type"], "PodScheduled");
     condition.set(&["status"], "True");
     condition.set(&["lastProbeTime"], Value::Null);
-    condition.set(&["lastTransitionTime"], now);
-    let mut conditions = pod.items_at(&["status", "conditions"]).to_vec();
-    match conditions
+    set_condition(pod, condition, &Timestamp::from_seconds(now).to_rfc3339());
+}
+
+/// Puts a condition in the place of the one of its type. The time of the last transition stays if
+/// the status does.
+pub(crate) fn set_condition(object: &mut Value, mut condition: Value, now: &str) {
+    let mut conditions = object.items_at(&["status", "conditions"]).to_vec();
+    let kind = condition.str_at(&["type"]);
+    let present = conditions
         .iter_mut()
-        .find(|old| old.str_at(&["type"]) == "PodScheduled")
-    {
-        Some(old) => {
-            if old.str_at(&["status"]) == "True"
-                && let Some(since) = old.get("lastTransitionTime")
-            {
-                condition.set(&["lastTransitionTime"], since.clone());
-            }
-            *old = condition;
+        .find(|one| one.str_at(&["type"]) == kind);
+    let since = present
+        .as_ref()
+        .filter(|one| one.str_at(&["status"]) == condition.str_at(&["status"]))
+        .and_then(|one| one.get("lastTransitionTime"))
+        .cloned();
+    let since = since.unwrap_or_else(|| now.into());
+    match present {
+        Some(present) => {
+            condition.set(&["lastTransitionTime"], since);
+            *present = condition;
         }
-        None => conditions.push(condition),
+        None => {
+            condition.set(&["lastTransitionTime"], since);
+            conditions.push(condition);
+        }
     }
-    pod.set(&["status", "conditions"], conditions);
+    object.set(&["status", "conditions"], conditions);
 }

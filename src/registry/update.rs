@@ -79,7 +79,12 @@ impl Change for Update<'_> {
             None => {
                 let uid = sent.tree().str_at(&["metadata", "uid"]);
                 if !uid.is_empty() {
-                    let detail = precondition_failed(self.call, &self.name, "UID", uid, "");
+                    let place = (
+                        self.call.row.as_ref(),
+                        self.call.namespace(),
+                        self.name.as_str(),
+                    );
+                    let detail = precondition_failed(place, "UID", uid, "");
                     return Err(self.call.conflict(&self.name, &detail).into());
                 }
                 Ok((sent.as_new(), Target::New))
@@ -115,23 +120,22 @@ pub fn check_uid(call: &Call<'_>, tree: &Value, existing: &ObjectRef) -> Result<
         return Ok(());
     }
     let name = existing.key().name();
-    Err(call.conflict(
-        name,
-        &precondition_failed(call, name, "UID", given, &present),
-    ))
+    let place = (call.row.as_ref(), call.namespace(), name);
+    Err(call.conflict(name, &precondition_failed(place, "UID", given, &present)))
 }
 
-/// Upstream's text for a precondition that does not hold.
+/// Upstream's text for a precondition that does not hold, of the object of a row, namespace and
+/// name.
 pub fn precondition_failed(
-    call: &Call<'_>,
-    name: &str,
+    (row, namespace, name): (&Resource, &str, &str),
     what: &str,
     wished: &str,
     present: &str,
 ) -> String {
-    let place = match call.namespace() {
-        "" => format!("/registry/{}/{name}", call.row.storage.resource),
-        namespace => format!("/registry/{}/{namespace}/{name}", call.row.storage.resource),
+    let prefix = &row.storage.upstream_prefix;
+    let place = match namespace {
+        "" => format!("/registry/{prefix}/{name}"),
+        namespace => format!("/registry/{prefix}/{namespace}/{name}"),
     };
     format!(
         "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: {wished}, {what} in object meta: {present}"

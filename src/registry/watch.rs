@@ -235,7 +235,6 @@ impl Feed {
         };
         let from = if synthetic {
             let cut = plane.snapshot();
-            call.stands_in(&cut)?;
             let marked = initial_events.is_some() && self.bookmarks == Bookmarks::Welcome;
             let version = cut.version();
             self.present(call, cut, marked)?;
@@ -246,11 +245,7 @@ impl Feed {
             WatchFrom::After(Version::from_raw(asked))
         };
         match within(call, plane.watch(scope, from)).await? {
-            // Looked at after the watch has begun: what changes from now on ends it.
-            Ok(watcher) => {
-                call.stands_in(&plane.snapshot())?;
-                self.watcher = Some(watcher);
-            }
+            Ok(watcher) => self.watcher = Some(watcher),
             Err(WatchError::Expired(cause)) => {
                 let current = plane.snapshot().version();
                 let text = format!("too old resource version: {asked} ({current}): {cause}");

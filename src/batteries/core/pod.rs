@@ -38,6 +38,10 @@ impl Strategy for Pod {
         init_annotations::drop_at(object, &[]);
     }
 
+    fn forget_old_forms(&self, object: &mut Value) {
+        init_annotations::drop_at(object, &[]);
+    }
+
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
         Some(!update::same(&object["spec"], &old["spec"]))
     }

@@ -39,6 +39,7 @@ func runGolden(arguments []string) error {
 	seed := flags.Int64("seed", 1, "seed of all random choices")
 	count := flags.Int("count", 240, "cases per kind; kinds with large schemas get twice as many")
 	out := flags.String("out", "../golden", "folder to write to")
+	only := flags.Bool("subresources", false, "write only the cases of subresources")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -55,6 +56,10 @@ func runGolden(arguments []string) error {
 		return err
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
+		return err
+	}
+	if *only {
+		_, err := o.writeSubresources(filepath.Join(*out, "subresources"), seeds, *seed, 2**count)
 		return err
 	}
 	total, problems := 0, []string{}
@@ -78,7 +83,12 @@ func runGolden(arguments []string) error {
 	if len(problems) > 0 {
 		return fmt.Errorf("%s", strings.Join(problems, "\n"))
 	}
-	size, err := writeMachinery(filepath.Join(*out, "machinery"), *seed)
+	size, err := o.writeSubresources(filepath.Join(*out, "subresources"), seeds, *seed, 2**count)
+	if err != nil {
+		return err
+	}
+	total += size
+	size, err = writeMachinery(filepath.Join(*out, "machinery"), *seed)
 	fmt.Fprintf(os.Stderr, "total %d bytes\n", total+size)
 	return err
 }

@@ -34,7 +34,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	restclient "k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -89,6 +88,7 @@ type world struct {
 	groups  map[schema.GroupVersion]*groupVersion
 	factory *serverstorage.DefaultStorageFactory
 	config  *serverstorage.ResourceConfig
+	budgets *budgets
 }
 
 type groupVersion struct {
@@ -150,7 +150,7 @@ func newWorld() (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{groups: map[schema.GroupVersion]*groupVersion{}, factory: storageFactory, config: controlplane.DefaultAPIResourceConfigSource()}
+	w := &world{budgets: &budgets{}, groups: map[schema.GroupVersion]*groupVersion{}, factory: storageFactory, config: controlplane.DefaultAPIResourceConfigSource()}
 	getter := optionsGetter{storageConfig: storageFactory.NewConfig, prefix: storageFactory.ResourcePrefix}
 
 	clientConfig := &restclient.Config{Host: "http://127.0.0.1:1"}
@@ -171,7 +171,7 @@ func newWorld() (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := addCore(coreInfo.VersionedResourcesStorageMap["v1"], getter, client, clientConfig, allow); err != nil {
+	if err := addCore(coreInfo.VersionedResourcesStorageMap["v1"], getter, client, w.budgets, allow); err != nil {
 		return nil, err
 	}
 	w.add("", legacyscheme.Scheme, coreInfo.VersionedResourcesStorageMap)
@@ -231,7 +231,7 @@ func (w *world) addExtensions(getter optionsGetter) error {
 
 // addCore adds the core resources whose upstream constructor would need a live
 // store only for address and port allocation; they get allocators in memory.
-func addCore(stores map[string]rest.Storage, getter generic.RESTOptionsGetter, client *kubernetes.Clientset, clientConfig *restclient.Config, allow authorizer.Authorizer) error {
+func addCore(stores map[string]rest.Storage, getter generic.RESTOptionsGetter, client *kubernetes.Clientset, budgets *budgets, allow authorizer.Authorizer) error {
 	var failure error
 	check := func(err error) {
 		if err != nil && failure == nil {
@@ -250,12 +250,10 @@ func addCore(stores map[string]rest.Storage, getter generic.RESTOptionsGetter, c
 	check(err)
 	nodes, err := nodestore.NewStorage(getter, kubeletclient.KubeletClientConfig{PreferredAddressTypes: []string{"InternalIP"}}, nil)
 	check(err)
-	disruption, err := policyclient.NewForConfig(clientConfig)
-	check(err)
 	if failure != nil {
 		return failure
 	}
-	pods, err := podstore.NewStorage(getter, nodes.KubeletConnectionInfo, nil, disruption, allow)
+	pods, err := podstore.NewStorage(getter, nodes.KubeletConnectionInfo, nil, budgets.client().PolicyV1(), allow)
 	check(err)
 	controllers, err := controllerstore.NewStorage(getter)
 	check(err)

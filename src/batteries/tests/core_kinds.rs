@@ -106,6 +106,7 @@ fn changes(allocation: &Allocation) -> Vec<(&str, &'static str)> {
             let change = match companion.change {
                 CompanionChange::Create(_) => "create",
                 CompanionChange::Ensure(_) => "ensure",
+                CompanionChange::Replace(_) => "replace",
                 CompanionChange::Remove => "remove",
             };
             (companion.name.as_str(), change)

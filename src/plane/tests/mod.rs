@@ -6,7 +6,6 @@ mod frozen;
 mod handoff;
 mod loads;
 mod outcomes;
-mod overlay;
 mod steps;
 mod watches;
 mod weights;
@@ -89,7 +88,6 @@ impl Site {
             layers: self.layers_with(&test.layer).await,
             uid_seed: [7; 32],
             indexes: vec![Arc::new(ByLabel)],
-            derivation: test.derivation,
             committer: Arc::clone(&self.committer),
             guard,
             acquired,
@@ -109,7 +107,6 @@ struct Test {
     hooks: Arc<Hooks>,
     foreign: Option<Prefix>,
     import: Option<Import>,
-    derivation: Option<Arc<dyn Derivation>>,
 }
 
 /// What happens at an awkward moment.
@@ -132,7 +129,6 @@ impl Default for Test {
             hooks: Arc::default(),
             foreign: None,
             import: None,
-            derivation: None,
         }
     }
 }

@@ -300,7 +300,7 @@ pub(super) fn mark<D: Deletion>(
         next,
         persistence: deletion.options()?.persistence,
         goes_with_last_finalizer: false,
-        allocation: Allocation::default(),
+        allocation: deletion.along(),
         claims: Vec::new(),
     }))
 }
@@ -409,12 +409,14 @@ impl Storing<'_, '_> {
             .push(Claim::At(key.clone(), present.object.stamp()));
         let context = self.run.context("");
         let mut nothing = Value::Null;
-        self.allocation = self.row.strategy.allocate(
+        let given_back = self.row.strategy.allocate(
             &context,
             self.run.cut,
             &mut nothing,
             Some(&present.tree),
         )?;
+        self.allocation.claims.extend(given_back.claims);
+        self.allocation.companions.extend(given_back.companions);
         self.write(Operation::Delete { key })
     }
 

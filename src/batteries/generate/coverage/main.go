@@ -35,7 +35,7 @@ func run(arguments []string) error {
 	}
 	folders := flags.Args()
 	if len(folders) == 0 {
-		folders = []string{"../golden", "../golden/upstream"}
+		folders = []string{"../golden", "../golden/upstream", "../golden/subresources"}
 	}
 	if *work == "" {
 		made, err := os.MkdirTemp("", "coverage")
@@ -99,9 +99,10 @@ func command(environment []string, name string, arguments ...string) error {
 	return nil
 }
 
-var validationPackage = regexp.MustCompile(`^k8s\.io/(kubernetes/pkg/apis/\w+|apiextensions-apiserver/pkg/apis/apiextensions|kube-aggregator/pkg/apis/apiregistration)/validation$`)
+var validationPackage = regexp.MustCompile(`^k8s\.io/((kubernetes/pkg/apis/\w+|apiextensions-apiserver/pkg/apis/apiextensions|kube-aggregator/pkg/apis/apiregistration)/validation|kubernetes/pkg/registry/(core/pod|core/replicationcontroller|apps/deployment|apps/replicaset|apps/statefulset)/storage)$`)
 
-// validationPackages are the packages of handwritten validation that the generator links.
+// validationPackages are the packages that the generator links of handwritten
+// validation, and of subresources that read and write the store themselves.
 func validationPackages() ([]string, error) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
