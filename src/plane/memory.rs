@@ -6,6 +6,7 @@
 //! two atomic additions. What happens at a limit is the keeper's to do: logs shed their oldest
 //! events, the largest logs first; caches evict; a streamed state or an answer is refused.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -258,14 +259,18 @@ impl Memory {
         let Some(logs) = self.logs.try_lock() else {
             return;
         };
-        let logs: Vec<_> = logs.enrolled.iter().filter_map(Weak::upgrade).collect();
-        let sizes = logs.iter().map(|log| log.bytes()).collect();
-        let level = level_for(sizes, limit / 16 * SHED_SIXTEENTHS);
+        let logs = logs.enrolled.iter().filter_map(Weak::upgrade);
+        let mut logs: Vec<_> = logs.map(|log| (log.bytes(), log)).collect();
+        let total = limit / 16 * SHED_SIXTEENTHS;
+        let level = level_for(logs.iter().map(|(bytes, _)| *bytes).collect(), total);
         self.was_full(Share::Logs);
-        for log in logs {
-            if log.bytes() > level {
-                log.shed_to(level);
+        logs.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        for (bytes, log) in logs {
+            // Events go whole, so the first logs may have given enough.
+            if bytes <= level || self.used(Share::Logs) <= total {
+                break;
             }
+            log.shed_to(level);
         }
     }
 }

@@ -3,11 +3,13 @@
 //! A watch is a cursor into the plane's log with a filter. The frame of an event is built once
 //! for each form and shared by all its watchers.
 
+mod initial;
+
 use crate::answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
 use crate::call::{Call, Tenant};
 use crate::kind::Resource;
 use crate::list::{FUTURE_WAIT, number_of_version};
-use crate::long::{Lent, Pin as Pinned};
+use crate::long::Lent;
 use crate::negotiate::{self, MetaVersion, Shape};
 use crate::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use crate::parameters::DURATION_SECONDS_MAX;
@@ -18,10 +20,10 @@ use crate::view::{self, Columns, RowObject, Shown, TableWriter};
 use crate::write::{answerable, within};
 use bytes::Bytes;
 use futures_util::stream;
+use initial::Initial;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{
-    Ended, Event, Next, ObjectRef, Prefix, Snapshot, Start, Version, WatchError, WatchFrom,
-    WatchScope, Watcher,
+    Ended, Event, Next, ObjectRef, Version, WatchError, WatchFrom, WatchScope, Watcher,
 };
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -32,11 +34,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bytes of frames that are gathered before they are handed on.
 const BATCH_BYTES: usize = 64 * 1024;
-/// How long a client may take to read what was there when its watch began: the cut keeps objects
-/// that were replaced since from being freed.
-const INITIAL_TIME_MAX: Duration = Duration::from_secs(60);
-const READ_TOO_SLOWLY: &str = "the initial events were not read in time";
-const MEMORY_SHORT: &str = "the server has no memory for the rest of the initial events";
 /// A watch without a time-out of its own ends after this long, or up to twice as long.
 const TIMEOUT_SECONDS_MIN: u64 = 1800;
 
@@ -197,17 +194,6 @@ struct Feed {
     ends: Pin<Box<Sleep>>,
 }
 
-/// Objects that are shown as added before any event, piece by piece as the client reads.
-struct Initial {
-    cut: Snapshot,
-    pinned: Pinned,
-    prefix: Prefix,
-    /// Everything up to this key was shown.
-    behind: Vec<u8>,
-    /// Whether a bookmark tells where they end.
-    marked: bool,
-}
-
 /// Where a watch begins.
 #[derive(Clone, Copy)]
 struct Begin {
@@ -287,110 +273,6 @@ impl Feed {
             let error = ApiError::too_large_resource_version(begin.asked, current, 1);
             self.ready.push_back(error_frame(&error));
         }
-    }
-
-    /// Queues the first of the objects that are there as added; the others follow as the client
-    /// reads.
-    fn present(&mut self, call: &Call<'_>, cut: Snapshot, marked: bool) -> Result<(), ApiError> {
-        let prefix = select::prefix(call);
-        if let Some(key) = self.selection.single(call) {
-            let object = cut.get(&key);
-            let object = object.filter(|object| self.selection.matches(call.row, object));
-            if let Some(object) = object {
-                let frame = self.added(call, &object)?;
-                self.ready.push_back(frame);
-            }
-            self.end_initial(cut.version(), marked);
-            return Ok(());
-        }
-        let behind = self.present_piece(call, &cut, &prefix, Start::First)?;
-        match behind {
-            Some(behind) => {
-                let initial = Initial {
-                    pinned: Pinned::new(call)?,
-                    cut,
-                    prefix,
-                    behind,
-                    marked,
-                };
-                self.initial = Some(Lent::new(initial, INITIAL_TIME_MAX));
-            }
-            None => self.end_initial(cut.version(), marked),
-        }
-        Ok(())
-    }
-
-    /// Queues a piece of the objects that are there; returns the last key if there may be more.
-    fn present_piece(
-        &mut self,
-        call: &Call<'_>,
-        cut: &Snapshot,
-        prefix: &Prefix,
-        start: Start<'_>,
-    ) -> Result<Option<Vec<u8>>, ApiError> {
-        let mut batch = Vec::new();
-        let mut behind = None;
-        for object in cut.range(prefix, start) {
-            if !self.selection.matches(call.row, &object) {
-                continue;
-            }
-            batch.extend_from_slice(&self.added(call, &object)?);
-            if batch.len() >= BATCH_BYTES {
-                behind = Some(object.key().as_bytes().to_vec());
-                break;
-            }
-        }
-        if !batch.is_empty() {
-            self.ready.push_back(batch.into());
-        }
-        Ok(behind)
-    }
-
-    fn added(&mut self, call: &Call<'_>, object: &ObjectRef) -> Result<Bytes, ApiError> {
-        let shown = Shown::Stored(object);
-        let frame = frame(call, self.form, self.columns, Kind::Added, &shown)?;
-        self.columns = Columns::Known;
-        Ok(frame)
-    }
-
-    /// Everything that was there is queued.
-    fn end_initial(&mut self, version: Version, marked: bool) {
-        if marked {
-            let frame = self.bookmark(version, InitialEnd::Here);
-            self.ready.push_back(frame);
-        }
-    }
-
-    /// Queues the next piece of what was there. A client that reads it too slowly, or when memory is
-    /// short, is told to begin anew; it was not told that everything was shown.
-    fn present_more(&mut self, initial: Lent<Initial>) {
-        let shown = initial.with(|initial| {
-            if !initial.pinned.may_go_on(&self.tenant) {
-                return Err(ApiError::expired(MEMORY_SHORT));
-            }
-            let (tenant, request) = (self.tenant.clone(), Arc::clone(&self.request));
-            let (row, services) = (Arc::clone(&self.row), Arc::clone(&self.services));
-            let call = Call::new(&tenant, &request, &row, &services);
-            let start = Start::After(&initial.behind);
-            let behind = self.present_piece(&call, &initial.cut, &initial.prefix, start)?;
-            let is_over = behind.is_none();
-            match behind {
-                Some(behind) => initial.behind = behind,
-                None => self.end_initial(initial.cut.version(), initial.marked),
-            }
-            Ok(is_over)
-        });
-        match shown {
-            Some(Ok(true)) => {}
-            Some(Ok(false)) => self.initial = Some(initial),
-            Some(Err(error)) => self.break_off(&error),
-            None => self.break_off(&ApiError::expired(READ_TOO_SLOWLY)),
-        }
-    }
-
-    fn break_off(&mut self, error: &ApiError) {
-        self.ready.push_back(error_frame(error));
-        self.watcher = None;
     }
 
     /// The next bytes of the stream; none at its end.

@@ -1,0 +1,140 @@
+//! What was there when a watch began, shown as added before any event.
+
+use super::{BATCH_BYTES, Feed, InitialEnd, Kind, error_frame, frame};
+use crate::call::Call;
+use crate::long::{Lent, Pin};
+use crate::select;
+use crate::view::{Columns, Shown};
+use bytes::Bytes;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{ObjectRef, Prefix, Snapshot, Start, Version};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a client may take to read what was there when its watch began: the cut keeps objects
+/// that were replaced since from being freed.
+const INITIAL_TIME_MAX: Duration = Duration::from_secs(60);
+const READ_TOO_SLOWLY: &str = "the initial events were not read in time";
+const MEMORY_SHORT: &str = "the server has no memory for the rest of the initial events";
+
+/// Objects that are shown as added before any event, piece by piece as the client reads.
+pub(super) struct Initial {
+    cut: Snapshot,
+    pinned: Pin,
+    prefix: Prefix,
+    /// Everything up to this key was shown.
+    behind: Vec<u8>,
+    /// Whether a bookmark tells where they end.
+    marked: bool,
+}
+
+impl Feed {
+    /// Queues the first of the objects that are there as added; the others follow as the client
+    /// reads.
+    pub(super) fn present(
+        &mut self,
+        call: &Call<'_>,
+        cut: Snapshot,
+        marked: bool,
+    ) -> Result<(), ApiError> {
+        let prefix = select::prefix(call);
+        if let Some(key) = self.selection.single(call) {
+            let object = cut.get(&key);
+            let object = object.filter(|object| self.selection.matches(call.row, object));
+            if let Some(object) = object {
+                let frame = self.added(call, &object)?;
+                self.ready.push_back(frame);
+            }
+            self.end_initial(cut.version(), marked);
+            return Ok(());
+        }
+        let behind = self.present_piece(call, &cut, &prefix, Start::First)?;
+        match behind {
+            Some(behind) => {
+                let initial = Initial {
+                    pinned: Pin::new(call)?,
+                    cut,
+                    prefix,
+                    behind,
+                    marked,
+                };
+                self.initial = Some(Lent::new(initial, INITIAL_TIME_MAX));
+            }
+            None => self.end_initial(cut.version(), marked),
+        }
+        Ok(())
+    }
+
+    /// Queues a piece of the objects that are there; returns the last key if there may be more.
+    fn present_piece(
+        &mut self,
+        call: &Call<'_>,
+        cut: &Snapshot,
+        prefix: &Prefix,
+        start: Start<'_>,
+    ) -> Result<Option<Vec<u8>>, ApiError> {
+        let mut batch = Vec::new();
+        let mut behind = None;
+        for object in cut.range(prefix, start) {
+            if !self.selection.matches(call.row, &object) {
+                continue;
+            }
+            batch.extend_from_slice(&self.added(call, &object)?);
+            if batch.len() >= BATCH_BYTES {
+                behind = Some(object.key().as_bytes().to_vec());
+                break;
+            }
+        }
+        if !batch.is_empty() {
+            self.ready.push_back(batch.into());
+        }
+        Ok(behind)
+    }
+
+    fn added(&mut self, call: &Call<'_>, object: &ObjectRef) -> Result<Bytes, ApiError> {
+        let shown = Shown::Stored(object);
+        let frame = frame(call, self.form, self.columns, Kind::Added, &shown)?;
+        self.columns = Columns::Known;
+        Ok(frame)
+    }
+
+    /// Everything that was there is queued.
+    fn end_initial(&mut self, version: Version, marked: bool) {
+        if marked {
+            let frame = self.bookmark(version, InitialEnd::Here);
+            self.ready.push_back(frame);
+        }
+    }
+
+    /// Queues the next piece of what was there. A client that reads it too slowly, or when memory is
+    /// short, is told to begin anew; it was not told that everything was shown.
+    pub(super) fn present_more(&mut self, initial: Lent<Initial>) {
+        let shown = initial.with(|initial| {
+            if !initial.pinned.may_go_on(&self.tenant) {
+                return Err(ApiError::expired(MEMORY_SHORT));
+            }
+            let (tenant, request) = (self.tenant.clone(), Arc::clone(&self.request));
+            let (row, services) = (Arc::clone(&self.row), Arc::clone(&self.services));
+            let call = Call::new(&tenant, &request, &row, &services);
+            let start = Start::After(&initial.behind);
+            let behind = self.present_piece(&call, &initial.cut, &initial.prefix, start)?;
+            let is_over = behind.is_none();
+            match behind {
+                Some(behind) => initial.behind = behind,
+                None => self.end_initial(initial.cut.version(), initial.marked),
+            }
+            Ok(is_over)
+        });
+        match shown {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => self.initial = Some(initial),
+            Some(Err(error)) => self.break_off(&error),
+            None => self.break_off(&ApiError::expired(READ_TOO_SLOWLY)),
+        }
+    }
+
+    fn break_off(&mut self, error: &ApiError) {
+        self.ready.push_back(error_frame(error));
+        self.watcher = None;
+    }
+}
