@@ -1,5 +1,6 @@
 //! One request on its way through the registry: what it is about and what it may use.
 
+use crate::convert::{self, Form, Wanted};
 use crate::environment::Environment;
 use crate::kind::{KindTable, Resource, Scope};
 use crate::kinds::Kinds;
@@ -10,7 +11,8 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Key, ObjectRef, Plane};
+use polyplane_plane::{Key, ObjectRef, Plane, Stamp};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A plane with the kinds it serves and the facts its kinds need.
@@ -47,6 +49,8 @@ pub struct Call<'a> {
     pub services: &'a Arc<Services>,
     warnings: Mutex<Vec<String>>,
     whole: Option<&'a Call<'a>>,
+    /// What [`convert::ahead`] has converted.
+    pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
     /// Parts of the request that wait for others to answer. Counted at the whole.
     away: Mutex<usize>,
 }
@@ -84,6 +88,7 @@ impl<'a> Call<'a> {
             environment,
             services,
             warnings: Mutex::new(Vec::new()),
+            converted: Mutex::default(),
             whole: None,
             away: Mutex::new(0),
         }
@@ -191,38 +196,37 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// The tree of a stored object, in its stored version.
+    /// The tree of a stored object of any built-in kind, in the version that it is stored in today.
     ///
     /// # Errors
     /// 500 if the bytes are damaged.
     pub fn stored_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
-        tree_of(&object.body())
-    }
-
-    /// The tree of a stored object in the version of the request.
-    ///
-    /// # Errors
-    /// 500 if the bytes are damaged.
-    pub fn served_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
-        let tree = self.stored_tree(object)?;
-        Ok(self.to_served(tree))
-    }
-
-    /// Turns a stored tree into one of the request's version.
-    pub fn to_served(&self, tree: Value) -> Value {
-        if self.row.converts() {
-            self.row.strategy.to_served(&self.row.version, tree)
-        } else {
-            tree
+        let tree = tree_of(&object.body())?;
+        let key = object.key();
+        match self.tenant.base.stored(key.group(), key.resource()) {
+            Some(row) if convert::is_stale(row, object) => {
+                let forms = (Form::of(row, object), Form::storage(row));
+                convert::in_place(&self.tenant.kinds(), row, tree, forms)
+            }
+            _ => Ok(tree),
         }
     }
 
-    /// Turns a tree of the request's version into a stored one.
-    pub fn to_stored(&self, tree: Value) -> Value {
-        if self.row.converts() {
-            self.row.strategy.to_stored(&self.row.version, tree)
-        } else {
+    /// Turns a tree of the version that objects are prepared in into one of the request's.
+    pub fn to_served(&self, tree: Value) -> Value {
+        if Form::prepared(self.row) == Form::served(self.row) || !self.row.converts() {
             tree
+        } else {
+            self.row.strategy.to_served(&self.row.version, tree)
+        }
+    }
+
+    /// Turns a tree of the request's version into one of that which objects are prepared in.
+    pub fn to_prepared(&self, tree: Value) -> Value {
+        if Form::prepared(self.row) == Form::served(self.row) || !self.row.converts() {
+            tree
+        } else {
+            self.row.strategy.to_stored(&self.row.version, tree)
         }
     }
 }

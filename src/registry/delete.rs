@@ -137,7 +137,7 @@ impl Deletion for Delete<'_> {
         if options.resource_version.is_some() && existing.version().is_none() {
             return Err(Stop::Settle);
         }
-        let present = Present::read(run, existing)?;
+        let present = Present::read(run, call.row, existing)?;
         let context = run.context(call.subresource());
         let strategy = &call.row.strategy;
         strategy.admit_delete(&context, present.tree())?;
@@ -385,12 +385,7 @@ fn set_finalizers(tree: &mut Value, finalizers: Vec<Str>) {
 pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
     let listing = ListOptions::parse(call.request, ListPurpose::List)?;
     let options = options(call)?;
-    let selection = Selection::parse(
-        call.row,
-        &listing.label_selector,
-        &listing.field_selector,
-        None,
-    )?;
+    let selection = Selection::parse(call, &listing.label_selector, &listing.field_selector, None)?;
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;
     let items = list::collect(call, &selection, &prefix, &page);

@@ -1,7 +1,8 @@
 //! From a request to the verb that answers it.
 
 use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
-use crate::call::{Call, Tenant, tree_of};
+use crate::call::{Call, Tenant};
+use crate::convert::{self, Wanted};
 use crate::delete::{self, Removal};
 use crate::environment::Environment;
 use crate::external::{self, ExternalObjects};
@@ -15,6 +16,7 @@ use crate::services::{Observer, PlaneObserver, Services};
 use crate::view::{self, Shown};
 use crate::write::{Unstored, Written, answerable};
 use crate::{connect, create, evict, list, patch, reviews, select, subresource, update, watch};
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
 use polyplane_plane::ObjectRef;
@@ -125,17 +127,17 @@ impl Registry {
             Verb::Create => {
                 let wish = negotiate::output(call.request, Conversions::Offered)?;
                 let written = create::create(call).await?;
-                self.answer(call, wish, written, Outcome::Created)
+                self.answer(call, wish, written, Outcome::Created).await
             }
             Verb::Update => {
                 let wish = negotiate::output(call.request, Conversions::Offered)?;
                 let written = update::update(call).await?;
-                self.answer_change(call, wish, written)
+                self.answer_change(call, wish, written).await
             }
             Verb::Patch => {
                 let wish = negotiate::output(call.request, Conversions::Offered)?;
                 let written = patch::patch(call).await?;
-                self.answer_change(call, wish, written)
+                self.answer_change(call, wish, written).await
             }
             Verb::Delete => self.delete(call).await,
             Verb::DeleteCollection => delete_collection(call).await,
@@ -148,7 +150,7 @@ impl Registry {
         match (sub, call.request.verb) {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
-                let json = subresource::scale_json(call, &call.stored_tree(&object)?)?;
+                let json = subresource::scale_json(call, &object_tree(call, &object).await?)?;
                 Ok(finite(
                     call,
                     wish,
@@ -158,7 +160,7 @@ impl Registry {
             }
             ("scale", Verb::Update | Verb::Patch) => {
                 let written = subresource::write_scale(call).await?;
-                let json = subresource::scale_json(call, &tree(call, &written)?)?;
+                let json = subresource::scale_json(call, &tree(call, &written).await?)?;
                 Ok(finite(
                     call,
                     wish,
@@ -187,11 +189,11 @@ impl Registry {
             (_, Verb::Get) => get(call).await,
             (_, Verb::Update) => {
                 let written = update::update(call).await?;
-                self.answer_change(call, wish, written)
+                self.answer_change(call, wish, written).await
             }
             (_, Verb::Patch) => {
                 let written = patch::patch(call).await?;
-                self.answer_change(call, wish, written)
+                self.answer_change(call, wish, written).await
             }
             _ => Err(unknown()),
         }
@@ -225,17 +227,16 @@ impl Registry {
             Written::Unstored(Unstored::Tree(_)) => None,
         };
         if deleted.gone == Removal::Pending || call.row.returns_deleted() {
+            convert::ahead(call, object.into_iter()).await?;
             let shown = match (&deleted.written, object) {
                 (Written::Unstored(Unstored::Tree(tree)), _) => Shown::Tree(tree.clone()),
                 (Written::Committed(committed), Some(object)) if deleted.gone == Removal::Gone => {
-                    let body = object.body_at(committed.version_of_first());
+                    let shown = Shown::At(object, committed.version_of_first());
                     if call.row.rules.graceful_delete {
-                        Shown::Tree(delete::last_state(
-                            tree_of(&body)?,
-                            call.services.environment.now(),
-                        ))
+                        let now = call.services.environment.now();
+                        Shown::Tree(delete::last_state(shown.tree(call)?, now))
                     } else {
-                        Shown::Bytes(body)
+                        shown
                     }
                 }
                 (_, Some(object)) => Shown::Stored(object),
@@ -257,7 +258,7 @@ impl Registry {
         ))
     }
 
-    fn answer_change(
+    async fn answer_change(
         &self,
         call: &Call<'_>,
         wish: Representation,
@@ -283,29 +284,32 @@ impl Registry {
                 Outcome::Ok
             },
         )
+        .await
     }
 
-    fn answer(
+    async fn answer(
         &self,
         call: &Call<'_>,
         wish: Representation,
         written: Written,
         outcome: Outcome,
     ) -> Result<Answer, ApiError> {
-        let body = match &written {
+        let shown = match &written {
             Written::Committed(committed) => {
                 let first = committed.objects.first();
                 let first =
                     first.ok_or_else(|| ApiError::internal("a commit without an object"))?;
-                view::object(call, wish, &Shown::Stored(&first.object))?
+                Shown::Stored(&first.object)
             }
             Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
-                view::object(call, wish, &Shown::Stored(object))?
+                Shown::Stored(object)
             }
-            Written::Unstored(Unstored::Tree(tree)) => {
-                view::object(call, wish, &Shown::Tree(tree.clone()))?
-            }
+            Written::Unstored(Unstored::Tree(tree)) => Shown::Tree(tree.clone()),
         };
+        if let Shown::Stored(object) = shown {
+            convert::ahead(call, std::iter::once(object)).await?;
+        }
+        let body = view::object(call, wish, &shown)?;
         Ok(finite(call, wish, outcome, body))
     }
 }
@@ -387,6 +391,7 @@ async fn external(call: &Call<'_>) -> Result<Answer, ApiError> {
 async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let object = read(call).await?;
+    convert::ahead(call, std::iter::once(&object)).await?;
     let body = view::object(call, wish, &Shown::Stored(&object))?;
     Ok(finite(call, wish, Outcome::Ok, body))
 }
@@ -406,22 +411,27 @@ async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
 async fn delete_collection(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let listed = delete::delete_collection(call, wish).await?;
-    let body = listed.body(call)?;
+    let body = listed.body(call).await?;
     Ok(finite(call, wish, Outcome::Ok, body))
 }
 
-/// The tree of what was written, in the stored version.
-fn tree(call: &Call<'_>, written: &Written) -> Result<polyplane_apimachinery::Value, ApiError> {
+/// The tree of what was written, in the version that it is prepared in.
+async fn tree(call: &Call<'_>, written: &Written) -> Result<Value, ApiError> {
     match written {
         Written::Committed(committed) => match committed.objects.first() {
-            Some(first) => call.stored_tree(&first.object),
+            Some(first) => object_tree(call, &first.object).await,
             None => Err(ApiError::internal("a commit without an object")),
         },
         Written::Unstored(Unstored::Unchanged(object) | Unstored::Removed(object)) => {
-            call.stored_tree(object)
+            object_tree(call, object).await
         }
         Written::Unstored(Unstored::Tree(tree)) => Ok(tree.clone()),
     }
+}
+
+async fn object_tree(call: &Call<'_>, object: &ObjectRef) -> Result<Value, ApiError> {
+    convert::ahead(call, std::iter::once(object)).await?;
+    convert::tree(call, object, Wanted::Prepared)
 }
 
 fn success(call: &Call<'_>, wish: Representation) -> Answer {

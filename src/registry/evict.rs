@@ -234,7 +234,7 @@ fn budgets_of(run: &Run<'_>, pod: &ObjectRef) -> Result<Vec<(ObjectRef, Value)>,
     let prefix = Prefix::namespaced("policy", "poddisruptionbudgets", namespace);
     let mut budgets = Vec::new();
     for budget in run.cut.range(&prefix, Start::First) {
-        let tree = write::unversioned_tree(&budget)?;
+        let tree = run.call.stored_tree(&budget)?;
         let selector = Selector::from_label_selector(Some(&tree["spec"]["selector"]));
         if selector.is_ok_and(|selector| selector.matches_bytes(pod.labels_json())) {
             budgets.push((budget, tree));

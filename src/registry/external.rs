@@ -100,7 +100,7 @@ pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answ
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::parse(
-        call.row,
+        call,
         &options.label_selector,
         &options.field_selector,
         call.request.name.as_ref(),

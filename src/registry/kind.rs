@@ -6,6 +6,7 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
+use crate::convert::PreparedIn;
 use crate::features::{ASKED, FeatureError, Features, GatedFields};
 use crate::strategy::Strategy;
 use bytes::Bytes;
@@ -201,6 +202,14 @@ impl Resource {
     /// True if objects of this row are stored in another shape than they are served.
     pub fn converts(&self) -> bool {
         self.definition != self.stored_definition
+    }
+
+    /// Schema of the version that objects are prepared and validated in.
+    pub fn prepared_definition(&self) -> DefId {
+        match self.strategy.prepared_in() {
+            PreparedIn::Storage => self.stored_definition,
+            PreparedIn::Request => self.definition,
+        }
     }
 
     /// True if the items of a list carry kind and apiVersion: kinds that upstream would serve as

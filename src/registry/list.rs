@@ -94,14 +94,15 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::parse(
-        call.row,
+        call,
         &options.label_selector,
         &options.field_selector,
         call.request.name.as_ref(),
     )?;
     let prefix = select::prefix(call);
     let page = page(call, &options, &prefix).await?;
-    let body = Listed::new(call, wish, selection, prefix, page)?.body(call)?;
+    let listed = Listed::new(call, wish, selection, prefix, page)?;
+    let body = listed.body(call).await?;
     Ok(Answer {
         outcome: Outcome::Ok,
         content_type: Cow::Borrowed(wish.content_type()),

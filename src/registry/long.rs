@@ -7,6 +7,7 @@
 
 use crate::answer::{AnswerBody, StreamEnd};
 use crate::call::{Call, Tenant};
+use crate::convert;
 use crate::kind::Resource;
 use crate::list::{self, Items, Page};
 use crate::list_writer::{CHUNK_BYTES, ListWriter};
@@ -171,9 +172,10 @@ impl Listed {
     ///
     /// # Errors
     /// 406 for the shape of one object, 422 for a bad table option, 500 if stored bytes are damaged.
-    pub fn body(self, call: &Call<'_>) -> Result<AnswerBody, ApiError> {
+    pub async fn body(self, call: &Call<'_>) -> Result<AnswerBody, ApiError> {
         let pin = match self.size {
             Size::Whole(items, hold) => {
+                convert::ahead(call, items.items.iter()).await?;
                 let body = list::write(call, self.wish, &items, &self.page)?;
                 return Ok(held(body, hold));
             }
@@ -197,10 +199,10 @@ impl Listed {
             last: ends.next,
         };
         // What is wrong with the first piece can still be told with a Status.
-        let first = list.piece()?;
-        let others = stream::unfold(list, |mut list| {
-            let next = list.next();
-            future::ready(next.map(|piece| (piece, list)))
+        let first = list.piece().await?;
+        let others = stream::unfold(list, |mut list| async move {
+            let next = list.next().await;
+            next.map(|piece| (piece, list))
         });
         let pieces = stream::once(future::ready(Ok(first))).chain(others);
         Ok(AnswerBody::Stream(Box::pin(pieces)))
@@ -267,7 +269,7 @@ enum At {
 
 impl LongList {
     /// The next piece for the stream; none at the end.
-    fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
+    async fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
         if matches!(self.at, At::End) {
             return None;
         }
@@ -275,7 +277,7 @@ impl LongList {
             self.at = At::End;
             return Some(Err(StreamEnd::Full));
         }
-        Some(self.piece().map_err(|error| {
+        Some(self.piece().await.map_err(|error| {
             tracing::error!(%error, "a list breaks off");
             self.at = At::End;
             StreamEnd::Damaged
@@ -283,18 +285,21 @@ impl LongList {
     }
 
     /// Writes objects until a piece is full or the list ends.
-    fn piece(&mut self) -> Result<Bytes, ApiError> {
+    async fn piece(&mut self) -> Result<Bytes, ApiError> {
         let call = Call::new(&self.tenant, &self.request, &self.row, &self.services);
-        let (mut writer, start) = match &self.at {
-            At::Head => (
-                ListWriter::begin(&call, self.shape, self.include, &self.meta),
-                list::start_of(&self.page),
-            ),
-            At::Behind(key) => (
-                ListWriter::go_on(&call, self.shape, self.include),
-                Start::After(key),
-            ),
+        let start = match &self.at {
+            At::Head => list::start_of(&self.page),
+            At::Behind(key) => Start::After(key),
             At::End => return Ok(Bytes::new()),
+        };
+        let objects = self.page.cut.range(&self.prefix, start);
+        let until = match convert::upcoming(&self.row, objects, CHUNK_BYTES) {
+            None => None,
+            Some(upcoming) => upcoming.convert(&call).await?,
+        };
+        let mut writer = match &self.at {
+            At::Head => ListWriter::begin(&call, self.shape, self.include, &self.meta),
+            At::Behind(_) | At::End => ListWriter::go_on(&call, self.shape, self.include),
         };
         for object in self.page.cut.range(&self.prefix, start) {
             let key = object.key().as_bytes();
@@ -304,7 +309,7 @@ impl LongList {
             if self.last.as_deref() == Some(key) {
                 break;
             }
-            if writer.pending() >= CHUNK_BYTES {
+            if writer.pending() >= CHUNK_BYTES || until.as_deref() == Some(key) {
                 let piece = writer.take().into();
                 self.at = At::Behind(key.to_vec());
                 return Ok(piece);

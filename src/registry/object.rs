@@ -1,6 +1,7 @@
 //! From a tree to what a plane stores, and the checks every create and update shares.
 
 use crate::call::{Call, key_of};
+use crate::convert::{self, Form};
 use crate::kind::{Resource, Scope};
 use crate::metadata;
 use crate::parameters;
@@ -8,6 +9,7 @@ use crate::plan::{Run, Stop};
 use crate::strategy::{Companion, CompanionChange};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapshot, Write};
@@ -46,12 +48,26 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
     }
 }
 
-/// The operation that stores a tree.
-pub fn put(run: &Run<'_>, row: &Resource, key: Key, tree: &Value) -> Operation {
-    Operation::Put {
-        key,
-        object: new_object(row, tree, run.now),
-    }
+/// The operation that stores a tree of the version that objects are prepared in.
+///
+/// # Errors
+/// 500 if it cannot be converted, or a question that has to be answered first.
+pub fn put(run: &mut Run<'_>, row: &Resource, key: Key, tree: &Value) -> Result<Operation, Stop> {
+    let forms = (Form::prepared(row), Form::storage(row));
+    let object = if convert::is_same(row, forms.0, forms.1) {
+        new_object(row, tree, run.now)
+    } else {
+        let mut stored = run.convert(row, tree.clone(), forms)?;
+        let decoded = row
+            .schemas
+            .decode(row.stored_definition, &mut stored, Empties::Null);
+        decoded.map_err(|error| {
+            let (from, to) = forms;
+            convert::failed(row, from, to, &ApiError::internal(error.to_string()))
+        })?;
+        new_object(row, &stored, run.now)
+    };
+    Ok(Operation::Put { key, object })
 }
 
 /// The refusal of a new object whose name is taken.
@@ -74,10 +90,10 @@ pub fn exists(call: &Call<'_>, tree: &Value, present: &ObjectRef) -> ApiError {
 /// # Errors
 /// 500 if a companion is of a kind this plane does not serve.
 pub fn add_companions(
-    run: &Run<'_>,
+    run: &mut Run<'_>,
     companions: Vec<Companion>,
     write: &mut Write,
-) -> Result<(), ApiError> {
+) -> Result<(), Stop> {
     for companion in companions {
         let base = &run.call.tenant.base;
         let row = base
@@ -93,13 +109,15 @@ pub fn add_companions(
             CompanionChange::Remove | CompanionChange::Replace(_) if !present => {}
             CompanionChange::Replace(mut tree) => {
                 drop(tree.remove(&["metadata", "resourceVersion"]));
-                write.operations.push(put(run, row, key, &tree));
+                let put = put(run, row, key, &tree)?;
+                write.operations.push(put);
             }
             CompanionChange::Remove => write.operations.push(Operation::Delete { key }),
             CompanionChange::Ensure(mut tree) | CompanionChange::Create(mut tree) => {
                 fill_new(run, &mut tree, namespace, &companion.name);
                 write.claims.push(Claim::Absent(key.clone()));
-                write.operations.push(put(run, row, key, &tree));
+                let put = put(run, row, key, &tree)?;
+                write.operations.push(put);
             }
         }
     }

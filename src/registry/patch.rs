@@ -359,7 +359,7 @@ impl Change for PatchObject<'_> {
             return Err(call.not_found(&self.name).into());
         };
         let patch = self.patch.as_ref().map_err(ApiError::clone)?;
-        let present = Present::read(run, existing)?;
+        let present = Present::read(run, call.row, existing)?;
         let served = || {
             let mut tree = call.to_served(present.tree().clone());
             tree.set(&["kind"], call.row.kind.clone());

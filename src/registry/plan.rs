@@ -79,7 +79,7 @@ pub trait Change: Send {
     /// As [`Self::propose`].
     fn apply(&mut self, run: &mut Run<'_>, subject: Value, target: &Target) -> Result<Value, Stop> {
         let _ = target;
-        Ok(run.call.to_stored(subject))
+        Ok(run.call.to_prepared(subject))
     }
 
     /// What is done to a present object, and that object as mutating admission sees it: in the

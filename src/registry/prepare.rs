@@ -90,7 +90,7 @@ fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
 pub fn canonical(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
     match row
         .schemas
-        .decode(row.stored_definition, tree, Empties::Null)
+        .decode(row.prepared_definition(), tree, Empties::Null)
     {
         Ok(_) => Ok(()),
         Err(error) => Err(ApiError::internal(format!(
@@ -142,7 +142,7 @@ fn with_declared(
     let enabled = |gate: &str| row.features.enabled(gate);
     let mut declared = row
         .schemas
-        .validate(row.stored_definition, tree, old, &enabled);
+        .validate(row.prepared_definition(), tree, old, &enabled);
     // Upstream drops what a kind says if a declaration says the same, and declarations come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
     let (doubled, mut errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| {

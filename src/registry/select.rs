@@ -1,7 +1,9 @@
 //! Which objects a list, watch or deletecollection is about.
 
-use crate::call::Call;
+use crate::call::{Call, tree_of};
+use crate::convert::{self, Form};
 use crate::kind::{Resource, Scope};
+use crate::kinds::Kinds;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::fields::FieldSelector;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -17,25 +19,35 @@ pub struct Selection {
     labels: Option<Arc<Selector>>,
     fields: FieldSelector,
     name: Option<Str>,
+    /// The kinds in all their versions, one of which an object may be stored in. Nothing but fields
+    /// needs them.
+    kinds: Option<Kinds>,
 }
 
 impl Selection {
-    /// Reads the selectors of a request for `row`.
+    /// Reads the selectors of a request.
     ///
     /// # Errors
     /// 400 for a selector that cannot be read or names a field that cannot be selected by.
     pub fn parse(
-        row: &Resource,
+        call: &Call<'_>,
         labels: &str,
         fields: &str,
         name: Option<&Str>,
     ) -> Result<Self, ApiError> {
+        let row = call.row;
         let parsed =
             Selector::parse(labels).map_err(|error| ApiError::bad_request(error.to_string()))?;
         let fields = FieldSelector::parse(fields)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         for term in fields.terms() {
             check_field(row, &term.field).map_err(ApiError::bad_request)?;
+            let in_key = matches!(term.field.as_str(), "metadata.name" | "metadata.namespace");
+            if !in_key && row.strategy.converter().is_some() {
+                // Each object might have to be converted before it is known to be selected.
+                let why = format!("{} cannot be selected by {:?}", row.qualified, term.field);
+                return Err(ApiError::internal(why));
+            }
         }
         let exact = fields.requires_exact_match("metadata.name").map(Str::from);
         if let (Some(path), Some(selected)) = (name, &exact)
@@ -47,6 +59,7 @@ impl Selection {
         }
         Ok(Self {
             labels: (!parsed.is_everything()).then(|| Arc::new(parsed)),
+            kinds: (!fields.is_empty()).then(|| call.tenant.kinds()),
             fields,
             name: name.cloned().or(exact),
         })
@@ -90,7 +103,26 @@ impl Selection {
         if terms.all(|term| of_key(object.key(), &term.field).is_some()) {
             return look(&[]);
         }
-        object.with_selectable(row.number, |body| values_of(row, body), look)
+        let values = |body: &[u8]| match self.prepared(row, object) {
+            None => values_of(row, body),
+            Some(body) => values_of(row, &body),
+        };
+        object.with_selectable(row.number, values, look)
+    }
+
+    /// The body of an object that is stored in another version than fields are read in.
+    fn prepared(&self, row: &Resource, object: &ObjectRef) -> Option<Vec<u8>> {
+        let forms = (Form::of(row, object), Form::prepared(row));
+        if convert::is_same(row, forms.0, forms.1) {
+            return None;
+        }
+        let tree = tree_of(&object.body());
+        let tree = tree.and_then(|tree| match &self.kinds {
+            Some(kinds) => convert::in_place(kinds, row, tree, forms),
+            None => Ok(tree),
+        });
+        let definition = row.prepared_definition();
+        Some(row.schemas.to_vec(definition, &tree.unwrap_or_default()))
     }
 }
 

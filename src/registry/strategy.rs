@@ -1,14 +1,16 @@
 //! What data cannot say about a kind: the seam between the verbs and the batteries.
 //!
-//! A strategy works on trees in the kind's *stored* version, already decoded, pruned and filled
-//! with the constant defaults of the data. Every method has the answer of a kind without
-//! behaviour, so a kind's file holds only what is special about it.
+//! A strategy works on trees in the version its kind is *prepared* in (for built-in kinds the one it
+//! is stored in), already decoded, pruned and filled with the constant defaults of the data. Every
+//! method has the answer of a kind without behaviour, so a kind's file holds only what is special
+//! about it.
 //!
 //! Order of calls for a create: `to_stored` (if the versions differ) → `default` → metadata is
 //! filled → `prepare_create` → `allocate` → `validate_create` → `companions`. For an update:
 //! `default` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
 //! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
 
+use crate::convert::{Converter, PreparedIn};
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
@@ -243,6 +245,17 @@ pub trait Strategy: Debug + Send + Sync {
     /// name. Reads the bytes: whoever watches by a field asks it of each event.
     fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
         let _ = (object, name);
+        None
+    }
+
+    /// The version that objects are prepared and validated in.
+    fn prepared_in(&self) -> PreparedIn {
+        PreparedIn::Storage
+    }
+
+    /// What converts objects of the kind between any two versions, if `to_stored` and `to_served`
+    /// do not.
+    fn converter(&self) -> Option<Arc<dyn Converter>> {
         None
     }
 

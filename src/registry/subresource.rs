@@ -178,7 +178,7 @@ impl Change for Scale<'_> {
             let what = Qualified::new(&group, &resource);
             return Err(ApiError::not_found(what, &self.name).into());
         };
-        let present = Present::read(run, existing)?;
+        let present = Present::read(run, call.row, existing)?;
         let wished = match &self.source {
             ScaleSource::Whole(tree) => tree.clone(),
             ScaleSource::Patch(patch) => {
@@ -391,7 +391,7 @@ impl Change for Bind<'_> {
         let Some(existing) = run.cut.get(&self.key()) else {
             return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
         };
-        let present = Present::read(run, existing)?;
+        let present = Present::read(run, self.pods, existing)?;
         let binding = Decoded::new(self.binding.clone()).without_defaults();
         Ok((binding, Target::Present(present)))
     }

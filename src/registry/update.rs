@@ -73,7 +73,7 @@ impl Change for Update<'_> {
         match existing {
             Some(existing) => {
                 check_uid(self.call, sent.tree(), &existing)?;
-                let present = Present::read(run, existing)?;
+                let present = Present::read(run, self.call.row, existing)?;
                 Ok((sent, Target::Present(present)))
             }
             None => {

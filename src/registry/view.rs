@@ -5,6 +5,7 @@
 
 use crate::answer::AnswerBody;
 use crate::call::{Call, tree_of};
+use crate::convert::{self, Form, Wanted};
 use crate::kind::Resource;
 use crate::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
 use crate::parameters::INCLUDE_OBJECT;
@@ -13,7 +14,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, yaml};
-use polyplane_plane::ObjectRef;
+use polyplane_plane::{ObjectRef, Version};
 
 /// What a table row carries of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,41 +48,58 @@ impl RowObject {
     }
 }
 
-/// An object on its way out: the bytes as they are stored, or a tree that is not stored.
+/// An object on its way out: as it is stored, or a tree that is not stored.
 pub enum Shown<'a> {
-    /// Stored bytes.
+    /// A stored object.
     Stored(&'a ObjectRef),
-    /// A stored body with its version replaced.
-    Bytes(Bytes),
-    /// A tree of the stored version.
+    /// A stored object with its version replaced.
+    At(&'a ObjectRef, Version),
+    /// A tree of the version that objects are prepared in.
     Tree(Value),
 }
 
 impl Shown<'_> {
-    fn tree(&self) -> Result<Value, ApiError> {
+    /// The tree that columns look at.
+    ///
+    /// # Errors
+    /// 500 if stored bytes are damaged.
+    pub fn tree(&self, call: &Call<'_>) -> Result<Value, ApiError> {
         match self {
-            Self::Stored(object) => tree_of(&object.body()),
-            Self::Bytes(body) => tree_of(body),
+            Self::Stored(object) => convert::tree(call, object, Wanted::Prepared),
+            Self::At(object, version) => {
+                let mut tree = convert::tree(call, object, Wanted::Prepared)?;
+                tree.set(&["metadata", "resourceVersion"], version.to_string());
+                Ok(tree)
+            }
             Self::Tree(tree) => Ok(tree.clone()),
         }
     }
 
     /// The body in the version of the request, without kind and apiVersion.
     fn body(&self, call: &Call<'_>) -> Result<Bytes, ApiError> {
-        let bytes = match self {
-            Self::Stored(object) => object.body(),
-            Self::Bytes(body) => body.clone(),
-            Self::Tree(tree) => {
-                let tree = call.to_served(tree.clone());
-                return Ok(call.row.schemas.to_vec(call.row.definition, &tree).into());
-            }
+        let object = match self {
+            Self::Stored(object) | Self::At(object, _) => object,
+            Self::Tree(tree) => return Ok(encoded(call, &call.to_served(tree.clone()))),
         };
-        if !call.row.converts() {
-            return Ok(bytes);
+        let served = Form::served(call.row);
+        let same = convert::is_same(call.row, Form::of(call.row, object), served);
+        match self {
+            Self::At(object, version) if same => Ok(object.body_at(*version)),
+            _ if same => Ok(object.body()),
+            _ => {
+                let mut tree = convert::tree(call, object, Wanted::Served)?;
+                if let Self::At(_, version) = self {
+                    tree.set(&["metadata", "resourceVersion"], version.to_string());
+                }
+                Ok(encoded(call, &tree))
+            }
         }
-        let tree = call.to_served(tree_of(&bytes)?);
-        Ok(call.row.schemas.to_vec(call.row.definition, &tree).into())
     }
+}
+
+/// The body of a tree of the request's version.
+fn encoded(call: &Call<'_>, tree: &Value) -> Bytes {
+    call.row.schemas.to_vec(call.row.definition, tree).into()
 }
 
 /// Writes one object.
@@ -252,7 +270,7 @@ impl<'a> TableWriter<'a> {
             self.out.push(b',');
         }
         self.rows += 1;
-        let tree = shown.tree()?;
+        let tree = shown.tree(self.call)?;
         let cells = self
             .call
             .row

@@ -7,24 +7,24 @@ mod initial;
 
 use crate::answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
 use crate::call::{Call, Tenant};
+use crate::convert;
+use crate::frame::{Form, error_frame, event_frame, kind_for, wrap};
 use crate::kind::Resource;
 use crate::list::{FUTURE_WAIT, number_of_version};
 use crate::long::Lent;
-use crate::negotiate::{self, MetaVersion, Shape};
+use crate::negotiate::{self, Shape};
 use crate::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use crate::parameters::DURATION_SECONDS_MAX;
 use crate::request::ResourceRequest;
 use crate::select::{self, Selection};
 use crate::services::Services;
-use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use crate::view::{self, Columns, RowObject, TableWriter};
 use crate::write::{answerable, within};
 use bytes::Bytes;
 use futures_util::stream;
 use initial::Initial;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::{
-    Ended, Event, Next, ObjectRef, Version, WatchError, WatchFrom, WatchScope, Watcher,
-};
+use polyplane_plane::{Ended, Event, Next, Version, WatchError, WatchFrom, WatchScope, Watcher};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -45,7 +45,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::stream(call.request)?;
     let options = ListOptions::parse(call.request, ListPurpose::Watch)?;
     let selection = Selection::parse(
-        call.row,
+        call,
         &options.label_selector,
         &options.field_selector,
         call.request.name.as_ref(),
@@ -108,6 +108,8 @@ pub fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
         body: Bytes::new(),
         query: Vec::new(),
         deadline: ends,
+        // The seat was for the head too.
+        seats: None,
         ..request.clone()
     }
 }
@@ -124,50 +126,6 @@ fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {
             call.environment.random(&mut random);
             let more = u64::from(u16::from_le_bytes(random)) % TIMEOUT_SECONDS_MIN;
             Duration::from_secs(TIMEOUT_SECONDS_MIN + more)
-        }
-    }
-}
-
-/// The form in which events are shown.
-#[derive(Clone, Copy)]
-struct Form {
-    shape: Shape,
-    include: RowObject,
-    /// [`Resource::number`] of the kind.
-    number: u32,
-}
-
-impl Form {
-    /// A number for this form and type of event; tables have none, for they show ages.
-    fn view(self, kind: Kind) -> Option<u32> {
-        let shape = match self.shape {
-            Shape::Whole => 0,
-            Shape::Metadata(MetaVersion::V1, _) => 1,
-            Shape::Metadata(MetaVersion::V1Beta1, _) => 2,
-            Shape::Table(_) => return None,
-        };
-        let number = self
-            .number
-            .checked_shl(8)
-            .filter(|number| number >> 8 == self.number)?;
-        Some(number | shape << 4 | kind as u32)
-    }
-}
-
-/// The type of an event to one watcher.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Added = 0,
-    Modified = 1,
-    Deleted = 2,
-}
-
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Added => "ADDED",
-            Self::Modified => "MODIFIED",
-            Self::Deleted => "DELETED",
         }
     }
 }
@@ -223,7 +181,7 @@ impl Feed {
             let cut = plane.snapshot();
             let marked = initial_events.is_some() && self.bookmarks == Bookmarks::Welcome;
             let version = cut.version();
-            self.present(call, cut, marked)?;
+            self.present(call, cut, marked).await?;
             WatchFrom::After(version)
         } else if asked == 0 {
             WatchFrom::Now
@@ -282,7 +240,7 @@ impl Feed {
                 return Some(Ok(bytes));
             }
             if let Some(initial) = self.initial.take() {
-                self.present_more(initial);
+                self.present_more(initial).await;
                 continue;
             }
             if let Some(begin) = self.awaited.take() {
@@ -302,7 +260,7 @@ impl Feed {
             };
             match next {
                 None => self.finish(),
-                Some(Next::Events(events)) => self.events(&events),
+                Some(Next::Events(events)) => self.events(&events).await,
                 Some(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
                     let frame = self.bookmark(version, InitialEnd::No);
                     self.ready.push_back(frame);
@@ -333,11 +291,24 @@ impl Feed {
     }
 
     /// Queues the frames of the events that concern this watcher.
-    fn events(&mut self, events: &[Arc<Event>]) {
+    async fn events(&mut self, events: &[Arc<Event>]) {
         // Borrowed, not cloned: all watchers of a plane would count the same references.
         let row = &self.row;
         let call = Call::new(&self.tenant, &self.request, row, &self.services);
         let mut frames = Vec::new();
+        if row.strategy.converter().is_some() {
+            let objects = events.iter().flat_map(|event| {
+                let objects = [event.previous(), event.current()];
+                objects.into_iter().flatten()
+            });
+            // In a box, for the watches of other kinds are smaller by far.
+            let converted = Box::pin(convert::ahead(&call, objects)).await;
+            if let Err(error) = converted {
+                self.ready.push_back(error_frame(&error));
+                self.watcher = None;
+                return;
+            }
+        }
         for event in events {
             let Some(kind) = kind_for(&self.selection, row, event) else {
                 continue;
@@ -405,111 +376,4 @@ impl Feed {
 enum InitialEnd {
     Here,
     No,
-}
-
-/// What an event is to a watcher of a selection; nothing if it does not concern it.
-fn kind_for(selection: &Selection, row: &Resource, event: &Event) -> Option<Kind> {
-    let selected =
-        |object: Option<&ObjectRef>| object.is_some_and(|object| selection.matches(row, object));
-    if selection.is_everything() {
-        return Some(match (event.previous(), event.current()) {
-            (None, _) => Kind::Added,
-            (Some(_), Some(_)) => Kind::Modified,
-            (Some(_), None) => Kind::Deleted,
-        });
-    }
-    match (selected(event.previous()), selected(event.current())) {
-        (false, true) => Some(Kind::Added),
-        (true, true) => Some(Kind::Modified),
-        (true, false) => Some(Kind::Deleted),
-        (false, false) => None,
-    }
-}
-
-/// The frame of an event, built once for all watchers of one form.
-fn event_frame(
-    call: &Call<'_>,
-    form: Form,
-    columns: Columns,
-    event: &Arc<Event>,
-    kind: Kind,
-) -> Result<Bytes, ApiError> {
-    let Some(view) = form.view(kind) else {
-        return build(call, form, columns, event, kind);
-    };
-    let mut failure = None;
-    let frame = event.frame(view, |event| {
-        match build(call, form, columns, event, kind) {
-            Ok(frame) => frame,
-            Err(error) => {
-                let frame = error_frame(&error);
-                failure = Some(error);
-                frame
-            }
-        }
-    });
-    failure.map_or(Ok(frame), Err)
-}
-
-/// The frame of an event: a deletion shows what was there, with the version of the event.
-fn build(
-    call: &Call<'_>,
-    form: Form,
-    columns: Columns,
-    event: &Event,
-    kind: Kind,
-) -> Result<Bytes, ApiError> {
-    let (object, gone) = match kind {
-        Kind::Deleted => (event.previous(), true),
-        Kind::Added | Kind::Modified => (event.current(), false),
-    };
-    let object = object.ok_or_else(|| ApiError::internal("an event without an object"))?;
-    let shown = if gone {
-        Shown::Bytes(object.body_at(event.version()))
-    } else {
-        Shown::Stored(object)
-    };
-    frame(call, form, columns, kind, &shown)
-}
-
-fn frame(
-    call: &Call<'_>,
-    form: Form,
-    columns: Columns,
-    kind: Kind,
-    shown: &Shown<'_>,
-) -> Result<Bytes, ApiError> {
-    let body = view::served_body(call, shown)?;
-    let slices = match form.shape {
-        Shape::Whole => view::whole(call.row, body),
-        Shape::Metadata(version, _) => view::partial(version, &body),
-        Shape::Table(version) => {
-            let version_text = polyplane_apimachinery::json::scan::string_at(
-                &body,
-                &["metadata", "resourceVersion"],
-            );
-            let meta =
-                view::json_object(&[("resourceVersion", version_text.as_deref().unwrap_or(""))]);
-            let mut table = TableWriter::new(call, version, form.include);
-            table.begin(meta.as_bytes(), columns);
-            table.row(shown, &body)?;
-            vec![table.finish().into()]
-        }
-    };
-    Ok(wrap(kind.name(), &slices))
-}
-
-fn wrap(kind: &str, object: &[Bytes]) -> Bytes {
-    let length: usize = object.iter().map(Bytes::len).sum();
-    let mut out = Vec::with_capacity(length + 40);
-    out.extend_from_slice(b"{\"type\":\"");
-    out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\",\"object\":");
-    object.iter().for_each(|part| out.extend_from_slice(part));
-    out.extend_from_slice(b"}\n");
-    out.into()
-}
-
-fn error_frame(error: &ApiError) -> Bytes {
-    wrap("ERROR", &[Bytes::from(error.to_json())])
 }

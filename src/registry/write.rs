@@ -9,7 +9,7 @@
 //! A plan that has to ask others ends early and is worked out again once they have answered. Such a
 //! wait stops nobody else: see [`Attempt`] and [`Line`].
 
-use crate::call::{Call, tree_of};
+use crate::call::Call;
 use crate::plan::{self, Change, Deletion, Kept, Run, Stop};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -110,7 +110,14 @@ async fn run(
                 continue;
             }
             Err(Stop::Ask) => {
-                attempt.ask(cut).await?;
+                if attempt.may_ask(cut).await? == Asks::Now {
+                    // Others are shown what is durable, with its versions.
+                    let published = plane.snapshot();
+                    if let Err(Stop::Ask) = plan(&mut attempt.kept.run(call, &published)) {
+                        drop(published);
+                        attempt.ask().await?;
+                    }
+                }
                 continue;
             }
             Ok(Plan::Answer(answer)) => Ok(answer),
@@ -151,6 +158,14 @@ struct Line {
     asking: Option<TurnGuard>,
 }
 
+/// Whether others are asked what a plan has asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    Now,
+    /// The plan is worked out again first.
+    NotYet,
+}
+
 impl<'a> Attempt<'a> {
     fn new(call: &'a Call<'a>, key: &'a Key) -> Self {
         Self {
@@ -188,22 +203,27 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// The one place where a write waits for others than its plane. They are shown durable state
-    /// only. The write stops nobody meanwhile: it holds no state, no turn of those who ask nobody,
-    /// and no seat. It has until its deadline.
-    async fn ask(&mut self, cut: Snapshot) -> Result<(), ApiError> {
+    /// Waits until what a cut shows is durable and others may be asked about it.
+    async fn may_ask(&mut self, cut: Snapshot) -> Result<Asks, ApiError> {
         let (call, plane) = (self.call, &self.call.tenant.plane);
         let beaten = self.line.beaten || self.kept.is_overtaken();
         if beaten && self.line.asking.is_none() {
             drop(cut);
-            return self.queue_to_ask().await;
+            self.queue_to_ask().await?;
+            return Ok(Asks::NotYet);
         }
         self.line.turn = None;
         if within(call, plane.settled(&cut)).await? == Settled::Recompute {
-            return Ok(());
+            return Ok(Asks::NotYet);
         }
-        drop(cut);
         answerable(call).await?;
+        Ok(Asks::Now)
+    }
+
+    /// The one place where a write waits for others than its plane. It stops nobody meanwhile: it
+    /// holds no state, no turn of those who ask nobody, and no seat. It has until its deadline.
+    async fn ask(&mut self) -> Result<(), ApiError> {
+        let call = self.call;
         let away = call.leave_seat()?;
         let questions = self.kept.take_open();
         let answers = within(call, plan::call_out(call.services, questions)).await?;
@@ -282,14 +302,4 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         source = inner.source();
     }
     text
-}
-
-/// The tree of an object without the version, for comparison.
-///
-/// # Errors
-/// 500 if the bytes are damaged.
-pub fn unversioned_tree(object: &ObjectRef) -> Result<Value, ApiError> {
-    let mut tree = tree_of(&object.body())?;
-    tree.remove(&["metadata", "resourceVersion"]);
-    Ok(tree)
 }

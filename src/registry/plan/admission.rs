@@ -9,6 +9,7 @@ use super::stages::{Decoded, Next, Planned, Present, Target, Valid};
 use super::{Change, Deletion};
 use crate::body::Expected;
 use crate::call::Call;
+use crate::convert::Form;
 use crate::object::admit_namespace;
 use crate::options::{DeleteOptions, Persistence, WriteOptions};
 use async_trait::async_trait;
@@ -276,7 +277,7 @@ fn validate_by_chain<C: Change>(
         call: run.call,
         operation,
         subject: change.subject(),
-        version: &change.row().storage.version,
+        version: Form::prepared(change.row()).version(),
         name: object.map_or("", |object| object.str_at(&["metadata", "name"])),
         old: old.as_deref(),
         options: Options::Write(change.options()),
@@ -351,7 +352,7 @@ fn of_deletion<'a, D: Deletion>(
             None => Operation::Delete,
         },
         subject: deletion.kind(),
-        version: &call.row.storage.version,
+        version: Form::prepared(call.row).version(),
         name: present.object().key().name(),
         old: sent.is_none().then(|| present.tree()),
         options: Options::Delete(deletion.options()?),

@@ -3,10 +3,13 @@
 //! Invariant: of equal questions only the first is sent.
 
 use super::admission::Admission;
+use crate::convert::{self, Converter};
 use crate::services::Services;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, json};
+use std::sync::Arc;
 
 /// Why a run of a plan ended early.
 pub enum Stop {
@@ -24,12 +27,54 @@ impl From<ApiError> for Stop {
     }
 }
 
-/// A question to an admission plug-in's other side, complete: who is asked, and what is sent.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Question {
-    /// The plug-in's place in the chain.
-    plugin: usize,
-    sent: Bytes,
+/// A question to somebody else, complete: who is asked, and what is sent.
+#[derive(Clone)]
+pub(crate) enum Question {
+    /// To the other side of an admission plug-in.
+    Admission {
+        /// Its place in the chain.
+        plugin: usize,
+        sent: Bytes,
+    },
+    /// To the converter of a kind.
+    Conversion {
+        converter: Arc<dyn Converter>,
+        object: Value,
+        from: Str,
+        to: Str,
+    },
+}
+
+impl PartialEq for Question {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Admission { plugin, sent }, Self::Admission { plugin: p, sent: s }) => {
+                plugin == p && sent == s
+            }
+            (
+                Self::Conversion {
+                    object, from, to, ..
+                },
+                Self::Conversion {
+                    object: o,
+                    from: f,
+                    to: t,
+                    ..
+                },
+                // A plan writes objects of one kind, which has one converter.
+            ) => from == f && to == t && object == o,
+            _ => false,
+        }
+    }
+}
+
+/// What somebody has said.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    /// The other side of a plug-in.
+    Said(Bytes),
+    /// A converter.
+    Converted(Value),
 }
 
 /// Answers that are kept although the last run did not ask for them, at most. Without them a write
@@ -39,18 +84,27 @@ const UNASKED_MAX: usize = 32;
 const UNASKED_BYTES_MAX: usize = 1 << 20;
 
 /// A question with its answer.
-pub(crate) type Answered = (Question, Result<Bytes, ApiError>);
+pub(crate) type Answered = (Question, Result<Answer, ApiError>);
 
 struct Known {
     question: Question,
-    answer: Result<Bytes, ApiError>,
+    answer: Result<Answer, ApiError>,
     /// The present run has asked it.
     asked: bool,
 }
 
 impl Known {
     fn bytes(&self) -> usize {
-        self.question.sent.len() + self.answer.as_ref().map_or(0, Bytes::len)
+        let sent = match &self.question {
+            Question::Admission { sent, .. } => sent.len(),
+            Question::Conversion { object, .. } => json::to_vec(object).len(),
+        };
+        let got = match &self.answer {
+            Ok(Answer::Said(said)) => said.len(),
+            Ok(Answer::Converted(_)) => sent,
+            Err(_) => 0,
+        };
+        sent + got
     }
 }
 
@@ -136,19 +190,12 @@ impl Answers<'_> {
     pub fn ask_all(&mut self, sent: Vec<Bytes>) -> Result<Vec<Result<Bytes, ApiError>>, Stop> {
         let mut answers = Vec::with_capacity(sent.len());
         for sent in sent {
-            let question = Question {
-                plugin: self.plugin,
-                sent,
-            };
-            let known = self.memo.known.iter_mut();
-            match known.into_iter().find(|known| known.question == question) {
-                Some(known) => {
-                    known.asked = true;
-                    answers.push(known.answer.clone());
-                }
-                None if self.memo.open.contains(&question) => {}
-                None => self.memo.open.push(question),
-            }
+            let plugin = self.plugin;
+            let answer = self.look_up(Question::Admission { plugin, sent });
+            answers.extend(answer.map(|answer| match answer? {
+                Answer::Said(said) => Ok(said),
+                Answer::Converted(_) => Err(mixed_up()),
+            }));
         }
         if self.memo.open.is_empty() {
             Ok(answers)
@@ -156,13 +203,64 @@ impl Answers<'_> {
             Err(Stop::Ask)
         }
     }
+
+    /// An object as its kind's converter has turned it.
+    pub(super) fn convert(
+        &mut self,
+        converter: Arc<dyn Converter>,
+        object: Value,
+        (from, to): (&str, &str),
+    ) -> Result<Result<Value, ApiError>, Stop> {
+        let question = Question::Conversion {
+            converter,
+            object,
+            from: from.into(),
+            to: to.into(),
+        };
+        match self.look_up(question) {
+            None => Err(Stop::Ask),
+            Some(Ok(Answer::Converted(object))) => Ok(Ok(object)),
+            Some(Ok(Answer::Said(_))) => Ok(Err(mixed_up())),
+            Some(Err(error)) => Ok(Err(error)),
+        }
+    }
+
+    /// The answer to a question; one that is not known is to be asked.
+    fn look_up(&mut self, question: Question) -> Option<Result<Answer, ApiError>> {
+        let mut known = self.memo.known.iter_mut();
+        if let Some(known) = known.find(|known| known.question == question) {
+            known.asked = true;
+            return Some(known.answer.clone());
+        }
+        if !self.memo.open.contains(&question) {
+            self.memo.open.push(question);
+        }
+        None
+    }
+}
+
+fn mixed_up() -> ApiError {
+    ApiError::internal("an answer to another question")
 }
 
 /// Asks all questions side by side.
 pub(crate) async fn call_out(services: &Services, questions: Vec<Question>) -> Vec<Answered> {
     let asked = questions.into_iter().map(|question| async move {
-        let plugin: &dyn Admission = &*services.admission[question.plugin];
-        let answer = plugin.call(&question.sent).await;
+        let answer = match &question {
+            Question::Admission { plugin, sent } => {
+                let plugin: &dyn Admission = &*services.admission[*plugin];
+                plugin.call(sent).await.map(Answer::Said)
+            }
+            Question::Conversion {
+                converter,
+                object,
+                from,
+                to,
+            } => {
+                let converted = converter.convert(vec![object.clone()], from, to).await;
+                converted.and_then(convert::only).map(Answer::Converted)
+            }
+        };
         (question, answer)
     });
     join_all(asked).await

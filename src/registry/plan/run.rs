@@ -1,11 +1,13 @@
 //! One run of a plan, and what is kept from one run to the next.
 
-use super::answers::{Answered, Answers, Memo, Question};
+use super::answers::{Answered, Answers, Memo, Question, Stop};
 use crate::call::Call;
+use crate::convert::{self, Form};
 use crate::environment::generate_name;
 use crate::kind::Resource;
 use crate::strategy::Context;
 use polyplane_apimachinery::{Str, Value};
+use polyplane_auth::Verdict;
 use polyplane_plane::Snapshot;
 
 /// How often a generated name is drawn anew before the client is told that it exists.
@@ -89,6 +91,42 @@ impl<'r> Run<'r> {
             subresource,
             settings: &self.call.tenant.settings,
         }
+    }
+
+    /// Turns an object of a kind from one version into another. Built-in kinds ask nobody.
+    ///
+    /// # Errors
+    /// 500 if it cannot be converted, or a question that has to be answered first.
+    pub(crate) fn convert(
+        &mut self,
+        row: &Resource,
+        mut object: Value,
+        forms: (Form<'_>, Form<'_>),
+    ) -> Result<Value, Stop> {
+        let (from, to) = forms;
+        if convert::is_same(row, from, to) {
+            return Ok(object);
+        }
+        let Some(converter) = row.strategy.converter() else {
+            let kinds = self.call.tenant.kinds();
+            return Ok(convert::in_place(&kinds, row, object, forms)?);
+        };
+        // An object has the same content before and after it is durable and has a version.
+        let version = object.remove(&["metadata", "resourceVersion"]);
+        let names = (from.version(), to.version());
+        let known = match converter.convert(vec![object.clone()], names.0, names.1) {
+            Verdict::Now(Some(converted)) => Some(converted.and_then(convert::only)),
+            Verdict::Now(None) | Verdict::Later(_) => None,
+        };
+        let converted = match known {
+            Some(converted) => converted,
+            None => self.answers.convert(converter, object, names)?,
+        };
+        let mut converted = converted.map_err(|error| convert::failed(row, from, to, &error))?;
+        if let Some(version) = version {
+            converted.set(&["metadata", "resourceVersion"], version);
+        }
+        Ok(converted)
     }
 
     /// The uid of the new object.

@@ -5,7 +5,8 @@ use super::answers::Stop;
 use super::run::Run;
 use super::{Change, Deletion};
 use crate::body;
-use crate::call::Call;
+use crate::call::{Call, tree_of};
+use crate::convert::{self, Form};
 use crate::kind::Resource;
 use crate::metadata;
 use crate::object;
@@ -116,9 +117,11 @@ impl Present {
     /// Reads an object of the cut.
     ///
     /// # Errors
-    /// 500 if its bytes are damaged.
-    pub fn read(run: &Run<'_>, object: ObjectRef) -> Result<Self, ApiError> {
-        let tree = run.call.stored_tree(&object)?;
+    /// 500 if its bytes are damaged or cannot be converted, or a question that has to be answered
+    /// first.
+    pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Stop> {
+        let forms = (Form::of(row, &object), Form::prepared(row));
+        let tree = run.convert(row, tree_of(&object.body())?, forms)?;
         Ok(Self { object, tree })
     }
 
@@ -306,7 +309,7 @@ pub(super) fn mark<D: Deletion>(
 }
 
 /// Makes the bytes that are stored, and the claims they rest on.
-pub(super) fn store(run: &Run<'_>, row: &Resource, allowed: Allowed) -> Result<Plan, Stop> {
+pub(super) fn store(run: &mut Run<'_>, row: &Resource, allowed: Allowed) -> Result<Plan, Stop> {
     let Planned {
         target,
         next,
@@ -348,7 +351,7 @@ pub(super) fn store(run: &Run<'_>, row: &Resource, allowed: Allowed) -> Result<P
 
 /// The last stage: from a plan to a write.
 struct Storing<'s, 'r> {
-    run: &'s Run<'r>,
+    run: &'s mut Run<'r>,
     row: &'s Resource,
     persistence: Persistence,
     allocation: Allocation,
@@ -357,7 +360,7 @@ struct Storing<'s, 'r> {
 
 impl Storing<'_, '_> {
     fn create(mut self, tree: Value) -> Result<Plan, Stop> {
-        let run = self.run;
+        let run = &mut *self.run;
         let key = run.call.key(tree.str_at(&["metadata", "name"]));
         if let Some(present) = run.cut.get(&key) {
             return Err(object::exists(run.call, &tree, &present).into());
@@ -369,13 +372,13 @@ impl Storing<'_, '_> {
         let companions = strategy.companions(&run.context(""), &tree);
         self.allocation.companions.extend(companions);
         self.claims.push(Claim::Absent(key.clone()));
-        let put = object::put(run, self.row, key, &tree);
+        let put = object::put(run, self.row, key, &tree)?;
         Ok(Plan::Commit(self.write(put)?))
     }
 
     fn replace(mut self, present: Present, mut tree: Value) -> Result<Plan, Stop> {
         let Present { object, tree: old } = present;
-        if object::is_same(&tree, old) {
+        if object::is_same(&tree, old) && !convert::is_stale(self.row, &object) {
             return Ok(Plan::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {
@@ -384,7 +387,7 @@ impl Storing<'_, '_> {
         }
         let key = object.key().clone();
         self.claims.push(Claim::At(key.clone(), object.stamp()));
-        let put = object::put(self.run, self.row, key, &tree);
+        let put = object::put(self.run, self.row, key, &tree)?;
         Ok(Plan::Commit(self.write(put)?))
     }
 

@@ -3,6 +3,7 @@
 
 mod admission;
 mod asking;
+mod conversion;
 mod eviction;
 
 use crate::environment::Environment;
@@ -213,6 +214,7 @@ fn tree(text: &str) -> Value {
 struct Ask {
     verb: Verb,
     group: &'static str,
+    version: &'static str,
     resource: &'static str,
     name: Option<Str>,
     subresource: Option<Str>,
@@ -229,6 +231,7 @@ impl Ask {
         Self {
             verb,
             group: "",
+            version: "v1",
             resource,
             name: name.map(Str::from),
             subresource: None,
@@ -279,7 +282,7 @@ impl Ask {
         ResourceRequest {
             verb: self.verb,
             group: self.group.into(),
-            version: "v1".into(),
+            version: self.version.into(),
             resource: self.resource.into(),
             namespace: (self.resource != "namespaces").then(|| "ns".into()),
             name: self.name.clone(),

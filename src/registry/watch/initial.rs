@@ -1,7 +1,9 @@
 //! What was there when a watch began, shown as added before any event.
 
-use super::{BATCH_BYTES, Feed, InitialEnd, Kind, error_frame, frame};
+use super::{BATCH_BYTES, Feed, InitialEnd};
 use crate::call::Call;
+use crate::convert;
+use crate::frame::{Kind, error_frame, frame};
 use crate::long::{Lent, Pin};
 use crate::select;
 use crate::view::{Columns, Shown};
@@ -28,10 +30,18 @@ pub(super) struct Initial {
     marked: bool,
 }
 
+/// Which of the objects that are there come next.
+struct Range<'a> {
+    prefix: &'a Prefix,
+    start: Start<'a>,
+    /// Those behind this key have not been converted yet.
+    until: Option<&'a [u8]>,
+}
+
 impl Feed {
     /// Queues the first of the objects that are there as added; the others follow as the client
     /// reads.
-    pub(super) fn present(
+    pub(super) async fn present(
         &mut self,
         call: &Call<'_>,
         cut: Snapshot,
@@ -42,13 +52,24 @@ impl Feed {
             let object = cut.get(&key);
             let object = object.filter(|object| self.selection.matches(call.row, object));
             if let Some(object) = object {
+                convert::ahead(call, std::iter::once(&object)).await?;
                 let frame = self.added(call, &object)?;
                 self.ready.push_back(frame);
             }
             self.end_initial(cut.version(), marked);
             return Ok(());
         }
-        let behind = self.present_piece(call, &cut, &prefix, Start::First)?;
+        let upcoming = convert::upcoming(call.row, cut.range(&prefix, Start::First), BATCH_BYTES);
+        let until = match upcoming {
+            None => None,
+            Some(upcoming) => upcoming.convert(call).await?,
+        };
+        let range = Range {
+            prefix: &prefix,
+            start: Start::First,
+            until: until.as_deref(),
+        };
+        let behind = self.present_piece(call, &cut, range)?;
         match behind {
             Some(behind) => {
                 let initial = Initial {
@@ -70,17 +91,15 @@ impl Feed {
         &mut self,
         call: &Call<'_>,
         cut: &Snapshot,
-        prefix: &Prefix,
-        start: Start<'_>,
+        range: Range<'_>,
     ) -> Result<Option<Vec<u8>>, ApiError> {
         let mut batch = Vec::new();
         let mut behind = None;
-        for object in cut.range(prefix, start) {
-            if !self.selection.matches(call.row, &object) {
-                continue;
+        for object in cut.range(range.prefix, range.start) {
+            if self.selection.matches(call.row, &object) {
+                batch.extend_from_slice(&self.added(call, &object)?);
             }
-            batch.extend_from_slice(&self.added(call, &object)?);
-            if batch.len() >= BATCH_BYTES {
+            if batch.len() >= BATCH_BYTES || range.until == Some(object.key().as_bytes()) {
                 behind = Some(object.key().as_bytes().to_vec());
                 break;
             }
@@ -108,16 +127,30 @@ impl Feed {
 
     /// Queues the next piece of what was there. A client that reads it too slowly, or when memory is
     /// short, is told to begin anew; it was not told that everything was shown.
-    pub(super) fn present_more(&mut self, initial: Lent<Initial>) {
+    pub(super) async fn present_more(&mut self, initial: Lent<Initial>) {
+        let (tenant, request) = (self.tenant.clone(), Arc::clone(&self.request));
+        let (row, services) = (Arc::clone(&self.row), Arc::clone(&self.services));
+        let call = Call::new(&tenant, &request, &row, &services);
+        let upcoming = initial.with(|initial| {
+            let start = Start::After(&initial.behind);
+            let objects = initial.cut.range(&initial.prefix, start);
+            convert::upcoming(&row, objects, BATCH_BYTES)
+        });
+        let until = match upcoming.flatten() {
+            None => Ok(None),
+            Some(upcoming) => upcoming.convert(&call).await,
+        };
         let shown = initial.with(|initial| {
             if !initial.pinned.may_go_on(&self.tenant) {
                 return Err(ApiError::expired(MEMORY_SHORT));
             }
-            let (tenant, request) = (self.tenant.clone(), Arc::clone(&self.request));
-            let (row, services) = (Arc::clone(&self.row), Arc::clone(&self.services));
-            let call = Call::new(&tenant, &request, &row, &services);
-            let start = Start::After(&initial.behind);
-            let behind = self.present_piece(&call, &initial.cut, &initial.prefix, start)?;
+            let until = until?;
+            let range = Range {
+                prefix: &initial.prefix,
+                start: Start::After(&initial.behind),
+                until: until.as_deref(),
+            };
+            let behind = self.present_piece(&call, &initial.cut, range)?;
             let is_over = behind.is_none();
             match behind {
                 Some(behind) => initial.behind = behind,

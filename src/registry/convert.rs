@@ -1,0 +1,317 @@
+//! In which version an object is, in which one it is wanted, and how it gets there.
+//!
+//! A record says which version its bytes are in; that need not be the one its kind is stored in
+//! today. Whoever reads bytes comes here, and gets them as they are where the versions are one.
+//!
+//! Built-in kinds convert in place, by the strategies of their versions and with the storage version
+//! in the middle. A kind may have a [`Converter`] of its own, which may have to ask somebody.
+
+use crate::call::{Call, tree_of};
+use crate::kind::Resource;
+use crate::kinds::Kinds;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::Verdict;
+use polyplane_plane::ObjectRef;
+use std::fmt::Debug;
+
+/// Objects that go to a converter at once, at most.
+const BATCH_MAX: usize = 500;
+
+/// Turns objects of a kind from one version into another.
+pub trait Converter: Debug + Send + Sync {
+    /// The objects in the version `to`, in order.
+    ///
+    /// # Errors
+    /// Why one of them, and so none, can be converted.
+    fn convert<'a>(
+        &'a self,
+        objects: Vec<Value>,
+        from: &'a str,
+        to: &'a str,
+    ) -> Verdict<'a, Result<Vec<Value>, ApiError>>;
+}
+
+/// The version in which objects of a kind are prepared and validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreparedIn {
+    /// The one that they are stored in: built-in kinds.
+    Storage,
+    /// The one of the request: custom kinds.
+    Request,
+}
+
+/// A version of a kind. Its group matters: one kind may be served in two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form<'a> {
+    version: &'a str,
+    group: &'a str,
+}
+
+impl<'a> Form<'a> {
+    /// The one of a row.
+    pub fn served(row: &'a Resource) -> Self {
+        Self {
+            version: &row.version,
+            group: &row.group,
+        }
+    }
+
+    /// The one that objects of a row are stored in today.
+    pub fn storage(row: &'a Resource) -> Self {
+        Self {
+            version: &row.storage.version,
+            group: &row.storage.group,
+        }
+    }
+
+    /// The one that objects of a row are prepared in.
+    pub fn prepared(row: &'a Resource) -> Self {
+        match row.strategy.prepared_in() {
+            PreparedIn::Storage => Self::storage(row),
+            PreparedIn::Request => Self::served(row),
+        }
+    }
+
+    /// The one that the bytes of an object are in.
+    pub fn of(row: &'a Resource, object: &'a ObjectRef) -> Self {
+        Self {
+            version: object.storage_version(),
+            group: &row.storage.group,
+        }
+    }
+
+    /// The version's name.
+    pub fn version(self) -> &'a str {
+        self.version
+    }
+}
+
+/// True if what is stored is not what would be stored today: a write that changes nothing else
+/// stores it anew.
+pub fn is_stale(row: &Resource, object: &ObjectRef) -> bool {
+    Form::of(row, object) != Form::storage(row)
+}
+
+/// True if bytes of one version are those of the other.
+pub fn is_same(row: &Resource, from: Form<'_>, to: Form<'_>) -> bool {
+    let known = |form| form == Form::served(row) || form == Form::storage(row);
+    from == to || (!row.converts() && known(from) && known(to))
+}
+
+/// Converts an object of a kind that needs to ask nobody.
+///
+/// # Errors
+/// 500 if one of the versions is not known here, or somebody has to be asked.
+pub fn in_place(
+    kinds: &Kinds,
+    row: &Resource,
+    object: Value,
+    (from, to): (Form<'_>, Form<'_>),
+) -> Result<Value, ApiError> {
+    if is_same(row, from, to) {
+        return Ok(object);
+    }
+    if let Some(converter) = row.strategy.converter() {
+        let converted = converter.convert(vec![object], from.version, to.version);
+        return match converted {
+            Verdict::Now(Some(converted)) => only(converted?),
+            Verdict::Now(None) | Verdict::Later(_) => Err(ApiError::internal(format!(
+                "{} of version {} cannot be converted to {} without asking",
+                row.name, from.version, to.version
+            ))),
+        };
+    }
+    let storage = Form::storage(row);
+    let stored = if from == storage {
+        object
+    } else {
+        let source = row_of(kinds, row, from)?;
+        source.strategy.to_stored(&source.version, object)
+    };
+    if to == storage {
+        return Ok(stored);
+    }
+    let target = row_of(kinds, row, to)?;
+    Ok(target.strategy.to_served(&target.version, stored))
+}
+
+/// The row of the same kind in another version.
+fn row_of<'a>(
+    kinds: &'a Kinds,
+    row: &'a Resource,
+    form: Form<'_>,
+) -> Result<&'a Resource, ApiError> {
+    if form == Form::served(row) {
+        return Ok(row);
+    }
+    let found = kinds.resolve(form.group, form.version, &row.storage.resource);
+    found.map(|found| &**found).ok_or_else(|| {
+        ApiError::internal(format!(
+            "an object of {} is stored in version {}, which is not known here",
+            row.qualified, form.version
+        ))
+    })
+}
+
+pub(crate) fn only(converted: Vec<Value>) -> Result<Value, ApiError> {
+    let mut converted = converted.into_iter();
+    match (converted.next(), converted.next()) {
+        (Some(one), None) => Ok(one),
+        _ => Err(ApiError::internal("a conversion lost or added objects")),
+    }
+}
+
+/// What is wanted of an object that is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// The version of the request.
+    Served,
+    /// The version that it is prepared in, which columns and selectors look at.
+    Prepared,
+}
+
+impl Wanted {
+    fn form(self, row: &Resource) -> Form<'_> {
+        match self {
+            Self::Served => Form::served(row),
+            Self::Prepared => Form::prepared(row),
+        }
+    }
+}
+
+/// Converts objects that somebody has to be asked about, so that they can be shown without a wait.
+/// Does nothing for kinds without a [`Converter`].
+///
+/// # Errors
+/// Why one of them cannot be converted: 500.
+pub async fn ahead<'o>(
+    call: &Call<'_>,
+    objects: impl Iterator<Item = &'o ObjectRef>,
+) -> Result<(), ApiError> {
+    if call.row.strategy.converter().is_none() {
+        return Ok(());
+    }
+    call.converted.lock().clear();
+    let objects: Vec<&ObjectRef> = objects.collect();
+    for wanted in [Wanted::Served, Wanted::Prepared] {
+        if wanted == Wanted::Prepared && Form::prepared(call.row) == Form::served(call.row) {
+            continue;
+        }
+        convert_all(call, &objects, wanted).await?;
+    }
+    Ok(())
+}
+
+/// Objects that come next in a long answer and have to be converted ahead of it.
+pub struct Upcoming {
+    objects: Vec<ObjectRef>,
+    /// The last of them, if there may be more.
+    until: Option<Vec<u8>>,
+}
+
+/// The next objects, up to a number of bytes; none if nobody has to be asked about objects of the
+/// kind.
+pub fn upcoming(
+    row: &Resource,
+    objects: impl Iterator<Item = ObjectRef>,
+    bytes_max: usize,
+) -> Option<Upcoming> {
+    row.strategy.converter()?;
+    let mut upcoming = Upcoming {
+        objects: Vec::new(),
+        until: None,
+    };
+    let mut bytes = 0;
+    for object in objects {
+        bytes += object.body_len();
+        let is_enough = bytes >= bytes_max;
+        if is_enough {
+            upcoming.until = Some(object.key().as_bytes().to_vec());
+        }
+        upcoming.objects.push(object);
+        if is_enough {
+            break;
+        }
+    }
+    Some(upcoming)
+}
+
+impl Upcoming {
+    /// Converts them. Returns the key of the last one, if there may be more: what is behind it has
+    /// not been converted.
+    ///
+    /// # Errors
+    /// See [`ahead`].
+    pub async fn convert(self, call: &Call<'_>) -> Result<Option<Vec<u8>>, ApiError> {
+        ahead(call, self.objects.iter()).await?;
+        Ok(self.until)
+    }
+}
+
+/// Converts objects in as few batches as they have versions, within bounds.
+async fn convert_all(
+    call: &Call<'_>,
+    objects: &[&ObjectRef],
+    wanted: Wanted,
+) -> Result<(), ApiError> {
+    let Some(converter) = call.row.strategy.converter() else {
+        return Ok(());
+    };
+    let to = wanted.form(call.row);
+    let mut left: Vec<&ObjectRef> = objects.to_vec();
+    left.retain(|object| !is_same(call.row, Form::of(call.row, object), to));
+    while let Some(first) = left.first() {
+        let from = Form::of(call.row, first);
+        let mut batch = Vec::new();
+        left.retain(|object| {
+            let fits = batch.len() < BATCH_MAX && Form::of(call.row, object) == from;
+            if fits {
+                batch.push(*object);
+            }
+            !fits
+        });
+        let trees = batch.iter().map(|object| tree_of(&object.body()));
+        let trees = trees.collect::<Result<Vec<_>, _>>()?;
+        let away = call.leave_seat()?;
+        let converted = converter.convert(trees, from.version, to.version);
+        let converted = crate::write::within(call, converted).await?;
+        drop(away);
+        let converted = converted.map_err(|error| failed(call.row, from, to, &error))?;
+        if converted.len() != batch.len() {
+            return Err(ApiError::internal("a conversion lost or added objects"));
+        }
+        let mut known = call.converted.lock();
+        for (object, tree) in batch.into_iter().zip(converted) {
+            known.insert((object.key().clone(), object.stamp(), wanted), tree);
+        }
+    }
+    Ok(())
+}
+
+/// What a client is told of a conversion that failed.
+pub(crate) fn failed(row: &Resource, from: Form<'_>, to: Form<'_>, error: &ApiError) -> ApiError {
+    ApiError::internal(format!(
+        "conversion of {} from {} to {} failed: {}",
+        row.qualified, from.version, to.version, error.message
+    ))
+}
+
+/// The tree of a stored object as it is wanted.
+///
+/// # Errors
+/// 500 if its bytes are damaged, or if somebody had to be asked and [`ahead`] was not.
+pub fn tree(call: &Call<'_>, object: &ObjectRef, wanted: Wanted) -> Result<Value, ApiError> {
+    let forms = (Form::of(call.row, object), wanted.form(call.row));
+    if call.row.strategy.converter().is_some() {
+        let key = (object.key().clone(), object.stamp(), wanted);
+        if let Some(tree) = call.converted.lock().get(&key) {
+            return Ok(tree.clone());
+        }
+    }
+    let tree = tree_of(&object.body())?;
+    if is_same(call.row, forms.0, forms.1) {
+        return Ok(tree);
+    }
+    in_place(&call.tenant.kinds(), call.row, tree, forms)
+}

@@ -1,0 +1,163 @@
+//! Frames: the events of a watch in the form that a client asked for.
+
+use crate::call::Call;
+use crate::kind::Resource;
+use crate::negotiate::{MetaVersion, Shape};
+use crate::select::Selection;
+use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use bytes::Bytes;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{Event, ObjectRef};
+use std::sync::Arc;
+
+/// The form in which events are shown.
+#[derive(Clone, Copy)]
+pub(crate) struct Form {
+    pub(crate) shape: Shape,
+    /// What the rows of a table show of their object.
+    pub(crate) include: RowObject,
+    /// [`Resource::number`] of the kind.
+    pub(crate) number: u32,
+}
+
+impl Form {
+    /// A number for this form and type of event; tables have none, for they show ages.
+    fn view(self, kind: Kind) -> Option<u32> {
+        let shape = match self.shape {
+            Shape::Whole => 0,
+            Shape::Metadata(MetaVersion::V1, _) => 1,
+            Shape::Metadata(MetaVersion::V1Beta1, _) => 2,
+            Shape::Table(_) => return None,
+        };
+        let number = self
+            .number
+            .checked_shl(8)
+            .filter(|number| number >> 8 == self.number)?;
+        Some(number | shape << 4 | kind as u32)
+    }
+}
+
+/// The type of an event to one watcher.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Added = 0,
+    Modified = 1,
+    Deleted = 2,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// What an event is to a watcher of a selection; nothing if it does not concern it.
+pub(crate) fn kind_for(selection: &Selection, row: &Resource, event: &Event) -> Option<Kind> {
+    let selected =
+        |object: Option<&ObjectRef>| object.is_some_and(|object| selection.matches(row, object));
+    if selection.is_everything() {
+        return Some(match (event.previous(), event.current()) {
+            (None, _) => Kind::Added,
+            (Some(_), Some(_)) => Kind::Modified,
+            (Some(_), None) => Kind::Deleted,
+        });
+    }
+    match (selected(event.previous()), selected(event.current())) {
+        (false, true) => Some(Kind::Added),
+        (true, true) => Some(Kind::Modified),
+        (true, false) => Some(Kind::Deleted),
+        (false, false) => None,
+    }
+}
+
+/// The frame of an event, built once for all watchers of one form.
+pub(crate) fn event_frame(
+    call: &Call<'_>,
+    form: Form,
+    columns: Columns,
+    event: &Arc<Event>,
+    kind: Kind,
+) -> Result<Bytes, ApiError> {
+    let Some(view) = form.view(kind) else {
+        return build(call, form, columns, event, kind);
+    };
+    let mut failure = None;
+    let frame = event.frame(view, |event| {
+        match build(call, form, columns, event, kind) {
+            Ok(frame) => frame,
+            Err(error) => {
+                let frame = error_frame(&error);
+                failure = Some(error);
+                frame
+            }
+        }
+    });
+    failure.map_or(Ok(frame), Err)
+}
+
+/// The frame of an event: a deletion shows what was there, with the version of the event.
+fn build(
+    call: &Call<'_>,
+    form: Form,
+    columns: Columns,
+    event: &Event,
+    kind: Kind,
+) -> Result<Bytes, ApiError> {
+    let (object, gone) = match kind {
+        Kind::Deleted => (event.previous(), true),
+        Kind::Added | Kind::Modified => (event.current(), false),
+    };
+    let object = object.ok_or_else(|| ApiError::internal("an event without an object"))?;
+    let shown = if gone {
+        Shown::At(object, event.version())
+    } else {
+        Shown::Stored(object)
+    };
+    frame(call, form, columns, kind, &shown)
+}
+
+pub(crate) fn frame(
+    call: &Call<'_>,
+    form: Form,
+    columns: Columns,
+    kind: Kind,
+    shown: &Shown<'_>,
+) -> Result<Bytes, ApiError> {
+    let body = view::served_body(call, shown)?;
+    let slices = match form.shape {
+        Shape::Whole => view::whole(call.row, body),
+        Shape::Metadata(version, _) => view::partial(version, &body),
+        Shape::Table(version) => {
+            let version_text = polyplane_apimachinery::json::scan::string_at(
+                &body,
+                &["metadata", "resourceVersion"],
+            );
+            let meta =
+                view::json_object(&[("resourceVersion", version_text.as_deref().unwrap_or(""))]);
+            let mut table = TableWriter::new(call, version, form.include);
+            table.begin(meta.as_bytes(), columns);
+            table.row(shown, &body)?;
+            vec![table.finish().into()]
+        }
+    };
+    Ok(wrap(kind.name(), &slices))
+}
+
+pub(crate) fn wrap(kind: &str, object: &[Bytes]) -> Bytes {
+    let length: usize = object.iter().map(Bytes::len).sum();
+    let mut out = Vec::with_capacity(length + 40);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    object.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(b"}\n");
+    out.into()
+}
+
+pub(crate) fn error_frame(error: &ApiError) -> Bytes {
+    wrap("ERROR", &[Bytes::from(error.to_json())])
+}
