@@ -35,3 +35,76 @@ async fn a_budget_that_does_not_come_to_be_forbids_nothing() {
     assert_eq!(evicted.code, 429);
     assert!(site.stored("pods", "p").is_some());
 }
+
+/// Budgets of v0 call `disruptionsAllowed` what those of v1 call `expectedPods`, and the other way
+/// around.
+#[derive(Debug)]
+struct Budgets;
+
+impl Strategy for Budgets {
+    fn to_stored(&self, _: &str, mut budget: Value) -> Value {
+        let (allowed, expected) = (["status", "disruptionsAllowed"], ["status", "expectedPods"]);
+        let numbers = [budget.int_at(&expected), budget.int_at(&allowed)];
+        for (field, number) in [allowed, expected].iter().zip(numbers) {
+            budget.set(field, number.expect("the test sets both"));
+        }
+        budget
+    }
+}
+
+/// The kinds, with budgets served in v0 too and stored in this version.
+fn with_budgets(storage: &str) -> Arc<KindTable> {
+    let strategy = |_: &str, version: &str, _: &str| {
+        Some(match version {
+            "v0" => Arc::new(Budgets) as Arc<dyn Strategy>,
+            _ => Arc::new(Plain),
+        })
+    };
+    let budgets = include_str!("budgets.json").replace("STORAGE", storage);
+    let rows: [&[u8]; 2] = [include_bytes!("rows.json"), budgets.as_bytes()];
+    let features = Arc::clone(&FEATURES);
+    let table = KindTable::build(&rows, Arc::clone(&SCHEMAS), features, &strategy, 1);
+    Arc::new(table.expect("the rows are sound"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_was_stored_in_another_version_is_read_and_counted_in_todays() {
+    let mut site = Site::open(Vec::new()).await;
+    site.tenant.base = with_budgets("v0");
+    for name in ["p", "q"] {
+        let pod = format!(
+            r#"{{"metadata":{{"name":"{name}","labels":{{"a":"b"}}}},"status":{{"phase":"Running"}}}}"#
+        );
+        let pod = site.send(Ask::create("pods", &pod)).await;
+        pod.expect("it is new");
+    }
+    let mut budget = Ask::create(
+        "poddisruptionbudgets",
+        r#"{"metadata":{"name":"b"},"spec":{"selector":{"matchLabels":{"a":"b"}}},
+            "status":{"disruptionsAllowed":0,"currentHealthy":1,"desiredHealthy":0,"expectedPods":1}}"#,
+    );
+    (budget.group, budget.version) = ("policy", "v0");
+    site.send(budget).await.expect("it is new");
+    let stored = |site: &Site| {
+        let key = Key::new("policy", "poddisruptionbudgets", Some("ns"), "b");
+        let budget = site.tenant.plane.snapshot().get(&key);
+        budget.expect("it is stored")
+    };
+    assert_eq!(stored(&site).storage_version(), "v0");
+    site.tenant.base = with_budgets("v1");
+    let evict = |name: &str| {
+        let mut evict = Ask::new(Verb::Create, "pods", Some(name));
+        evict.subresource = Some("eviction".into());
+        evict.body = format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
+        evict
+    };
+    let evicted = site.send(evict("p")).await;
+    evicted.expect("the budget allows one disruption");
+    let budget = stored(&site);
+    assert_eq!(budget.storage_version(), "v1");
+    let body = String::from_utf8_lossy(&budget.body()).into_owned();
+    assert!(body.contains(r#""disruptionsAllowed":0"#), "{body}");
+    assert!(body.contains(r#""expectedPods":0"#), "{body}");
+    let refused = site.send(evict("q")).await.expect_err("it allows no more");
+    assert_eq!(refused.code, 429);
+}
