@@ -289,6 +289,21 @@ impl ApiError {
         self.reason == Reason::Moved
     }
 
+    /// The kind was defined anew while the request was worked on. Promises that nothing of it was
+    /// carried out, so it is worked on again under the new definition.
+    pub fn kind_changed() -> Self {
+        Self::new(
+            Reason::KindChanged,
+            "the definition of the kind changed while the request waited",
+        )
+        .with_retry_after(1)
+    }
+
+    /// Whether the request is to be worked on again under a new definition of its kind.
+    pub fn is_kind_changed(&self) -> bool {
+        self.reason == Reason::KindChanged
+    }
+
     /// The resource does not know this verb.
     pub fn method_not_supported(what: Qualified<'_>, action: &str) -> Self {
         let message = format!(

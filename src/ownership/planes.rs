@@ -18,7 +18,8 @@ use crate::slot::{Door, Slot, Woken};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Base, Committer, Ended, Index, LayerHash, Layers, LogBounds, Memory, OpenError, Plane, Version,
+    Base, Committer, Derivation, Ended, Index, LayerHash, Layers, LogBounds, Memory, OpenError,
+    Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -46,6 +47,8 @@ const LIFE_PATIENCE: Duration = Duration::from_secs(5);
 pub struct PlanesOptions {
     /// Indexes that planes are opened with.
     pub indexes: Vec<Arc<dyn Index>>,
+    /// What the objects of planes define beside themselves, if they can.
+    pub derivation: Option<Arc<dyn Derivation>>,
     /// How much of a plane's log is kept.
     pub log: LogBounds,
     /// The memory budget that all planes keep to.

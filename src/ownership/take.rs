@@ -322,6 +322,7 @@ impl Planes {
             layers: Arc::clone(self.layers()),
             uid_seed: uid_seed(self.secret(), &birth.id, birth.born),
             indexes: self.options().indexes.clone(),
+            derivation: self.options().derivation.clone(),
             committer: Arc::clone(self.committer()),
             guard: Arc::clone(&held.guard) as Arc<dyn CommitGuard>,
             acquired: held.acquired,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::entry::{NewObject, ObjectRef};
 use crate::index::IndexId;
 use crate::key::{Key, Prefix};
+use crate::overlay::ContentId;
 use crate::version::{Stamp, Version};
 
 /// One change of one object, and one event.
@@ -69,6 +70,13 @@ pub enum Claim {
         add: i64,
         /// What may be taken in all.
         max: i64,
+    },
+    /// An object defines the resource with just this view; `None` claims that none does.
+    View {
+        /// The resource.
+        resource: Prefix,
+        /// What its readers see.
+        view: Option<ContentId>,
     },
 }
 

@@ -292,6 +292,20 @@ impl Entry {
         }
     }
 
+    /// The value of `metadata.labels` as JSON; `{}` if there are none.
+    pub(crate) fn labels(&self) -> &[u8] {
+        let labels = match &self.state {
+            State::Own(own) => own.body.labels(),
+            State::Template(template) => template.labels(),
+            State::InFlight(in_flight) => in_flight
+                .object
+                .labels
+                .clone()
+                .map_or(&[][..], |labels| &in_flight.object.body[labels]),
+        };
+        if labels.is_empty() { b"{}" } else { labels }
+    }
+
     pub(crate) fn body_len(&self) -> usize {
         match &self.state {
             State::Own(own) => own.body.len(),
@@ -415,16 +429,7 @@ impl ObjectRef {
     /// The value of `metadata.labels` as JSON; `{}` if there are none.
     #[must_use]
     pub fn labels_json(&self) -> &[u8] {
-        let labels = match &self.entry.state {
-            State::Own(own) => own.body.labels(),
-            State::Template(template) => template.labels(),
-            State::InFlight(in_flight) => in_flight
-                .object
-                .labels
-                .clone()
-                .map_or(&[][..], |labels| &in_flight.object.body[labels]),
-        };
-        if labels.is_empty() { b"{}" } else { labels }
+        self.entry.labels()
     }
 
     /// The API version the bytes are written in.

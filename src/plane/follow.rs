@@ -268,7 +268,9 @@ impl Plane {
         root.head = root.head.max(Version::after(self.base(), revision));
         let head = root.head;
         self.set_revision(revision);
-        self.log().append(&events, head, || self.publish(root));
+        let defined = context.derive.defined(&events);
+        let publish = || self.publish(root);
+        self.log().append(&events, &defined, head, publish);
         self.sequencer().lock().beside(&done, head, context);
         self.changed();
     }

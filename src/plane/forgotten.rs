@@ -35,11 +35,14 @@ pub enum Forgotten {
     /// A page token was made longer ago than the log keeps events.
     #[error("the page token was made longer ago than the log of the control plane keeps events")]
     TokenAge,
+    /// The kind was defined anew since: a client that goes on would not see what that changed.
+    #[error("the definition of the kind has changed since")]
+    KindChanged,
 }
 
 impl Forgotten {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Age,
         Self::Bytes,
         Self::Memory,
@@ -48,6 +51,7 @@ impl Forgotten {
         Self::HandedOver,
         Self::Unreadable,
         Self::TokenAge,
+        Self::KindChanged,
     ];
 
     /// The name in metrics and logs.
@@ -62,6 +66,7 @@ impl Forgotten {
             Self::HandedOver => "handed_over",
             Self::Unreadable => "unreadable",
             Self::TokenAge => "token_age",
+            Self::KindChanged => "kind_changed",
         }
     }
 }

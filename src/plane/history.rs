@@ -51,7 +51,10 @@ impl Plane {
             }
         };
         match self.rebuild(&past).await {
-            Ok(rebuilt) => self.log().prepend(rebuilt.events, rebuilt.floor),
+            Ok(Rebuilt { events, floor, .. }) => {
+                let defined = self.context().derive.defined(&events);
+                self.log().prepend(events, &defined, floor);
+            }
             Err(error) => {
                 tracing::warn!(plane = self.id(), %error, "the history cannot be understood");
             }

@@ -10,6 +10,9 @@
 //! what lies between, [`Plane::step`] takes the next commit of it. The chain of layers and commits
 //! stands in one record; versions and history of what a layer has follow from it.
 //!
+//! What objects define beside themselves, such as the kinds of custom resources, stands in an
+//! [`Overlay`] that each root carries, derived from the objects by a [`Derivation`] of the embedder.
+//!
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
 //! What is published is durable; what is told to anybody is published.
 
@@ -38,6 +41,7 @@ mod log;
 mod measures;
 mod memory;
 mod observer;
+mod overlay;
 mod params;
 mod plane;
 mod prober;
@@ -80,6 +84,7 @@ pub use load::OpenError;
 pub use log::LogBounds;
 pub use memory::{Hold, Memory, ReplacedMark, Share};
 pub use observer::Observer;
+pub use overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
 pub use params::{PlaneParams, PlaneRecord};
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;

@@ -16,6 +16,7 @@ use crate::import;
 use crate::key::Key;
 use crate::layer::Layer;
 use crate::log::Log;
+use crate::overlay::Derive;
 use crate::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
 use crate::record::{Kept, KeySpace, Record, RecordError, decode};
@@ -69,7 +70,10 @@ impl Plane {
     pub async fn open(mut params: PlaneParams) -> Result<Arc<Self>, OpenError> {
         let birth = params.layers.get(&params.record.layer).await?;
         check_params(&birth, &params)?;
-        let context = Context {
+        let derive = Derive(params.derivation.clone());
+        // What an object defines is derived once all of them are there.
+        let mut context = Context {
+            derive: Derive::default(),
             indexes: params.indexes.clone().into(),
             interner: Arc::clone(params.committer.interner()),
         };
@@ -91,7 +95,7 @@ impl Plane {
             Some(import) => Some(import::read(&import, &opening).await),
             None => None,
         };
-        let loaded = match imported {
+        let mut loaded = match imported {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => {
                 let plane = params.record.id.as_str();
@@ -100,6 +104,8 @@ impl Plane {
             }
             None => load(&opening, &keys).await?,
         };
+        context.derive = derive;
+        loaded.root.derive(&context);
         let follow = params.foreign.clone();
         let follow = follow.map(|prefix| Follow::new(&keys, prefix, loaded.told));
         let plane = Self::assemble(Parts {

@@ -58,6 +58,9 @@ struct HubState {
     events: VecDeque<Arc<Event>>,
     /// The newest version that is not told by `events`.
     floor: Floor,
+    /// The version at which the resource was defined as it is now: watches from before it would
+    /// show what they told under another definition. Exact lists do not.
+    defined: Version,
     /// What all events that were ever appended have added to the log's bytes.
     passed: u64,
     /// Grows when all watches of the resource end because its kind has changed.
@@ -113,6 +116,7 @@ impl Hub {
                 first: FIRST,
                 events: VecDeque::new(),
                 floor,
+                defined: Version::ZERO,
                 passed: 0,
                 era: 0,
                 ended,
@@ -129,6 +133,7 @@ impl Hub {
     pub(crate) fn place_after(&self, version: Version) -> Result<Place, Forgotten> {
         let state = self.state.read();
         state.floor.check(version)?;
+        Floor::new(state.defined, Forgotten::KindChanged).check(version)?;
         let at = state.events.partition_point(|e| e.version() <= version);
         Ok(Place {
             next: state.first + at as u64,
@@ -222,9 +227,19 @@ impl Hub {
         self.state.write().floor = floor;
     }
 
-    fn new_era(&self) {
-        self.state.write().era += 1;
+    /// The resource is defined anew: its watches end.
+    fn new_era(&self, defined: Version) {
+        let mut state = self.state.write();
+        state.era += 1;
+        state.defined = state.defined.max(defined);
+        drop(state);
         self.wake.notify_waiters();
+    }
+
+    /// It turns out that the resource was defined anew before the log began here.
+    fn was_defined(&self, defined: Version) {
+        let mut state = self.state.write();
+        state.defined = state.defined.max(defined);
     }
 
     fn end(&self, ended: Ended) {
@@ -349,7 +364,10 @@ impl Log {
         let mut events = Vec::with_capacity(inner.order.len());
         for (resource, hub) in &inner.hubs {
             let state = hub.state.read();
-            floors.insert(Arc::clone(resource), state.floor.version);
+            // The form of an export knows one floor: behind a hand-off no exact list is older than
+            // the definition either.
+            let floor = state.floor.version.max(state.defined);
+            floors.insert(Arc::clone(resource), floor);
             events.extend(state.events.iter().cloned());
         }
         // Versions rise in the order in which events were appended.
@@ -364,9 +382,17 @@ impl Log {
         (root(), kept)
     }
 
-    /// Appends the events of one part. `publish` runs under the same lock, so that whoever holds it
-    /// sees the root and the events of it, or neither.
-    pub(crate) fn append(&self, events: &[Arc<Event>], head: Version, publish: impl FnOnce()) {
+    /// Appends the events of one part, which have defined some resources anew. `publish` runs under
+    /// the same lock, so that whoever holds it sees the root and the events of it, or neither. Who
+    /// begins a watch without the lock and then finds the definition it knows in the published root
+    /// is told when that changes: the root is published before the watches end.
+    pub(crate) fn append(
+        &self,
+        events: &[Arc<Event>],
+        defined: &[(Prefix, Version)],
+        head: Version,
+        publish: impl FnOnce(),
+    ) {
         let now = Instant::now();
         let mut woken: Vec<Arc<Hub>> = Vec::with_capacity(1);
         {
@@ -377,6 +403,9 @@ impl Log {
                 if !woken.iter().any(|known| Arc::ptr_eq(known, &hub)) {
                     woken.push(hub);
                 }
+            }
+            for (resource, version) in defined {
+                inner.hub(resource.as_bytes()).new_era(*version);
             }
             inner.trim(now, self.bounds);
             self.appended.store(head.raw(), Ordering::Release);
@@ -416,7 +445,12 @@ impl Log {
 
     /// Takes in what happened before the plane was opened, oldest first; from now on the log
     /// begins after `floor`. Resources that have dropped newer events since stay as they are.
-    pub(crate) fn prepend(&self, events: Vec<Arc<Event>>, floor: Floor) {
+    pub(crate) fn prepend(
+        &self,
+        events: Vec<Arc<Event>>,
+        defined: &[(Prefix, Version)],
+        floor: Floor,
+    ) {
         let now = Instant::now();
         let mut inner = self.inner.lock();
         let loaded_at = inner.floor.version;
@@ -433,6 +467,9 @@ impl Log {
             }
         }
         inner.floor = floor;
+        for (resource, version) in defined {
+            inner.hub(resource.as_bytes()).was_defined(*version);
+        }
         inner.trim(now, self.bounds);
         drop(inner);
         self.memory.shed_logs();
@@ -449,13 +486,6 @@ impl Log {
         let ended = *inner.ended.get_or_insert(ended);
         for hub in inner.hubs.values() {
             hub.end(ended);
-        }
-    }
-
-    /// Ends the watches of one resource, after which new ones may begin: its kind has changed.
-    pub(crate) fn end_resource(&self, prefix: &Prefix) {
-        if let Some(hub) = self.inner.lock().hubs.get(prefix.of_resource()) {
-            hub.new_era();
         }
     }
 

@@ -13,6 +13,7 @@ use crate::key::Prefix;
 use crate::layer::LayerHash;
 use crate::layers::Layers;
 use crate::log::LogBounds;
+use crate::overlay::Derivation;
 use crate::version::Version;
 
 /// What stands in the directory about a plane, fixed at birth.
@@ -48,6 +49,8 @@ pub struct PlaneParams {
     pub uid_seed: [u8; 32],
     /// Indexes that claims ask, by [`crate::IndexId`].
     pub indexes: Vec<Arc<dyn Index>>,
+    /// What its objects define beside themselves, if they can.
+    pub derivation: Option<Arc<dyn Derivation>>,
     /// The committer of the plane's store.
     pub committer: Arc<Committer>,
     /// The fence's holder.

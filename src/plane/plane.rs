@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use polyplane_storage::{Revision, Store};
 use tokio::sync::futures::Notified;
@@ -27,6 +27,7 @@ use crate::layers::Layers;
 use crate::load::Loaded;
 use crate::log::Log;
 use crate::observer::Observer;
+use crate::overlay::Overlay;
 use crate::params::PlaneParams;
 use crate::record::{KeySpace, header_len};
 use crate::sequencer::{
@@ -75,6 +76,8 @@ pub struct Plane {
     published: ArcSwap<Root>,
     log: Log,
     sequencer: Mutex<Sequencer>,
+    /// The sequencer's.
+    accepted_overlay: Arc<ArcSwapOption<Overlay>>,
     /// Told whenever a part is settled or the fence's machine may allow more than before.
     changed: Notify,
     turns: Arc<Turns>,
@@ -133,6 +136,7 @@ impl Plane {
             told: _,
             imported,
         } = loaded;
+        let sequencer = Sequencer::new(root.clone());
         Arc::new(Self {
             id: params.record.id,
             base: Base(params.record.base),
@@ -142,7 +146,8 @@ impl Plane {
             committer: params.committer,
             guard: params.guard,
             log,
-            sequencer: Mutex::new(Sequencer::new(root.clone())),
+            accepted_overlay: sequencer.overlay(),
+            sequencer: Mutex::new(sequencer),
             published: ArcSwap::from_pointee(root),
             changed: Notify::new(),
             turns: Arc::default(),
@@ -206,6 +211,25 @@ impl Plane {
     pub fn accepted(&self) -> Snapshot {
         let (root, cut) = self.sequencer.lock().accepted();
         Snapshot::accepted(Arc::new(root), cut)
+    }
+
+    /// What the published objects define.
+    #[must_use]
+    pub fn overlay(&self) -> Option<Arc<Overlay>> {
+        self.published.load().overlay.clone()
+    }
+
+    /// Whether its objects can define anything.
+    #[must_use]
+    pub fn defines(&self) -> bool {
+        self.context.derive.0.is_some()
+    }
+
+    /// What the objects of the newest accepted state define: [`Self::accepted`] without its cost.
+    /// An answer that rests on it where [`Self::overlay`] is another one needs [`Self::settled`].
+    #[must_use]
+    pub fn accepted_overlay(&self) -> Option<Arc<Overlay>> {
+        self.accepted_overlay.load_full()
     }
 
     /// Checks the claims, gives the write its place, and waits until it is durable.
@@ -302,11 +326,6 @@ impl Plane {
             Answerable::Wait => self.guard.until_answerable(deadline).await,
             Answerable::Lost => Err(NotAnswerable::Lost),
         }
-    }
-
-    /// Ends the watches of a resource whose kind has changed. New ones may begin at once.
-    pub fn end_watches(&self, resource: &Prefix) {
-        self.log.end_resource(resource);
     }
 
     /// Objects whose time has come, oldest first.

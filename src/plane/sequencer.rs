@@ -8,6 +8,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use polyplane_storage::Compare;
 use tokio::sync::oneshot;
 
@@ -15,6 +16,7 @@ use crate::claim::{Broken, Claim, Committed, SubmitError};
 use crate::entry::Entry;
 use crate::guard::{Intake, Permit};
 use crate::key::Key;
+use crate::overlay::Overlay;
 use crate::state::{Context, Cut, Root};
 use crate::step::LayerCommit;
 use crate::version::Version;
@@ -188,6 +190,8 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     accepted: Root,
+    /// The overlay of `accepted`, for those who must not take the lock to see it.
+    overlay: Arc<ArcSwapOption<Overlay>>,
     /// Bytes of landed entries in `accepted` that are not what is published.
     landed_bytes: usize,
     queue: VecDeque<Queued>,
@@ -210,8 +214,10 @@ pub(crate) struct Sequencer {
 
 impl Sequencer {
     pub(crate) fn new(accepted: Root) -> Self {
+        let overlay = Arc::new(ArcSwapOption::new(accepted.overlay.clone()));
         Self {
             accepted,
+            overlay,
             landed_bytes: 0,
             queue: VecDeque::new(),
             under_way: false,
@@ -233,6 +239,20 @@ impl Sequencer {
             generation: self.generation,
         };
         (self.accepted.clone(), cut)
+    }
+
+    /// The overlay of the newest accepted state, now and later.
+    pub(crate) fn overlay(&self) -> Arc<ArcSwapOption<Overlay>> {
+        Arc::clone(&self.overlay)
+    }
+
+    /// After each change of what is accepted.
+    fn show_overlay(&self) {
+        let address = |overlay: Option<&Arc<Overlay>>| overlay.map(Arc::as_ptr);
+        let shown = self.overlay.load();
+        if address(shown.as_ref()) != address(self.accepted.overlay.as_ref()) {
+            self.overlay.store(self.accepted.overlay.clone());
+        }
     }
 
     /// Checks the claims and puts a write into its place. `intake` says whether writes are taken at
@@ -276,6 +296,7 @@ impl Sequencer {
         for step in &mut write.steps {
             step.previous = step.apply(&mut self.accepted, context);
         }
+        self.show_overlay();
         self.position += 1;
         write.position = self.position;
         self.queue.push_back(write);
@@ -374,6 +395,7 @@ impl Sequencer {
             for write in &self.queue {
                 write.apply_again(&mut self.accepted, context);
             }
+            self.show_overlay();
         } else {
             self.accepted.head = published.head;
         }
@@ -404,6 +426,7 @@ impl Sequencer {
     pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<Queued> {
         self.under_way = false;
         self.rest_on(published);
+        self.show_overlay();
         self.withdrawals.push_back(self.durable);
         if self.withdrawals.len() > WITHDRAWALS_KEPT {
             self.withdrawals.pop_front();
@@ -462,6 +485,7 @@ impl Sequencer {
                 None => self.accepted.remove(key, context),
             };
         }
+        self.show_overlay();
     }
 
     /// Ends at once. Returns what was never sent.

@@ -57,9 +57,11 @@ impl Plane {
         self.note_expiries(&landing.events);
         self.set_revision(revision);
         let published = landing.root.clone();
-        self.log().append(&landing.events, published.head, || {
-            self.publish(landing.root);
-        });
+        let defined = self.context().derive.defined(&landing.events);
+        self.log()
+            .append(&landing.events, &defined, published.head, || {
+                self.publish(landing.root);
+            });
         // Published first: a plane that was about to part streams and names what it has published.
         self.guard().landed(revision);
         let last = last_position(&part.writes);

@@ -9,6 +9,7 @@ use crate::fills::Fills;
 use crate::index::{Index, IndexId, IndexMap};
 use crate::intern::Interner;
 use crate::key::{Key, Prefix, resource_len};
+use crate::overlay::{ContentId, Derive, Overlay};
 use crate::tree::{Item, Tree, Weight};
 use crate::version::Version;
 
@@ -122,6 +123,19 @@ impl Resources {
         self.0.iter().flat_map(|resource| resource.entries.iter())
     }
 
+    /// The objects of those resources that are `wanted`, as asked by the key of their first object.
+    pub(crate) fn of_resources<'a>(
+        &'a self,
+        wanted: impl Fn(&Key) -> bool + 'a,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> {
+        let first_wanted = move |resource: &&Arc<Resource>| {
+            let first = resource.entries.iter().next();
+            first.is_some_and(|entry| wanted(entry.key()))
+        };
+        let resources = self.0.iter().filter(first_wanted);
+        resources.flat_map(|resource| resource.entries.iter())
+    }
+
     pub(crate) fn weight(&self) -> Weight {
         self.0.weight()
     }
@@ -135,6 +149,7 @@ impl Resources {
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) indexes: Arc<[Arc<dyn Index>]>,
+    pub(crate) derive: Derive,
     pub(crate) interner: Arc<Interner>,
 }
 
@@ -156,6 +171,8 @@ pub(crate) struct Root {
     /// What makes the templates in it objects.
     pub(crate) fills: Arc<Fills>,
     indexes: Vec<IndexMap>,
+    /// What the objects in it define; nothing in most planes.
+    pub(crate) overlay: Option<Arc<Overlay>>,
     /// After the last revision that changed it; the birth of a plane that was never written.
     pub(crate) head: Version,
 }
@@ -166,6 +183,7 @@ impl Root {
         let mut root = Self {
             resources: fills.chain().resources(),
             indexes: vec![IndexMap::default(); context.indexes.len()],
+            overlay: None,
             head: fills.birth().end_of_revision(),
             fills,
         };
@@ -191,7 +209,15 @@ impl Root {
             }
             self.index(&entry, context, Change::Add);
         }
+        self.overlay = context
+            .derive
+            .next(self.overlay.as_ref(), entry.key(), Some(&entry));
         self.resources.insert(entry)
+    }
+
+    /// Derives the overlay from all that is there, after a load that put objects without it.
+    pub(crate) fn derive(&mut self, context: &Context) {
+        self.overlay = context.derive.anew(&self.resources);
     }
 
     /// Puts another state of an entry that is there, into a root whose indexes nobody asks.
@@ -202,6 +228,7 @@ impl Root {
     pub(crate) fn remove(&mut self, key: &Key, context: &Context) -> Option<Arc<Entry>> {
         let old = self.resources.remove(key)?;
         self.index(&old, context, Change::Subtract);
+        self.overlay = context.derive.next(self.overlay.as_ref(), key, None);
         Some(old)
     }
 
@@ -240,7 +267,14 @@ impl Root {
                     .map_or(0, |cell| cell.amount);
                 used.saturating_add(*add) <= *max
             }
+            Claim::View { resource, view } => self.view(resource) == *view,
         }
+    }
+
+    /// What readers of a resource see, if an object defines it.
+    pub(crate) fn view(&self, resource: &Prefix) -> Option<ContentId> {
+        let overlay = self.overlay.as_ref()?;
+        overlay.row(resource).map(|row| row.view)
     }
 
     fn index(&mut self, entry: &Arc<Entry>, context: &Context, change: Change) {
@@ -425,6 +459,12 @@ impl Snapshot {
         self.root.indexes[index.0]
             .from(value)
             .map(|(value, cell)| (value, cell.amount))
+    }
+
+    /// What the objects in it define. A cut of the past has what those of now do.
+    #[must_use]
+    pub fn overlay(&self) -> Option<&Arc<Overlay>> {
+        self.root.overlay.as_ref()
     }
 
     fn object(&self, entry: &Arc<Entry>) -> ObjectRef {

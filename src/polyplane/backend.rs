@@ -255,7 +255,18 @@ pub struct Api {
 
 impl PlaneApi for Api {
     fn kinds(&self) -> Kinds {
-        self.tenant.kinds()
+        self.tenant.accepted_kinds()
+    }
+
+    fn settled_kinds<'a>(
+        &'a self,
+        wanted: (&'a str, &'a str, &'a str),
+        deadline: tokio::time::Instant,
+    ) -> BoxFuture<'a, Result<Kinds, ApiError>> {
+        Box::pin(async move {
+            self.tenant.settled_kind(wanted, deadline).await?;
+            Ok(self.tenant.kinds())
+        })
     }
 
     fn authorizer(&self) -> &dyn Authorizer {

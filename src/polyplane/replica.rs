@@ -334,6 +334,8 @@ async fn build_world(
     let ring = ring.await.context(CANNOT_JOIN)?;
     let options = PlanesOptions {
         indexes: polyplane_batteries::indexes(),
+        // Custom kinds are not served yet.
+        derivation: None,
         log: LogBounds::default(),
         idle: setup.idle,
         memory: Arc::clone(&setup.memory),

@@ -265,7 +265,7 @@ impl PlaneRecord for Handle {
 
 impl PlaneApi for Handle {
     fn kinds(&self) -> Kinds {
-        Kinds::new(catalog::root_kinds())
+        Kinds::new(catalog::root_kinds(), None)
     }
 
     fn authorizer(&self) -> &dyn Authorizer {

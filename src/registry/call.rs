@@ -7,13 +7,15 @@ use crate::kinds::Kinds;
 use crate::request::ResourceRequest;
 use crate::services::Services;
 use crate::strategy::PlaneSettings;
+use crate::write;
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Key, ObjectRef, Plane, Stamp};
+use polyplane_plane::{Claim, Key, ObjectRef, Plane, Snapshot, Stamp};
 use std::collections::HashMap;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// A plane with the kinds it serves and the facts its kinds need.
 #[derive(Clone)]
@@ -31,7 +33,45 @@ pub struct Tenant {
 impl Tenant {
     /// The kinds of the published state.
     pub fn kinds(&self) -> Kinds {
-        Kinds::new(Arc::clone(&self.base))
+        Kinds::new(Arc::clone(&self.base), self.plane.overlay())
+    }
+
+    /// The kinds of the newest accepted state, writes under way included: what requests are routed
+    /// by. That a kind is not among them is an answer only after [`Self::settled_kind`].
+    pub fn accepted_kinds(&self) -> Kinds {
+        Kinds::new(Arc::clone(&self.base), self.plane.accepted_overlay())
+    }
+
+    /// The kind of a group, version and plural name that objects of the plane define, once no write
+    /// under way changes it. That there is none is a consistent read.
+    ///
+    /// # Errors
+    /// 503 or 504 if that cannot be told before the deadline.
+    pub async fn settled_kind(
+        &self,
+        wanted: (&str, &str, &str),
+        deadline: Instant,
+    ) -> Result<Option<Arc<Resource>>, ApiError> {
+        if !self.plane.defines() {
+            return Ok(None);
+        }
+        let (group, version, resource) = wanted;
+        loop {
+            // What is accepted is looked at last: a write that changes it meanwhile is seen.
+            let (published, accepted) = (self.kinds(), self.accepted_kinds());
+            let found = published.resolve(group, version, resource).cloned();
+            let view = |row: Option<&Arc<Resource>>| row.map(|row| row.view);
+            if view(found.as_ref()) == view(accepted.resolve(group, version, resource)) {
+                if found.is_none() {
+                    write::answerable_by(&self.plane, deadline).await?;
+                }
+                return Ok(found);
+            }
+            let cut = self.plane.accepted();
+            let settled = tokio::time::timeout_at(deadline, self.plane.settled(&cut)).await;
+            // Whatever came of it is looked at again.
+            let _ = settled.map_err(|_| write::out_of_time())?;
+        }
     }
 }
 
@@ -119,6 +159,24 @@ impl<'a> Call<'a> {
         *away += 1;
         drop(away);
         Ok(Away { whole })
+    }
+
+    /// Fails unless the kind is defined in a cut as it is here. Of a cut of the past that is how it
+    /// is defined now.
+    ///
+    /// # Errors
+    /// The request is then worked on again, see [`ApiError::kind_changed`].
+    pub fn stands_in(&self, cut: &Snapshot) -> Result<(), ApiError> {
+        let holds = self.kind_claim().is_none_or(|claim| cut.holds(&claim));
+        holds.then_some(()).ok_or_else(ApiError::kind_changed)
+    }
+
+    /// What a write claims of its kind; nothing of a kind of the base, which does not change.
+    pub fn kind_claim(&self) -> Option<Claim> {
+        Some(Claim::View {
+            view: Some(self.row.view?),
+            resource: self.row.stored_prefix(),
+        })
     }
 
     /// Adds a text for the client, once.

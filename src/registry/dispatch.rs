@@ -22,6 +22,7 @@ use polyplane_apimachinery::status::{ApiError, Qualified, Success};
 use polyplane_plane::ObjectRef;
 use std::borrow::Cow;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Answers requests for resources of any plane.
 pub struct Registry {
@@ -95,10 +96,26 @@ impl Registry {
         tenant: &Tenant,
         request: &ResourceRequest,
     ) -> Result<Answer, ApiError> {
-        let row = tenant
-            .base
-            .resolve(&request.group, &request.version, &request.resource)
-            .ok_or_else(unknown)?;
+        let (group, version, resource) = (&request.group, &request.version, &request.resource);
+        if let Some(row) = tenant.base.resolve(group, version, resource) {
+            return self.handle_kind(tenant, request, row).await;
+        }
+        loop {
+            let settled = tenant.settled_kind((group, version, resource), request.deadline);
+            let row = settled.await?.ok_or_else(unknown)?;
+            match self.handle_kind(tenant, request, &row).await {
+                Err(error) if error.is_kind_changed() && Instant::now() < request.deadline => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn handle_kind(
+        &self,
+        tenant: &Tenant,
+        request: &ResourceRequest,
+        row: &Arc<Resource>,
+    ) -> Result<Answer, ApiError> {
         check_verb(row, request)?;
         negotiate::routed(request)?;
         let call = Call::new(tenant, request, row, &self.services);
@@ -404,7 +421,9 @@ async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
         reached(call, asked).await?;
     }
     let name = call.name()?;
-    let object = call.tenant.plane.snapshot().get(&call.key(name));
+    let cut = call.tenant.plane.snapshot();
+    call.stands_in(&cut)?;
+    let object = cut.get(&call.key(name));
     object.ok_or_else(|| call.not_found(name))
 }
 

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_plane::{ContentId, Prefix};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -125,7 +126,7 @@ pub struct Rules {
 }
 
 /// One served resource: a row of the generated data with its schema and behaviour.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Resource {
     /// Tells it apart from every other kind that this process has had.
     pub number: u32,
@@ -176,6 +177,8 @@ pub struct Resource {
     pub selectable_fields: Vec<Str>,
     /// What names look like.
     pub name_rule: NameRule,
+    /// What an object of the plane has defined it as; nothing for a kind of the base.
+    pub view: Option<ContentId>,
     /// Behaviour that data cannot say.
     pub strategy: Arc<dyn Strategy>,
     /// `{"kind":"Pod","apiVersion":"v1",`: what stands before a stored body in an answer.
@@ -221,6 +224,11 @@ impl Resource {
     /// True if a deletion answers with the object instead of a Status.
     pub fn returns_deleted(&self) -> bool {
         self.rules.returns_deleted || self.strategy.returns_deleted()
+    }
+
+    /// What all objects of the kind stand under.
+    pub fn stored_prefix(&self) -> Prefix {
+        Prefix::resource(&self.storage.group, &self.storage.resource)
     }
 
     /// True if the objects exist only for the length of a request (reviews, bindings).
@@ -443,7 +451,7 @@ impl KindTable {
         );
         let key_prefix = format!("{}/{}/", storage.group, storage.resource);
         Ok(Resource {
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            number: next_number(),
             qualified: if group.is_empty() {
                 row.name.clone()
             } else {
@@ -479,6 +487,7 @@ impl KindTable {
             gated_fields,
             selectable_fields: row.selectable_fields,
             name_rule: row.name_rule.read(),
+            view: None,
             strategy,
             prefix: prefix.into(),
             api_version,
@@ -552,10 +561,24 @@ impl KindTable {
         })
     }
 
+    /// Whether a group has a resource in any version.
+    pub fn serves(&self, group: &str, resource: &str) -> bool {
+        // Most custom kinds are of a group of their own.
+        self.group(group).is_some_and(|group| {
+            let mut rows = group.versions.iter().flat_map(|version| &version.resources);
+            rows.any(|at| self.resources[*at].name == resource)
+        })
+    }
+
     /// The versions of a group, most preferred first.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
+}
+
+/// The [`Resource::number`] of another kind.
+pub fn next_number() -> u32 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// `group/version`, or the version alone for the core group.

@@ -1,22 +1,44 @@
 //! The kinds of one plane at one moment: what all planes of its sort share, and what its own
 //! objects add.
 //!
+//! The base is a table that never changes while the process runs. What objects add stands in the
+//! [`Overlay`] of the plane's root, as rows whose content is a [`Defined`]; who derives them is a
+//! [`polyplane_plane::Derivation`], which the plane is opened with.
+//!
 //! Invariant: the base wins. A kind that an object defines is not served where the base has a kind
-//! of that group and plural name.
+//! of that group and plural name, whatever the versions.
 
 use crate::kind::{KindTable, Resource};
+use polyplane_plane::{ContentId, Overlay, Prefix};
 use std::sync::Arc;
+
+/// The kind that an object of a plane defines: the content of a row of an overlay.
+#[derive(Debug)]
+pub struct Defined {
+    /// The kind in each version that is served, most preferred first.
+    pub versions: Vec<Arc<Resource>>,
+}
 
 /// The kinds of one plane at one moment. Cheap to take; never changes.
 #[derive(Clone, Debug)]
 pub struct Kinds {
     base: Arc<KindTable>,
+    overlay: Option<Arc<Overlay>>,
+}
+
+/// Identifies kinds by content, within the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KindsId {
+    /// The generation of the base.
+    pub base: u64,
+    /// What objects add to it, if they do.
+    pub added: Option<ContentId>,
 }
 
 impl Kinds {
-    /// The kinds of a plane whose objects add none.
-    pub fn new(base: Arc<KindTable>) -> Self {
-        Self { base }
+    /// The kinds of a base with those that objects add.
+    pub fn new(base: Arc<KindTable>, overlay: Option<Arc<Overlay>>) -> Self {
+        Self { base, overlay }
     }
 
     /// What it shares with other planes.
@@ -24,28 +46,86 @@ impl Kinds {
         &self.base
     }
 
+    /// Identifies all of them: documents about equal kinds are equal.
+    pub fn content_id(&self) -> KindsId {
+        KindsId {
+            base: self.base.generation(),
+            added: self.overlay.as_ref().map(|overlay| overlay.id()),
+        }
+    }
+
+    /// Identifies the kinds of one version of a group.
+    pub fn version_id(&self, group: &str, version: &str) -> KindsId {
+        let rows = self.rows().filter(|(_, defined)| {
+            let mut versions = defined.versions.iter();
+            versions.any(|row| row.group == group && row.version == version)
+        });
+        let ids: Vec<&[u8]> = rows.map(|(row, _)| row.id.as_bytes()).collect();
+        KindsId {
+            base: self.base.generation(),
+            added: (!ids.is_empty()).then(|| ContentId::of(ids)),
+        }
+    }
+
     /// The kind of a group, version and plural name.
     pub fn resolve(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Resource>> {
-        self.base.resolve(group, version, resource)
+        let known = self.base.resolve(group, version, resource);
+        known.or_else(|| {
+            let mut versions = self.defined(group, resource)?.versions.iter();
+            versions.find(|row| row.version == version)
+        })
     }
 
     /// The kind whose served form is the stored one, of a storage group and resource.
     pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
-        self.base.stored(group, resource)
+        let known = self.base.stored(group, resource);
+        known.or_else(|| self.defined(group, resource).and_then(Defined::stored))
     }
 
     /// All kinds in all their versions.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.base.resources().iter()
+        let added = self.rows().flat_map(|(_, defined)| &defined.versions);
+        self.base.resources().iter().chain(added)
     }
 
     /// The kinds that own storage, each stored resource once.
     pub fn stored_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.base.stored_resources()
+        let added = self.rows().filter_map(|(_, defined)| defined.stored());
+        self.base.stored_resources().chain(added)
     }
 
     /// Whether there is a kind of a group.
     pub fn has_group(&self, name: &str) -> bool {
-        self.base.group(name).is_some()
+        let of_group = |row: &Arc<Resource>| row.group == name;
+        let mut added = self.rows().flat_map(|(_, defined)| &defined.versions);
+        self.base.group(name).is_some() || added.any(of_group)
+    }
+
+    fn defined(&self, group: &str, resource: &str) -> Option<&Defined> {
+        let row = self
+            .overlay
+            .as_ref()?
+            .row(&Prefix::resource(group, resource))?;
+        let defined: &Defined = row.content.downcast_ref()?;
+        (!self.base.serves(group, resource)).then_some(defined)
+    }
+
+    /// The rows that are served.
+    fn rows(&self) -> impl Iterator<Item = (&polyplane_plane::Row, &Defined)> {
+        let rows = self.overlay.iter().flat_map(|overlay| overlay.rows());
+        rows.filter_map(|row| {
+            let defined: &Defined = row.content.downcast_ref()?;
+            let first = defined.versions.first()?;
+            (!self.base.serves(&first.group, &first.name)).then_some((row, defined))
+        })
+    }
+}
+
+impl Defined {
+    /// The version whose form is the stored one.
+    fn stored(&self) -> Option<&Arc<Resource>> {
+        self.versions
+            .iter()
+            .find(|row| row.version == row.storage.version)
     }
 }

@@ -54,7 +54,7 @@ pub use dispatch::Registry;
 pub use external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};
 pub use features::Features;
 pub use kind::{KindTable, Resource, Scope};
-pub use kinds::Kinds;
+pub use kinds::{Defined, Kinds, KindsId};
 pub use plan::Admission;
 pub use request::{ResourceRequest, Seats, Verb};
 pub use services::{Observer, Services};

@@ -101,6 +101,7 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     )?;
     let prefix = select::prefix(call);
     let page = page(call, &options, &prefix).await?;
+    call.stands_in(&page.cut)?;
     let listed = Listed::new(call, wish, selection, prefix, page)?;
     let body = listed.body(call).await?;
     Ok(Answer {

@@ -179,6 +179,7 @@ impl Feed {
         };
         let from = if synthetic {
             let cut = plane.snapshot();
+            call.stands_in(&cut)?;
             let marked = initial_events.is_some() && self.bookmarks == Bookmarks::Welcome;
             let version = cut.version();
             self.present(call, cut, marked).await?;
@@ -189,7 +190,11 @@ impl Feed {
             WatchFrom::After(Version::from_raw(asked))
         };
         match within(call, plane.watch(scope, from)).await? {
-            Ok(watcher) => self.watcher = Some(watcher),
+            // Looked at after the watch has begun: what changes from now on ends it.
+            Ok(watcher) => {
+                call.stands_in(&plane.snapshot())?;
+                self.watcher = Some(watcher);
+            }
             Err(WatchError::Expired(cause)) => {
                 let current = plane.snapshot().version();
                 let text = format!("too old resource version: {asked} ({current}): {cause}");

@@ -14,7 +14,8 @@ use crate::plan::{self, Change, Deletion, Kept, Run, Stop};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{
-    Committed, Key, NotAnswerable, ObjectRef, Settled, Snapshot, SubmitError, TurnGuard, Write,
+    Committed, Key, NotAnswerable, ObjectRef, Plane, Settled, Snapshot, SubmitError, TurnGuard,
+    Write,
 };
 use std::future::Future;
 use tokio::time::Instant;
@@ -89,6 +90,7 @@ async fn run(
             return Err(too_late(call));
         }
         let cut = plane.accepted();
+        call.stands_in(&cut)?;
         let answer = match plan(&mut attempt.kept.run(call, &cut)) {
             Ok(Plan::Commit(write)) => {
                 // Nobody else needs the state: let go of, it is changed in place.
@@ -177,7 +179,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Has a write sequenced; `None` if what it rests on has changed.
-    async fn submit(&mut self, write: Write) -> Result<Option<Committed>, ApiError> {
+    async fn submit(&mut self, mut write: Write) -> Result<Option<Committed>, ApiError> {
+        write.claims.extend(self.call.kind_claim());
         let plane = &self.call.tenant.plane;
         match within(self.call, plane.submit(write)).await? {
             Ok(committed) => Ok(Some(committed)),
@@ -247,9 +250,15 @@ fn versioned(call: &Call<'_>, object: ObjectRef) -> Option<ObjectRef> {
 /// # Errors
 /// 503 if it may not, 504 if that does not become clear in time.
 pub async fn answerable(call: &Call<'_>) -> Result<(), ApiError> {
-    let deadline = call.request.deadline;
-    call.tenant
-        .plane
+    answerable_by(&call.tenant.plane, call.request.deadline).await
+}
+
+/// The same of a plane alone.
+///
+/// # Errors
+/// See [`answerable`].
+pub async fn answerable_by(plane: &Plane, deadline: Instant) -> Result<(), ApiError> {
+    plane
         .answerable(deadline)
         .await
         .map_err(|error| match error {
@@ -278,15 +287,18 @@ fn too_late(call: &Call<'_>) -> ApiError {
     )
 }
 
+/// The request's time is over.
+pub fn out_of_time() -> ApiError {
+    ApiError::timeout("request did not complete within the allotted timeout", 0)
+}
+
 /// What a client is told of a write that the plane did not take.
 fn refusal(error: &SubmitError) -> ApiError {
     match error {
         SubmitError::TooLarge { .. } => {
             ApiError::new(Reason::Unknown, "etcdserver: request is too large")
         }
-        SubmitError::Deadline => {
-            ApiError::timeout("request did not complete within the allotted timeout", 0)
-        }
+        SubmitError::Deadline => out_of_time(),
         SubmitError::Lost => ApiError::moved(),
         other => ApiError::service_unavailable(chain(other)).with_retry_after(RETRY_SECONDS),
     }

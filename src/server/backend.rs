@@ -140,6 +140,17 @@ pub trait PlaneApi: Send + Sync {
     /// The kinds it serves now.
     fn kinds(&self) -> Kinds;
 
+    /// The kinds in which it is certain whether the plane serves this group, version and resource:
+    /// no write under way changes it.
+    fn settled_kinds<'a>(
+        &'a self,
+        wanted: (&'a str, &'a str, &'a str),
+        deadline: tokio::time::Instant,
+    ) -> BoxFuture<'a, Result<Kinds, ApiError>> {
+        let _ = (wanted, deadline);
+        Box::pin(std::future::ready(Ok(self.kinds())))
+    }
+
     /// Who may do what in it.
     fn authorizer(&self) -> &dyn Authorizer;
 

@@ -366,7 +366,15 @@ impl Pipeline<'_> {
             RequestInfo::Path(_) => paths::serve(&self.path_request(plane), &awake.kinds()),
             RequestInfo::Resource(info) => {
                 let kinds = awake.kinds();
-                let verb = resolve(&kinds, info, &self.parts.method)?;
+                let verb = match resolve(&kinds, info, &self.parts.method) {
+                    Ok(verb) => verb,
+                    // That something is not served is an answer, so it has to be settled.
+                    Err(_) => {
+                        let wanted = (info.group, info.version, info.resource);
+                        let kinds = awake.settled_kinds(wanted, deadline).await?;
+                        resolve(&kinds, info, &self.parts.method)?
+                    }
+                };
                 self.known_kind = true;
                 self.carry_out(&*awake, located, info, verb, authorized, deadline)
                     .await

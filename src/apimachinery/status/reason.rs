@@ -48,6 +48,10 @@ pub enum Reason {
     /// Somebody else answers for the data by now, and nothing was changed here. The layers above
     /// ask there; a client that is told of it all the same sees [`Reason::ServiceUnavailable`].
     Moved,
+    /// The kind was defined anew meanwhile, and nothing was changed here. The layers above work on
+    /// the request again; a client that is told of it all the same sees
+    /// [`Reason::ServiceUnavailable`].
+    KindChanged,
 }
 
 impl Reason {
@@ -73,7 +77,7 @@ impl Reason {
             Self::UnsupportedMediaType => "UnsupportedMediaType",
             Self::InternalError => "InternalError",
             Self::Expired => "Expired",
-            Self::ServiceUnavailable | Self::Moved => "ServiceUnavailable",
+            Self::ServiceUnavailable | Self::Moved | Self::KindChanged => "ServiceUnavailable",
         }
     }
 
@@ -93,7 +97,7 @@ impl Reason {
             Self::Invalid => 422,
             Self::TooManyRequests => 429,
             Self::Unknown | Self::ServerTimeout | Self::StoreReadError | Self::InternalError => 500,
-            Self::ServiceUnavailable | Self::Moved => 503,
+            Self::ServiceUnavailable | Self::Moved | Self::KindChanged => 503,
             Self::Timeout => 504,
         }
     }

@@ -131,6 +131,7 @@ impl Town {
         let ring = ring.expect("the store is for it");
         let planes_options = PlanesOptions {
             indexes: Vec::new(),
+            derivation: None,
             log: LogBounds::default(),
             memory: Arc::default(),
             idle: Duration::from_secs(3600),

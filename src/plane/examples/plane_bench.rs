@@ -49,6 +49,7 @@ async fn open() -> Arc<Plane> {
         layers: Layers::new(Arc::clone(&store)),
         uid_seed: [0; 32],
         indexes: Vec::new(),
+        derivation: None,
         committer: Committer::new(store),
         guard: guard.expect("a new store takes a fence"),
         acquired: Revision(1),

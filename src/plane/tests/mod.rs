@@ -6,6 +6,7 @@ mod frozen;
 mod handoff;
 mod loads;
 mod outcomes;
+mod overlay;
 mod steps;
 mod watches;
 mod weights;
@@ -88,6 +89,7 @@ impl Site {
             layers: self.layers_with(&test.layer).await,
             uid_seed: [7; 32],
             indexes: vec![Arc::new(ByLabel)],
+            derivation: test.derivation,
             committer: Arc::clone(&self.committer),
             guard,
             acquired,
@@ -107,6 +109,7 @@ struct Test {
     hooks: Arc<Hooks>,
     foreign: Option<Prefix>,
     import: Option<Import>,
+    derivation: Option<Arc<dyn Derivation>>,
 }
 
 /// What happens at an awkward moment.
@@ -129,6 +132,7 @@ impl Default for Test {
             hooks: Arc::default(),
             foreign: None,
             import: None,
+            derivation: None,
         }
     }
 }

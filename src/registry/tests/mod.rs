@@ -97,6 +97,7 @@ impl Site {
             layers: Layers::new(inner),
             uid_seed: [0; 32],
             indexes: Vec::new(),
+            derivation: None,
             committer: Committer::new(Arc::clone(&store) as _),
             guard: guard.expect("memory takes the fence"),
             acquired: Revision(1),

@@ -23,6 +23,7 @@ pub async fn open() -> Arc<Plane> {
         layers: Layers::new(Arc::clone(&store)),
         uid_seed: [0; 32],
         indexes: polyplane_batteries::core::indexes(),
+        derivation: None,
         committer: Committer::new(store),
         guard: guard.expect("memory takes the fence"),
         acquired: Revision(1),

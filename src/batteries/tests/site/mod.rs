@@ -61,6 +61,7 @@ impl Site {
             layers: Layers::new(Arc::clone(&store)),
             uid_seed: [0; 32],
             indexes: polyplane_batteries::core::indexes(),
+            derivation: None,
             committer: Committer::with_memory(store, Arc::clone(&memory)),
             guard: guard.expect("memory takes the fence"),
             acquired: Revision(1),

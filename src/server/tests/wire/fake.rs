@@ -126,7 +126,7 @@ impl PlaneRecord for Handle {
 
 impl PlaneApi for Handle {
     fn kinds(&self) -> Kinds {
-        Kinds::new(Arc::clone(&self.0.kinds))
+        Kinds::new(Arc::clone(&self.0.kinds), None)
     }
 
     fn authorizer(&self) -> &dyn Authorizer {

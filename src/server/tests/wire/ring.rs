@@ -153,7 +153,7 @@ impl PlaneRecord for Handle {
 
 impl PlaneApi for Handle {
     fn kinds(&self) -> Kinds {
-        Kinds::new(Arc::clone(&self.0.world.kinds))
+        Kinds::new(Arc::clone(&self.0.world.kinds), None)
     }
 
     fn authorizer(&self) -> &dyn Authorizer {
