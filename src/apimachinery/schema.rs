@@ -27,6 +27,7 @@ pub(crate) mod fixture;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::value::{Map, Str, Value};
 pub use load::LoadError;
@@ -342,7 +343,11 @@ pub struct Schemas {
     definitions: Vec<Definition>,
     by_name: HashMap<Box<str>, DefId>,
     by_kind: HashMap<Gvk, DefId>,
+    number: u64,
 }
+
+/// Counts the contents that schemas of this process have had.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 impl Schemas {
     /// Reads generated data.
@@ -392,6 +397,12 @@ impl Schemas {
     /// Gives absent fields of an object their constant default, see [`crate::shape::defaults`].
     pub fn apply_defaults(&self, id: DefId, value: &mut Value) {
         crate::shape::defaults::apply(crate::shape::BuiltIn::root(self, id), value);
+    }
+
+    /// Tells these definitions from all others of this process: copies have the same number until
+    /// something is added to one of them.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// How many definitions there are.
@@ -444,6 +455,7 @@ impl Schemas {
 
     /// Seals the definitions from the one at `first` on; those before it refer to none of them.
     fn seal_from(&mut self, first: usize) {
+        self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         for definition in &mut self.definitions[first..] {
             definition.names =
                 names::Index::of(definition.fields.iter().map(|field| field.name.as_str()));

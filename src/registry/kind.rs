@@ -7,6 +7,7 @@
 //! [`KindTable::generation`].
 
 use crate::convert::PreparedIn;
+use crate::document_id::DocumentId;
 use crate::features::{ASKED, FeatureError, Features, GatedFields};
 use crate::strategy::Strategy;
 use bytes::Bytes;
@@ -47,10 +48,12 @@ pub struct GroupVersion {
     pub version: Str,
     /// Indexes into [`KindTable::resources`], in discovery order.
     pub resources: Vec<usize>,
+    /// Names all that documents say of it.
+    pub content: DocumentId,
 }
 
 /// A subresource of a resource.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Hash, Deserialize)]
 pub struct Subresource {
     /// The last segment of its path.
     pub name: Str,
@@ -71,7 +74,7 @@ pub struct Subresource {
 }
 
 /// A column of the kind's table.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Hash, Deserialize)]
 pub struct Column {
     /// Heading.
     pub name: Str,
@@ -87,7 +90,7 @@ pub struct Column {
 }
 
 /// Group, resource and version under which objects of a kind are stored.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Hash, Deserialize)]
 pub struct StorageRow {
     /// Group part of the key.
     #[serde(default)]
@@ -102,7 +105,7 @@ pub struct StorageRow {
 }
 
 /// What upstream's strategy object answers for a kind.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rules {
     /// A PUT to an absent name creates.
@@ -249,13 +252,13 @@ struct GroupRow {
     versions: Vec<VersionRow>,
 }
 
-#[derive(Deserialize)]
+#[derive(Hash, Deserialize)]
 struct VersionRow {
     version: Str,
     resources: Vec<ResourceRow>,
 }
 
-#[derive(Deserialize)]
+#[derive(Hash, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ResourceRow {
     name: Str,
@@ -290,7 +293,7 @@ struct ResourceRow {
     name_rule: NameRuleRow,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Hash, Deserialize)]
 struct NameRuleRow {
     #[serde(default)]
     rule: Str,
@@ -351,6 +354,7 @@ pub struct KindTable {
     schemas: Arc<Schemas>,
     features: Arc<Features>,
     generation: u64,
+    content: DocumentId,
     by_name: HashMap<(Str, Str, Str), usize>,
     by_storage: HashMap<(Str, Str), usize>,
 }
@@ -380,6 +384,7 @@ impl KindTable {
             schemas,
             features,
             generation,
+            content: DocumentId::of(&()),
             by_name: HashMap::new(),
             by_storage: HashMap::new(),
         };
@@ -390,12 +395,19 @@ impl KindTable {
             }
         }
         table.index();
+        let groups = table.groups.iter().map(|group| {
+            let versions = group.versions.iter();
+            let versions = versions.map(|version| (&version.version, version.content));
+            (&group.name, versions.collect::<Vec<_>>())
+        });
+        table.content = DocumentId::of(&groups.collect::<Vec<_>>());
         Ok(table)
     }
 
     fn add_group(&mut self, group: GroupRow, strategy_of: &StrategyOf) -> Result<(), TableError> {
         let mut versions = Vec::new();
         for version in group.versions {
+            let content = DocumentId::of(&(&group.name, &version, self.schemas.number()));
             let mut indexes = Vec::new();
             for row in version.resources {
                 let strategy =
@@ -413,6 +425,7 @@ impl KindTable {
             versions.push(GroupVersion {
                 version: version.version,
                 resources: indexes,
+                content,
             });
         }
         self.groups.push(Group {
@@ -518,6 +531,11 @@ impl KindTable {
                     .stored_definition = definition;
             }
         }
+    }
+
+    /// Names all that documents say of all kinds.
+    pub fn content(&self) -> DocumentId {
+        self.content
     }
 
     /// The groups in discovery order; the core group is the one with an empty name.

@@ -1,15 +1,23 @@
 //! Discovery documents, old and aggregated, derived from the rows of a kind table.
+//!
+//! What they say of a group and version is made once per content ([`VersionPart`]); the documents of
+//! a whole table are put together from these parts.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use http::HeaderValue;
 use polyplane_apimachinery::Str;
 use polyplane_registry::Scope;
-use polyplane_registry::kind::{Group, KindTable, Resource, Subresource, api_version};
+use polyplane_registry::kind::{
+    Group, GroupVersion, KindTable, Resource, Subresource, api_version,
+};
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
+use crate::documents::Weigh;
 use crate::paths::to_json;
 
 /// The kind of the document that holds everything.
@@ -40,38 +48,78 @@ impl AggregatedVersion {
     }
 }
 
+/// What the documents say of one group and version.
+pub(crate) struct VersionPart {
+    resources: Bytes,
+    aggregated: Box<RawValue>,
+}
+
+impl VersionPart {
+    pub(crate) fn new(table: &KindTable, group: &Group, version: &GroupVersion) -> Self {
+        let rows = || version.resources.iter().map(|at| &*table.resources()[*at]);
+        Self {
+            resources: resource_list(&group.name, &version.version, rows()),
+            aggregated: aggregated_version(&version.version, rows()),
+        }
+    }
+
+    /// What `/apis/<group>/<version>` and `/api/<version>` answer.
+    pub(crate) fn resources(&self) -> Bytes {
+        self.resources.clone()
+    }
+}
+
+impl Weigh for VersionPart {
+    fn bytes(&self) -> usize {
+        self.resources.len() + self.aggregated.get().len()
+    }
+}
+
 /// The documents of one kind table.
 pub(crate) struct Discovery {
     versions: Bytes,
     groups: Bytes,
     by_group: HashMap<Str, Bytes>,
-    by_version: HashMap<(Str, Str), Bytes>,
     aggregated: [[(Bytes, HeaderValue); 2]; 2],
 }
 
+impl Weigh for Discovery {
+    fn bytes(&self) -> usize {
+        let groups = self.by_group.values().map(Bytes::len).sum::<usize>();
+        let aggregated = self.aggregated.iter().flatten();
+        let aggregated = aggregated
+            .map(|(document, _)| document.len())
+            .sum::<usize>();
+        self.versions.len() + self.groups.len() + groups + aggregated
+    }
+}
+
 impl Discovery {
-    /// Derives the documents. `address` is where clients reach the server.
-    pub(crate) fn new(table: &KindTable, address: &str) -> Self {
+    /// Derives the documents. `address` is where clients reach the server, `part` has the parts.
+    pub(crate) fn new(
+        table: &KindTable,
+        address: &str,
+        part: impl Fn(&Group, &GroupVersion) -> Arc<VersionPart>,
+    ) -> Self {
         let mut by_group = HashMap::new();
-        let mut by_version = HashMap::new();
+        let mut parts: Vec<(&Group, Vec<Arc<VersionPart>>)> = Vec::new();
         for group in table.groups() {
             if !group.name.is_empty() {
                 let document = to_json(&ApiGroup::standing_alone(group));
                 by_group.insert(group.name.clone(), document.into());
             }
-            for version in &group.versions {
-                let resources = version.resources.iter().map(|at| &*table.resources()[*at]);
-                let document = resource_list(&group.name, &version.version, resources);
-                by_version.insert((group.name.clone(), version.version.clone()), document);
-            }
+            let versions = group.versions.iter().map(|version| part(group, version));
+            parts.push((group, versions.collect()));
         }
         let of_apis = || table.groups().iter().filter(|group| !group.name.is_empty());
         let of_api = || table.groups().iter().filter(|group| group.name.is_empty());
-        let both = |version| {
-            [
-                aggregated(table, of_api(), version),
-                aggregated(table, of_apis(), version),
-            ]
+        let aggregated = |version| {
+            [true, false].map(|core| {
+                let parts = parts
+                    .iter()
+                    .filter(|(group, _)| group.name.is_empty() == core);
+                aggregated(parts, version)
+            })
         };
         Self {
             versions: versions(of_api(), address),
@@ -82,10 +130,9 @@ impl Discovery {
             })
             .into(),
             by_group,
-            by_version,
             aggregated: [
-                both(AggregatedVersion::V2),
-                both(AggregatedVersion::V2Beta1),
+                aggregated(AggregatedVersion::V2),
+                aggregated(AggregatedVersion::V2Beta1),
             ],
         }
     }
@@ -108,13 +155,6 @@ impl Discovery {
     /// What `/apis/<group>` answers.
     pub(crate) fn group(&self, name: &str) -> Option<Bytes> {
         self.by_group.get(name).cloned()
-    }
-
-    /// What `/apis/<group>/<version>` and `/api/<version>` answer.
-    pub(crate) fn resources(&self, group: &str, version: &str) -> Option<Bytes> {
-        self.by_version
-            .get(&(group.into(), version.into()))
-            .cloned()
     }
 
     /// Everything below `/api` or `/apis`, with its tag.
@@ -325,7 +365,7 @@ struct Empty {}
 #[derive(Serialize)]
 struct GroupDiscovery<'a> {
     metadata: GroupMetadata<'a>,
-    versions: Vec<VersionDiscovery<'a>>,
+    versions: Vec<&'a RawValue>,
 }
 
 #[derive(Serialize)]
@@ -406,27 +446,28 @@ impl<'a> ResourceDiscovery<'a> {
     }
 }
 
+/// What the aggregated documents say of a version.
+fn aggregated_version<'a>(
+    version: &'a str,
+    rows: impl Iterator<Item = &'a Resource>,
+) -> Box<RawValue> {
+    let mut resources: Vec<_> = rows.map(ResourceDiscovery::of).collect();
+    resources.sort_by(|a, b| a.resource.cmp(b.resource));
+    let part = VersionDiscovery {
+        version,
+        resources,
+        freshness: "Current",
+    };
+    to_raw_value(&part).expect("documents are made of text and numbers")
+}
+
 fn aggregated<'a>(
-    table: &'a KindTable,
-    groups: impl Iterator<Item = &'a Group>,
+    groups: impl Iterator<Item = &'a (&'a Group, Vec<Arc<VersionPart>>)>,
     version: AggregatedVersion,
 ) -> (Bytes, HeaderValue) {
-    let items = groups.map(|group| GroupDiscovery {
+    let items = groups.map(|(group, parts)| GroupDiscovery {
         metadata: GroupMetadata { name: &group.name },
-        versions: group
-            .versions
-            .iter()
-            .map(|version| {
-                let rows = version.resources.iter().map(|at| &*table.resources()[*at]);
-                let mut resources: Vec<_> = rows.map(ResourceDiscovery::of).collect();
-                resources.sort_by(|a, b| a.resource.cmp(b.resource));
-                VersionDiscovery {
-                    version: &version.version,
-                    resources,
-                    freshness: "Current",
-                }
-            })
-            .collect(),
+        versions: parts.iter().map(|part| &*part.aggregated).collect(),
     });
     let document = to_json(&GroupDiscoveryList {
         kind: AGGREGATED,

@@ -2,16 +2,16 @@
 //!
 //! Version 3 is an index and one document per group and version, each named by the hash of its
 //! content, so that clients keep what they have; version 2 is one document of everything.
-//! Documents are kept compressed: nearly every client takes them so, and they are large.
+//! Documents are kept compressed: nearly every client takes them so, and they are large. They are
+//! kept by the content of what they are derived from, so that planes share them.
 
 mod model;
 mod operations;
 mod proto;
 mod write;
 
-use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -25,10 +25,12 @@ use http::header::{
 use http::{HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Map, Value, json};
-use polyplane_registry::KindTable;
+use polyplane_registry::kind::{Group, GroupVersion};
+use polyplane_registry::{DocumentId, KindTable};
 
 use crate::body::ResponseBody;
 use crate::discovery::hash;
+use crate::documents::{Shelf, Weigh};
 use crate::negotiate;
 use crate::paths::{PathRequest, require_get};
 use crate::respond::{Refusal, Reply, bare};
@@ -37,25 +39,25 @@ use crate::respond::{Refusal, Reply, bare};
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
 /// How long a document that is named by its hash may be kept.
 const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
+/// Documents about paths that belong to no group.
+const ROOTS: [&str; 3] = ["api", "apis", "version"];
 const JSON: &str = "application/json";
 /// The binary form of version 2, and what clients have always called it.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// The documents of one kind table.
-pub(crate) struct OpenApi {
-    index: Document,
-    parts: BTreeMap<String, Document>,
-    whole: OnceLock<Document>,
-    whole_protobuf: OnceLock<Document>,
-    made: SystemTime,
-}
-
 /// A document, compressed, and the hash of its plain form.
-struct Document {
+pub(crate) struct Document {
     media_type: &'static str,
     hash: String,
     gzip: Bytes,
+    made: SystemTime,
+}
+
+impl Weigh for Document {
+    fn bytes(&self) -> usize {
+        self.hash.len() + self.gzip.len()
+    }
 }
 
 impl Document {
@@ -69,6 +71,7 @@ impl Document {
             media_type,
             hash: hash(plain),
             gzip: gzip.into(),
+            made: SystemTime::now(),
         }
     }
 
@@ -80,76 +83,106 @@ impl Document {
         plain
     }
 
-    fn etag(&self) -> HeaderValue {
+    pub(crate) fn etag(&self) -> HeaderValue {
         HeaderValue::try_from(format!("\"{}\"", self.hash)).expect("hexadecimal is ASCII")
     }
 }
 
-impl OpenApi {
-    /// Derives index and parts; the whole waits until somebody asks for it.
-    pub(crate) fn new(table: &KindTable) -> Self {
-        let schemas = table.schemas();
-        let mut parts = BTreeMap::new();
-        let mut add = |name: String, plain: Vec<u8>| {
-            parts.insert(name, Document::new(JSON, &plain));
-        };
-        for name in ["api", "apis", "version"] {
-            let items = [operations::of_root(name)];
-            add(name.to_owned(), write::version3(schemas, "", "", &items));
-        }
-        for group in table.groups() {
-            if !group.name.is_empty() {
-                let items = [operations::of_group(&group.name)];
-                add(
-                    format!("apis/{}", group.name),
-                    write::version3(schemas, &group.name, "", &items),
-                );
+/// What a document of version 3 is about.
+#[derive(Clone, Copy)]
+pub(crate) enum Part<'t> {
+    /// A path that belongs to no group.
+    Root(&'static str),
+    /// The path of a group.
+    Group(&'t Group),
+    /// All paths of a group and version.
+    Version(&'t Group, &'t GroupVersion),
+}
+
+impl<'t> Part<'t> {
+    /// All documents of version 3 but the index.
+    pub(crate) fn all(table: &'t KindTable) -> impl Iterator<Item = Self> {
+        let groups = table.groups().iter().flat_map(|group| {
+            let own = (!group.name.is_empty()).then_some(Part::Group(group));
+            let versions = group.versions.iter();
+            own.into_iter()
+                .chain(versions.map(move |version| Part::Version(group, version)))
+        });
+        ROOTS.into_iter().map(Part::Root).chain(groups)
+    }
+
+    /// The end of its path.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Part::Root(name) => name.to_owned(),
+            Part::Group(group) => format!("apis/{}", group.name),
+            Part::Version(group, version) if group.name.is_empty() => {
+                format!("api/{}", version.version)
             }
-            for version in &group.versions {
-                let items = operations::of_version(table, &group.name, version);
-                let name = if group.name.is_empty() {
-                    format!("api/{}", version.version)
-                } else {
-                    format!("apis/{}/{}", group.name, version.version)
-                };
-                add(
-                    name,
-                    write::version3(schemas, &group.name, &version.version, &items),
-                );
-            }
-        }
-        let mut paths = Map::new();
-        for (name, document) in &parts {
-            let url = format!("/openapi/v3/{name}?hash={}", document.hash);
-            paths.insert(name.as_str(), json!({"serverRelativeURL": (url)}));
-        }
-        let index = json::to_vec(&json!({"paths": (Value::Object(paths))}));
-        Self {
-            index: Document::new(JSON, &index),
-            parts,
-            whole: OnceLock::new(),
-            whole_protobuf: OnceLock::new(),
-            made: SystemTime::now(),
+            Part::Version(group, version) => format!("apis/{}/{}", group.name, version.version),
         }
     }
 
-    /// The document of everything, in the form that the client wants most.
-    fn whole(&self, table: &KindTable, form: Form) -> &Document {
-        match form {
-            Form::Json => self
-                .whole
-                .get_or_init(|| Document::new(JSON, &json::to_vec(&everything(table)))),
-            Form::Protobuf => self.whole_protobuf.get_or_init(|| {
-                let plain = proto::version2(&everything(table));
-                Document::new(PROTOBUF, &plain.expect("a document of the known messages"))
-            }),
+    /// Names all that it says.
+    fn content(self, table: &KindTable) -> DocumentId {
+        match self {
+            Part::Root(_) | Part::Group(_) => {
+                DocumentId::of(&(self.name(), table.schemas().number()))
+            }
+            Part::Version(_, version) => DocumentId::of(&("v3", version.content)),
         }
     }
+
+    fn make(self, table: &KindTable) -> Document {
+        let schemas = table.schemas();
+        let plain = match self {
+            Part::Root(name) => write::version3(schemas, "", "", &[operations::of_root(name)]),
+            Part::Group(group) => {
+                let items = [operations::of_group(&group.name)];
+                write::version3(schemas, &group.name, "", &items)
+            }
+            Part::Version(group, version) => {
+                let items = operations::of_version(table, &group.name, version);
+                write::version3(schemas, &group.name, &version.version, &items)
+            }
+        };
+        Document::new(JSON, &plain)
+    }
+
+    pub(crate) fn document(self, table: &KindTable, documents: &Shelf<Document>) -> Arc<Document> {
+        documents.get(self.content(table), || self.make(table))
+    }
+}
+
+/// The index of version 3, which names each document by its hash.
+pub(crate) fn index(table: &KindTable, documents: &Shelf<Document>) -> Arc<Document> {
+    documents.get(DocumentId::of(&("index", table.content())), || {
+        let mut paths = Map::new();
+        for part in Part::all(table) {
+            let (name, document) = (part.name(), part.document(table, documents));
+            let url = format!("/openapi/v3/{name}?hash={}", document.hash);
+            paths.insert(name, json!({"serverRelativeURL": (url)}));
+        }
+        let index = json!({"paths": (Value::Object(paths))});
+        Document::new(JSON, &json::to_vec(&index))
+    })
+}
+
+/// The document of everything, in the form that the client wants most.
+fn whole(table: &KindTable, documents: &Shelf<Document>, form: Form) -> Arc<Document> {
+    let id = DocumentId::of(&("v2", form.media_types(), table.content()));
+    documents.get(id, || match form {
+        Form::Json => Document::new(JSON, &json::to_vec(&everything(table))),
+        Form::Protobuf => {
+            let plain = proto::version2(&everything(table));
+            Document::new(PROTOBUF, &plain.expect("a document of the known messages"))
+        }
+    })
 }
 
 /// The document of version 2.
 fn everything(table: &KindTable) -> Value {
-    let mut items: Vec<_> = ["api", "apis", "version"].map(operations::of_root).into();
+    let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
     for group in table.groups() {
         if !group.name.is_empty() {
             items.push(operations::of_group(&group.name));
@@ -163,27 +196,25 @@ fn everything(table: &KindTable) -> Value {
 
 /// Answers a request below `/openapi`.
 pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result<Reply, Refusal> {
-    let documents = request.shared.documents.of(table);
+    let documents = request.shared.documents.open_api();
     let path = request.path.strip_prefix("/openapi").unwrap_or("");
     match path {
         "/v2" => {
-            let open_api = documents.open_api(table);
             let form = negotiated(request, &[Form::Json, Form::Protobuf])?;
-            Ok(document(request, open_api, open_api.whole(table, form)))
+            Ok(document(request, &whole(table, documents, form)))
         }
         "/v3" | "/v3/" => {
-            let open_api = documents.open_api(table);
             negotiated(request, &[Form::Json])?;
-            Ok(document(request, open_api, &open_api.index))
+            Ok(document(request, &index(table, documents)))
         }
         _ => {
-            let open_api = documents.open_api(table);
             let name = path
                 .strip_prefix("/v3/")
                 .ok_or_else(Refusal::no_such_path)?;
-            let found = open_api.parts.get(name).ok_or_else(Refusal::no_such_path)?;
+            let found = Part::all(table).find(|part| part.name() == name);
+            let found = found.ok_or_else(Refusal::no_such_path)?;
             negotiated(request, &[Form::Json])?;
-            Ok(part(request, open_api, found))
+            Ok(part(request, &found.document(table, documents)))
         }
     }
 }
@@ -221,15 +252,15 @@ fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal
 }
 
 /// A part, by its name alone or by name and hash.
-fn part(request: &PathRequest<'_>, open_api: &OpenApi, found: &Document) -> Reply {
+fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
     let asked = request.query.iter().find(|(key, _)| key == "hash");
     match asked
         .map(|(_, hash)| hash.as_str())
         .filter(|hash| !hash.is_empty())
     {
-        None => document(request, open_api, found),
+        None => document(request, found),
         Some(hash) if hash == found.hash => {
-            let mut reply = document(request, open_api, found);
+            let mut reply = document(request, found);
             let headers = reply.headers_mut();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
             headers.insert(EXPIRES, http_date(SystemTime::now() + IMMUTABLE));
@@ -246,7 +277,7 @@ fn part(request: &PathRequest<'_>, open_api: &OpenApi, found: &Document) -> Repl
     }
 }
 
-fn document(request: &PathRequest<'_>, open_api: &OpenApi, document: &Document) -> Reply {
+fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     let etag = document.etag();
     let mut reply = if matches(request, &etag) {
         bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
@@ -264,7 +295,7 @@ fn document(request: &PathRequest<'_>, open_api: &OpenApi, document: &Document) 
     put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
     put(ETAG, etag);
     put(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
-    put(LAST_MODIFIED, http_date(open_api.made));
+    put(LAST_MODIFIED, http_date(document.made));
     reply
 }
 

@@ -174,13 +174,17 @@ fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply,
     let mut segments = request.path.trim_matches('/').split('/');
     let prefix = segments.next().unwrap_or("");
     let (first, second, more) = (segments.next(), segments.next(), segments.next());
-    let documents = request.shared.documents.of(kinds);
-    let discovery = documents.discovery(kinds, request.shared.documents.address());
+    let documents = &request.shared.documents;
+    let discovery = documents.discovery(kinds);
+    let resources = |group, version| {
+        let part = documents.version(kinds, group, version)?;
+        Some(part.resources())
+    };
     let found = match (prefix, first, second, more) {
-        ("api" | "apis", None, None, None) => return root(request, discovery, prefix),
-        ("api", Some(version), None, None) => discovery.resources("", version),
+        ("api" | "apis", None, None, None) => return root(request, &discovery, prefix),
+        ("api", Some(version), None, None) => resources("", version),
         ("apis", Some(group), None, None) => discovery.group(group),
-        ("apis", Some(group), Some(version), None) => discovery.resources(group, version),
+        ("apis", Some(group), Some(version), None) => resources(group, version),
         _ => None,
     };
     match found {

@@ -1,0 +1,152 @@
+//! Sharing of documents between tables of kinds.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_registry::strategy::Plain;
+use polyplane_registry::{DocumentId, Features, KindTable, Strategy};
+
+use super::{Documents, Shelf, Weigh};
+use crate::openapi::{Document, Part, index};
+
+const ROWS: &str = include_str!("../../batteries/data/rows.json");
+
+fn schemas() -> Arc<Schemas> {
+    let schemas = Schemas::parse(include_bytes!("../../batteries/data/schemas.json"));
+    Arc::new(schemas.expect("the generated schemas are sound"))
+}
+
+fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> KindTable {
+    let plain = |_: &str, _: &str, _: &str| -> Option<Arc<dyn Strategy>> { Some(Arc::new(Plain)) };
+    let gates = include_bytes!("../../batteries/data/gates.json");
+    let features = Arc::new(Features::parse(gates, b"[]").expect("the gates are sound"));
+    let rows = [rows.as_bytes()];
+    let table = KindTable::build(&rows, Arc::clone(schemas), features, &plain, generation);
+    table.expect("the rows are sound")
+}
+
+/// All documents by their name, with what tells two of one content apart.
+fn all(documents: &Documents, table: &KindTable) -> Vec<(String, Arc<Document>)> {
+    let parts = Part::all(table);
+    let document = |part: Part<'_>| (part.name(), part.document(table, documents.open_api()));
+    parts.map(document).collect()
+}
+
+#[test]
+fn tables_of_the_same_kinds_share_every_document() {
+    let (documents, schemas) = (Documents::new(String::new()), schemas());
+    let (one, other) = (table(ROWS, &schemas, 1), table(ROWS, &schemas, 2));
+    for ((name, first), (_, second)) in all(&documents, &one)
+        .into_iter()
+        .zip(all(&documents, &other))
+    {
+        assert!(Arc::ptr_eq(&first, &second), "{name} is made twice");
+    }
+    let index = [&one, &other].map(|table| index(table, documents.open_api()));
+    assert!(Arc::ptr_eq(&index[0], &index[1]));
+    let discovery = [&one, &other].map(|table| documents.discovery(table));
+    assert!(Arc::ptr_eq(&discovery[0], &discovery[1]));
+}
+
+#[test]
+fn a_changed_kind_changes_the_documents_of_its_version_only() {
+    let (documents, schemas) = (Documents::new(String::new()), schemas());
+    let changed = ROWS.replacen(r#""shortNames":["deploy"]"#, r#""shortNames":["dp"]"#, 1);
+    assert_ne!(changed, ROWS);
+    let (before, after) = (table(ROWS, &schemas, 1), table(&changed, &schemas, 2));
+    let mut remade = Vec::new();
+    for ((name, first), (_, second)) in all(&documents, &before)
+        .into_iter()
+        .zip(all(&documents, &after))
+    {
+        if !Arc::ptr_eq(&first, &second) {
+            remade.push(name);
+        }
+    }
+    assert_eq!(remade, ["apis/apps/v1"]);
+    let mut remade = Vec::new();
+    for group in before.groups() {
+        for version in &group.versions {
+            let part = |table| {
+                let part = documents.version(table, &group.name, &version.version);
+                part.expect("both tables have the version")
+            };
+            let (first, second) = (part(&before), part(&after));
+            if !Arc::ptr_eq(&first, &second) {
+                remade.push(format!("{}/{}", group.name, version.version));
+                assert_ne!(first.resources(), second.resources());
+            }
+        }
+    }
+    assert_eq!(remade, ["apps/v1"]);
+    use crate::discovery::AggregatedVersion::V2;
+    let discovery = [&before, &after].map(|table| documents.discovery(table));
+    let tags = |prefix| discovery.each_ref().map(|all| all.aggregated(prefix, V2).1);
+    assert_eq!(tags("api")[0], tags("api")[1]);
+    assert_ne!(tags("apis")[0], tags("apis")[1]);
+}
+
+#[test]
+fn a_hash_changes_with_the_content_and_not_with_the_making() {
+    let schemas = schemas();
+    let table = table(ROWS, &schemas, 1);
+    let made = [(), ()].map(|()| all(&Documents::new(String::new()), &table));
+    for ((name, first), (_, second)) in made[0].iter().zip(&made[1]) {
+        assert!(!Arc::ptr_eq(first, second));
+        assert_eq!(first.etag(), second.etag(), "{name}");
+    }
+}
+
+#[test]
+fn schemas_that_differ_share_nothing() {
+    let (schemas, others) = (schemas(), schemas());
+    let tables = [&schemas, &others].map(|schemas| table(ROWS, schemas, 1));
+    assert_ne!(tables[0].content(), tables[1].content());
+}
+
+struct Weight(usize);
+
+impl Weigh for Weight {
+    fn bytes(&self) -> usize {
+        self.0
+    }
+}
+
+#[test]
+fn who_asks_first_at_the_same_time_waits_for_one_making() {
+    let (shelf, made, start) = (Shelf::new(100), AtomicUsize::new(0), Barrier::new(8));
+    let id = DocumentId::of(&"a");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                start.wait();
+                shelf.get(id, || {
+                    made.fetch_add(1, Ordering::Relaxed);
+                    // Gives the others time to ask; the test holds without it.
+                    std::thread::yield_now();
+                    Weight(1)
+                });
+            });
+        }
+    });
+    assert_eq!(made.into_inner(), 1);
+}
+
+#[test]
+fn a_shelf_stays_within_its_bytes_and_keeps_what_is_asked_for() {
+    let shelf = Shelf::new(100);
+    let ids: Vec<DocumentId> = (0..20).map(|at| DocumentId::of(&at)).collect();
+    let first = shelf.get(ids[0], || Weight(30));
+    for id in &ids[1..] {
+        shelf.get(*id, || Weight(30));
+        let again = shelf.get(ids[0], || Weight(30));
+        assert!(Arc::ptr_eq(&first, &again), "it was asked for just now");
+    }
+    assert!(shelf.inner.lock().bytes <= 100);
+    let kept = shelf.inner.lock().places.len();
+    assert_eq!((kept, shelf.inner.lock().order.len()), (3, 3));
+    // One that is too large for the shelf is given out and not kept.
+    assert_eq!(shelf.get(DocumentId::of(&"large"), || Weight(200)).0, 200);
+    assert_eq!(shelf.inner.lock().bytes, 0);
+}
