@@ -101,6 +101,11 @@ impl Fills {
         self.fixed.birth
     }
 
+    /// What fills a parameter, escaped.
+    pub(crate) fn param(&self, name: &str) -> Option<&[u8]> {
+        self.fixed.params.get(name).map(Vec::as_slice)
+    }
+
     pub(crate) fn has_param(&self, name: &str) -> bool {
         self.fixed.params.contains_key(name)
     }

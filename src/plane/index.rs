@@ -26,7 +26,8 @@ pub struct IndexRow {
 }
 
 /// Computes the rows of objects. Must be a pure function of key and body that does not panic on
-/// anything: it runs inside the sequencer.
+/// anything: it runs inside the sequencer. Planes that show the same layer share the rows of its
+/// templates as far as these do not depend on uids, times and the plane's record.
 pub trait Index: Send + Sync + 'static {
     /// Whether objects of a resource can have rows at all; keeps others from being looked at.
     fn covers(&self, resource: &Prefix) -> bool;

@@ -6,6 +6,8 @@
 //! template), `${BIRTH_TIME}`, and `${NAME}` for what stands in the plane's record. Labels hold no
 //! placeholders, so selectors need no fills.
 
+mod indexed;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use crate::entry::{Entry, NewObject};
 use crate::key::Key;
 use crate::state::Resources;
 use crate::version::Stamp;
+use indexed::Indexed;
 
 /// One object of a layer, as it is handed to [`Layer::build`].
 #[derive(Debug, Clone)]
@@ -58,6 +61,7 @@ pub struct Layer {
     hash: LayerHash,
     resources: Resources,
     params: BTreeSet<Str>,
+    indexed: Indexed,
 }
 
 impl Layer {
@@ -101,6 +105,7 @@ impl Layer {
             hash,
             resources,
             params,
+            indexed: Indexed::default(),
         }))
     }
 
@@ -129,6 +134,11 @@ impl Layer {
 
     pub(crate) fn resources(&self) -> &Resources {
         &self.resources
+    }
+
+    /// The index rows that planes share.
+    pub(crate) fn indexed(&self) -> &Indexed {
+        &self.indexed
     }
 
     /// The objects it was built of, in key order.
@@ -243,6 +253,37 @@ impl Template {
             expires: None,
             flags: crate::Flags::NONE,
         }
+    }
+
+    /// The parameters that its body names.
+    pub(crate) fn param_names(&self) -> impl Iterator<Item = &Str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Param(name) => Some(name),
+            Piece::Text(_) | Piece::Version | Piece::Uid | Piece::UidOf(_) | Piece::BirthTime => {
+                None
+            }
+        })
+    }
+
+    /// Its body without `resourceVersion`, filled with values that need no plane; none if it names
+    /// the uid of another object or a parameter that is not among `params`.
+    fn sample(&self, uid: &str, time: &str, params: &[(&Str, &[u8])]) -> Option<Vec<u8>> {
+        let mut body = Vec::with_capacity(self.len + 64);
+        for (at, piece) in self.pieces.iter().enumerate() {
+            match piece {
+                Piece::Version => {}
+                Piece::Text(_) if self.is_around_version(at) => {}
+                Piece::Text(text) => body.extend_from_slice(text),
+                Piece::Uid => body.extend_from_slice(uid.as_bytes()),
+                Piece::UidOf(_) => return None,
+                Piece::BirthTime => body.extend_from_slice(time.as_bytes()),
+                Piece::Param(name) => {
+                    let (_, text) = params.iter().find(|(known, _)| *known == name)?;
+                    body.extend_from_slice(text);
+                }
+            }
+        }
+        Some(body)
     }
 
     pub(crate) fn pieces(&self) -> &[Piece] {

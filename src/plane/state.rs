@@ -187,13 +187,41 @@ impl Root {
             head: fills.birth().end_of_revision(),
             fills,
         };
-        if !context.indexes.is_empty() {
-            let shared = root.resources.clone();
-            for entry in shared.entries() {
-                root.index(entry, context, Change::Add);
-            }
+        if context.indexes.is_empty() {
+            return root;
+        }
+        let chain = Arc::clone(root.fills.chain());
+        if chain.unfinished().is_some() {
+            // What a step has left half way is in no other plane.
+            root.index_all(context);
+            return root;
+        }
+        let layer = chain.newest();
+        let shared = layer.indexed();
+        let shared = shared.start(layer.resources(), &context.indexes, &root.fills);
+        root.indexes = shared.maps;
+        for entry in &*shared.left {
+            root.index(entry, context, Change::Add);
         }
         root
+    }
+
+    /// Computes all rows anew.
+    pub(crate) fn index_all(&mut self, context: &Context) {
+        self.indexes = vec![IndexMap::default(); context.indexes.len()];
+        let shared = self.resources.clone();
+        for entry in shared.entries() {
+            self.index(entry, context, Change::Add);
+        }
+    }
+
+    /// All that one index knows.
+    #[cfg(test)]
+    pub(crate) fn index_cells(
+        &self,
+        index: usize,
+    ) -> impl Iterator<Item = (&[u8], &crate::index::Cell)> {
+        self.indexes[index].from(&[])
     }
 
     /// An entry as an object of this moment.
