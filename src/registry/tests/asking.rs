@@ -206,15 +206,15 @@ async fn a_deletion_asks_too_and_waits_for_the_answer() {
 
 /// Seats that count.
 #[derive(Debug)]
-struct Counted {
+pub(super) struct Counted {
     /// Requests that may wait.
     room: usize,
     waiting: Mutex<usize>,
-    left: Mutex<usize>,
+    pub(super) left: Mutex<usize>,
 }
 
 impl Counted {
-    fn new(room: usize) -> Arc<Self> {
+    pub(super) fn new(room: usize) -> Arc<Self> {
         Arc::new(Self {
             room,
             waiting: Mutex::new(0),

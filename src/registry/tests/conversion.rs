@@ -325,7 +325,10 @@ async fn a_watch_waits_for_conversions_and_ends_before_an_event_that_cannot_be_c
     let far = Arc::<Far>::default();
     let site = Site::of_widgets("v2", Arc::new(Custom(Arc::clone(&far)))).await;
     site.send(create("v2", "a")).await.expect("it is new");
-    let watch = ask(Verb::Watch, "v1", None).request();
+    let seats = asking::Counted::new(1);
+    let mut watch = ask(Verb::Watch, "v1", None);
+    watch.seats = Some(Arc::clone(&seats) as _);
+    let watch = watch.request();
     let answer = site.registry.handle(&site.tenant, &watch).await;
     let AnswerBody::Stream(mut frames) = answer.expect("it begins").body else {
         panic!("a watch is a stream");
@@ -336,6 +339,8 @@ async fn a_watch_waits_for_conversions_and_ends_before_an_event_that_cannot_be_c
         assert_eq!(frame.str_at(&["type"]), "ADDED");
         assert_eq!(frame.str_at(&["object", "data", "k"]), name);
     }
+    // The first event was converted before the stream began. Since then the watch has no seat.
+    assert_eq!(*seats.left.lock(), 1);
     *far.broken.lock() = true;
     site.send(create("v2", "c")).await.expect("it is new");
     let last = frame(&mut frames).await;
