@@ -30,6 +30,7 @@ mod frames;
 mod guard;
 mod held;
 mod history;
+mod hub;
 mod import;
 mod index;
 mod intern;

@@ -9,8 +9,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::event::Event;
 use crate::forgotten::Forgotten;
+use crate::hub::{Found, Hub, Place};
 use crate::key::{Key, Prefix};
-use crate::log::{Found, Hub, Place};
 use crate::plane::Plane;
 use crate::version::Version;
 

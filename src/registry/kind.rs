@@ -6,6 +6,8 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
+mod rows;
+
 use crate::convert::PreparedIn;
 use crate::document_id::DocumentId;
 use crate::features::{ASKED, FeatureError, Features, GatedFields};
@@ -15,6 +17,7 @@ use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_plane::{ContentId, Prefix};
+use rows::{GroupRow, ResourceRow, Rows};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -237,76 +240,6 @@ impl Resource {
     /// True if the objects exist only for the length of a request (reviews, bindings).
     pub fn is_virtual(&self) -> bool {
         !self.allows("get") && !self.allows("list")
-    }
-}
-
-#[derive(Deserialize)]
-struct Rows {
-    groups: Vec<GroupRow>,
-}
-
-#[derive(Deserialize)]
-struct GroupRow {
-    #[serde(default)]
-    name: Str,
-    versions: Vec<VersionRow>,
-}
-
-#[derive(Hash, Deserialize)]
-struct VersionRow {
-    version: Str,
-    resources: Vec<ResourceRow>,
-}
-
-#[derive(Hash, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResourceRow {
-    name: Str,
-    #[serde(default)]
-    singular: Str,
-    kind: Str,
-    #[serde(default)]
-    list_kind: Str,
-    #[serde(default)]
-    namespaced: bool,
-    #[serde(default)]
-    short_names: Vec<Str>,
-    #[serde(default)]
-    categories: Vec<Str>,
-    #[serde(default)]
-    verbs: Vec<Str>,
-    #[serde(default)]
-    storage_version_hash: Str,
-    definition: Str,
-    storage: Option<StorageRow>,
-    #[serde(default)]
-    external: bool,
-    #[serde(default)]
-    subresources: Vec<Subresource>,
-    #[serde(default)]
-    columns: Vec<Column>,
-    #[serde(default)]
-    strategy: Rules,
-    #[serde(default)]
-    selectable_fields: Vec<Str>,
-    #[serde(default)]
-    name_rule: NameRuleRow,
-}
-
-#[derive(Default, Hash, Deserialize)]
-struct NameRuleRow {
-    #[serde(default)]
-    rule: Str,
-}
-
-impl NameRuleRow {
-    fn read(&self) -> NameRule {
-        match self.rule.as_str() {
-            "dns1123subdomain" => NameRule::DnsSubdomain,
-            "dns1123label" => NameRule::DnsLabel,
-            "dns1035label" => NameRule::Dns1035Label,
-            _ => NameRule::PathSegment,
-        }
     }
 }
 

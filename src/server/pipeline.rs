@@ -6,6 +6,8 @@
 //! a request proves it; where another one owns its plane, `forward` sends it there, and it goes
 //! through all stages again.
 
+mod share;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_registry::parameters::{FIELD_SELECTOR, TIMEOUT};
+use polyplane_registry::parameters::FIELD_SELECTOR;
 use polyplane_registry::{ResourceRequest, Verb};
 
 use crate::audit_id;
@@ -28,7 +30,7 @@ use crate::connection::Connection;
 use crate::forward::{Forwarded, Search, Step, moved_reply};
 use crate::impersonate::effective_user;
 use crate::inbound::Inbound;
-use crate::limits::{BodyError, Seat, Seats, discard_rest, parse_go_duration, read_body, too_many};
+use crate::limits::{BodyError, discard_rest, read_body};
 use crate::local::{DRAIN_PATH, REPORTS};
 use crate::metrics::Labels;
 use crate::observe::{OpenWatch, labels_of};
@@ -379,64 +381,6 @@ impl Pipeline<'_> {
                 self.carry_out(&*awake, located, info, verb, authorized, deadline)
                     .await
             }
-        }
-    }
-
-    /// When the answer is of no use any more unless it has begun. A watch goes on for as long as
-    /// its source does, but has to begin like everything else.
-    fn deadline(&self) -> Result<tokio::time::Instant, Refusal> {
-        let start = tokio::time::Instant::from_std(self.started);
-        let longest = match self.caller.origin {
-            Origin::Peer {
-                time_left: Some(left),
-            } => left.min(self.shared.limits.request_time_max),
-            Origin::Peer { time_left: None } | Origin::Client => {
-                self.shared.limits.request_time_max
-            }
-        };
-        if let RequestInfo::Resource(info) = self.info
-            && info.is_long_running()
-        {
-            // Upstream does not look at `timeout` here.
-            return Ok(start + longest);
-        }
-        let time = match TIMEOUT.read(self.query) {
-            "" => longest,
-            text => {
-                let asked = parse_go_duration(text).map_err(|why| {
-                    let message = format!("invalid timeout specified in the request URL - {why}");
-                    ApiError::bad_request(message)
-                })?;
-                if asked.is_zero() {
-                    longest
-                } else {
-                    asked.min(longest)
-                }
-            }
-        };
-        Ok(start + time)
-    }
-
-    /// A seat among the requests in flight.
-    fn take_seat(&self) -> Result<Option<Seat>, Refusal> {
-        let Some(seats) = self.seats() else {
-            return Ok(None);
-        };
-        seats.take().map(Some).ok_or_else(|| {
-            Shared::count(&self.shared.metrics.rejected);
-            too_many().into()
-        })
-    }
-
-    /// The seats of which the request takes one; long-running ones and health need none.
-    fn seats(&self) -> Option<&Arc<Seats>> {
-        match self.info {
-            RequestInfo::Path(_) => None,
-            RequestInfo::Resource(info) if info.is_long_running() => None,
-            RequestInfo::Resource(ResourceInfo { verb, .. }) => Some(match verb {
-                Some(Verb::Get | Verb::List | Verb::Watch) => &self.shared.metrics.reads,
-                _ => &self.shared.metrics.writes,
-            }),
         }
     }
 

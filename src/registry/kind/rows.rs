@@ -1,0 +1,77 @@
+//! The shape of the generated rows, as they are read; [`KindTable`](super::KindTable) is made of
+//! them.
+
+use super::{Column, Rules, StorageRow, Subresource};
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::names::NameRule;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+pub(super) struct Rows {
+    pub(super) groups: Vec<GroupRow>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct GroupRow {
+    #[serde(default)]
+    pub(super) name: Str,
+    pub(super) versions: Vec<VersionRow>,
+}
+
+#[derive(Hash, Deserialize)]
+pub(super) struct VersionRow {
+    pub(super) version: Str,
+    pub(super) resources: Vec<ResourceRow>,
+}
+
+#[derive(Hash, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResourceRow {
+    pub(super) name: Str,
+    #[serde(default)]
+    pub(super) singular: Str,
+    pub(super) kind: Str,
+    #[serde(default)]
+    pub(super) list_kind: Str,
+    #[serde(default)]
+    pub(super) namespaced: bool,
+    #[serde(default)]
+    pub(super) short_names: Vec<Str>,
+    #[serde(default)]
+    pub(super) categories: Vec<Str>,
+    #[serde(default)]
+    pub(super) verbs: Vec<Str>,
+    #[serde(default)]
+    pub(super) storage_version_hash: Str,
+    pub(super) definition: Str,
+    pub(super) storage: Option<StorageRow>,
+    #[serde(default)]
+    pub(super) external: bool,
+    #[serde(default)]
+    pub(super) subresources: Vec<Subresource>,
+    #[serde(default)]
+    pub(super) columns: Vec<Column>,
+    #[serde(default)]
+    pub(super) strategy: Rules,
+    #[serde(default)]
+    pub(super) selectable_fields: Vec<Str>,
+    #[serde(default)]
+    pub(super) name_rule: NameRuleRow,
+}
+
+#[derive(Default, Hash, Deserialize)]
+pub(super) struct NameRuleRow {
+    #[serde(default)]
+    pub(super) rule: Str,
+}
+
+impl NameRuleRow {
+    pub(super) fn read(&self) -> NameRule {
+        match self.rule.as_str() {
+            "dns1123subdomain" => NameRule::DnsSubdomain,
+            "dns1123label" => NameRule::DnsLabel,
+            "dns1035label" => NameRule::Dns1035Label,
+            _ => NameRule::PathSegment,
+        }
+    }
+}
