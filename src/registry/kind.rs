@@ -382,6 +382,7 @@ impl KindTable {
                     resource: row.name.to_string(),
                     definition: row.definition.to_string(),
                 })?;
+        let scope = row.scope();
         let storage = row.storage.unwrap_or_else(|| StorageRow {
             group: group.clone(),
             resource: row.name.clone(),
@@ -413,10 +414,7 @@ impl KindTable {
             name: row.name,
             singular: row.singular,
             kind: row.kind,
-            scope: match row.namespaced {
-                true => Scope::Namespaced,
-                false => Scope::Cluster,
-            },
+            scope,
             short_names: row.short_names,
             categories: row.categories,
             verbs: row.verbs,

@@ -1,7 +1,7 @@
 //! The shape of the generated rows, as they are read; [`KindTable`](super::KindTable) is made of
 //! them.
 
-use super::{Column, Rules, StorageRow, Subresource};
+use super::{Column, Rules, Scope, StorageRow, Subresource};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use serde::Deserialize;
@@ -57,6 +57,15 @@ pub(super) struct ResourceRow {
     pub(super) selectable_fields: Vec<Str>,
     #[serde(default)]
     pub(super) name_rule: NameRuleRow,
+}
+
+impl ResourceRow {
+    pub(super) fn scope(&self) -> Scope {
+        match self.namespaced {
+            true => Scope::Namespaced,
+            false => Scope::Cluster,
+        }
+    }
 }
 
 #[derive(Default, Hash, Deserialize)]
