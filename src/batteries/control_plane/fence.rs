@@ -99,7 +99,6 @@ impl Strategy for Fence {
 mod tests {
     use super::*;
     use crate::control_plane::{FENCES, GROUP};
-    use polyplane_apimachinery::json::to_string;
 
     #[test]
     fn a_fence_shows_what_is_known_and_nothing_else() {
@@ -110,8 +109,11 @@ mod tests {
             ..FenceFacts::default()
         };
         let object = facts.object();
-        let wanted = r#"{"metadata":{"name":"p1","labels":{"kubernetes.io/metadata.name":"p1"}},"status":{"state":"Unreadable"}}"#;
-        assert_eq!(to_string(&object), wanted);
+        let wanted = json!({
+            "metadata": {"name": "p1", "labels": {"kubernetes.io/metadata.name": "p1"}},
+            "status": {"state": "Unreadable"},
+        });
+        assert_eq!(object, wanted);
         let columns = crate::catalog::root_kinds();
         let row = columns.resolve(GROUP, "v1alpha1", FENCES).expect("a row");
         assert_eq!(row.columns.len(), Fence.cells(&object, 0).len());
