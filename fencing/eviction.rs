@@ -12,7 +12,7 @@ use crate::record::Holder;
 use crate::time::{Duration, Time};
 use crate::transaction::{Compare, Transaction, Write};
 
-/// At most one eviction per replica in this time (FENCING 18).
+/// At most one eviction per replica in this time (PROTOCOL 18).
 pub const EVICTION_SPACING: Duration = Duration::from_millis(1000);
 
 /// How a peer appears from here.

@@ -11,6 +11,8 @@
 //!   alone says whether a plane takes writes, is read-only, stands still or has ended.
 //! * [`Eviction`]: when a peer is removed from the ring.
 //!
+//! `PROTOCOL.md` beside this file has the reason for each rule; comments cite it by number.
+//!
 //! # Invariants
 //! * **F1** two holders are never both valid, as long as clocks differ by less than the margin.
 //! * **F2** an epoch never falls.

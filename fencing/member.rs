@@ -2,7 +2,7 @@
 //! member key's life and the read lease that hangs on it; must not know planes.
 //!
 //! The key is put once per incarnation, against absence. Whoever lost it is over: the driver drops
-//! every plane and starts a new [`Member`], a newcomer without planes (FENCING 5).
+//! every plane and starts a new [`Member`], a newcomer without planes (PROTOCOL 5).
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ pub struct JoinFacts {
 pub enum Progress {
     /// It did.
     Made,
-    /// It did not. Alive but stuck is dead: the lease is not renewed (FENCING 18).
+    /// It did not. Alive but stuck is dead: the lease is not renewed (PROTOCOL 18).
     Stuck,
 }
 
@@ -101,7 +101,7 @@ pub enum Action {
     },
     /// The replica has a life: fences may be taken in this holder's name.
     Joined(Holder),
-    /// The store's lease terms differ from this replica's: it does not join (FENCING 8).
+    /// The store's lease terms differ from this replica's: it does not join (PROTOCOL 8).
     RefuseTerms {
         /// What the store says.
         stored: LeaseTerms,

@@ -34,7 +34,7 @@ use crate::transaction::{Attempt, Compare, Outcome, Refusal};
 pub enum PlaneKind {
     /// The root plane, which no directory lists.
     Root,
-    /// A plane with a directory record; every acquire compares that it exists (FENCING 10).
+    /// A plane with a directory record; every acquire compares that it exists (PROTOCOL 10).
     Tenant,
 }
 
@@ -429,7 +429,7 @@ impl PlaneFence {
                 let parted = parted.clone();
                 self.parted_done(now, parted, outcome)
             }
-            // The outcome of something given up: a later look at the fence tells (FENCING 17).
+            // The outcome of something given up: a later look at the fence tells (PROTOCOL 17).
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)

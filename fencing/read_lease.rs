@@ -17,7 +17,7 @@ pub struct Proof {
 pub enum LeaseStatus {
     /// It may.
     Open,
-    /// It cannot be sure: answers wait, planes stay, the next proof resumes them (FENCING 16).
+    /// It cannot be sure: answers wait, planes stay, the next proof resumes them (PROTOCOL 16).
     Lapsed,
     /// Its member key is gone for good: it answers nothing any more.
     Over,

@@ -1,7 +1,7 @@
 //! The protocol's rules by name. In a serving binary every rule holds and [`Rules`] is empty; with
 //! the feature `model` a checker can take one out and must then find the hole it closes.
 
-/// One rule of the protocol. The number is that of the hole in FENCING.md it closes.
+/// One rule of the protocol. The number is that of the rule in PROTOCOL.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// A commit compares the plane's fence (F3).

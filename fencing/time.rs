@@ -1,7 +1,7 @@
 //! Time as this crate sees it: numbers handed in by the caller. Owns no clock.
 //!
 //! The driver reads a clock that runs in suspend (`CLOCK_BOOTTIME`) at the very moment of a check
-//! and never passes a cached value (FENCING 11).
+//! and never passes a cached value (PROTOCOL 11).
 
 use core::fmt;
 use core::ops::Add;
@@ -68,7 +68,7 @@ impl Add for Duration {
 }
 
 /// R and the drift margin. One record of the store: a replica configured otherwise does not join,
-/// because the taker of a fence waits out the lease its predecessor counts (FENCING 8).
+/// because the taker of a fence waits out the lease its predecessor counts (PROTOCOL 8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseTerms {
     read_lease: Duration,

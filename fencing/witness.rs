@@ -67,7 +67,7 @@ impl Witness {
     }
 
     /// A witness on an embedded store that was opened exclusively at this revision: every
-    /// incarnation created up to it is dead and nothing has to be waited for (FENCING 22).
+    /// incarnation created up to it is dead and nothing has to be waited for (PROTOCOL 22).
     pub fn embedded_store(opened_at: Revision) -> Self {
         Self {
             opened_at: Some(opened_at),

@@ -106,7 +106,7 @@ pub enum Event {
     /// Delete the plane.
     Delete,
     /// The plane cannot go on under this tenure and nothing is said to the store. What the fence
-    /// says, holds: the next acquire finds it (FENCING 17).
+    /// says, holds: the next acquire finds it (PROTOCOL 17).
     Abandon,
     /// The member key is lost: this incarnation owns nothing any more.
     MemberLost,

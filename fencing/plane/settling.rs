@@ -1,5 +1,5 @@
 //! Commits and what becomes of them. An unknown outcome is settled by a write: the own fence is put
-//! again, comparing its revision, which no older transaction survives (FENCING 1, F6).
+//! again, comparing its revision, which no older transaction survives (PROTOCOL 1, F6).
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -24,7 +24,7 @@ pub struct Birth {
     pub born_at: String,
     /// What fills the layer.
     pub params: BTreeMap<String, String>,
-    /// Its directory record, which every acquire compares (FENCING 10). None for the root only.
+    /// Its directory record, which every acquire compares (PROTOCOL 10). None for the root only.
     pub directory: Option<DirectoryKey>,
     /// Where its user wants it.
     pub pin: Pin,

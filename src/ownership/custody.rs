@@ -267,7 +267,7 @@ impl Custody {
     }
 
     /// Gives a tenure up in memory without a word to the store: the plane cannot go on. What the
-    /// fence says, holds: it is adopted at the next use (FENCING 17).
+    /// fence says, holds: it is adopted at the next use (PROTOCOL 17).
     pub(crate) fn abandon(&self) {
         let mut inner = self.inner.lock();
         self.answers_from.store(NO_TENURE, Ordering::Release);

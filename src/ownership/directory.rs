@@ -3,7 +3,7 @@
 //! Its rows are the objects of one resource of the root plane, read from the store and not from the
 //! root's owner. It must not know the kind: a [`ReadRow`] says what an object's bytes mean. A name
 //! that is not in it is refused once it has come to the revision of the next member read, without a
-//! store read of its own (FENCING 21).
+//! store read of its own (PROTOCOL 21).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! outcomes back, life after life. Must not know planes or peers.
 //!
 //! It is a thread of its own so that a stuck plane executor does not look alive: a task of that
-//! executor beats between two ticks, or the lease is not renewed (FENCING 18).
+//! executor beats between two ticks, or the lease is not renewed (PROTOCOL 18).
 
 use crate::life::LifeCell;
 use crate::member_record::{MemberRecord, member_key, new_life};
@@ -445,7 +445,7 @@ async fn read_facts(shared: &Shared) -> Result<Result<JoinFacts, JoinError>, Rea
 }
 
 /// Reads the own member key and tells the life. The time is taken before the read is handed to
-/// the store's client (FENCING 11).
+/// the store's client (PROTOCOL 11).
 async fn read_member(store: &Arc<dyn Store>, life: &Arc<LifeCell>) {
     let sent = life.now();
     match store.get(life.member_key()).await {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 /// The guard of one plane for one tenure.
 ///
 /// What it compares is the fence's revision and the own member key's creation; each acknowledged
-/// commit proves the read lease from when it was sent (FENCING 9).
+/// commit proves the read lease from when it was sent (PROTOCOL 9).
 pub(crate) struct RingGuard {
     seat: Seat,
     /// When the part under way was sent, in nanoseconds of the clock.

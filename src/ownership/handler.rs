@@ -84,7 +84,7 @@ impl Planes {
     }
 
     /// Lets go of a plane for the replica that is to own it. Who has the older view catches up
-    /// first, so that two views do not hand a plane back and forth (FENCING 19).
+    /// first, so that two views do not hand a plane back and forth (PROTOCOL 19).
     async fn hand_over(
         self: &Arc<Self>,
         from: &ReplicaId,
@@ -124,7 +124,7 @@ impl Planes {
     }
 
     /// A fence that names this life without a tenure is adopted, to be handed over like any other
-    /// (FENCING 17). Returns the answer if there is nothing to hand over.
+    /// (PROTOCOL 17). Returns the answer if there is nothing to hand over.
     async fn adopt_forgotten(self: &Arc<Self>, birth: &Birth) -> Option<PeerReply> {
         let slot = match self.slot_of(birth).await {
             Ok(slot) => slot,

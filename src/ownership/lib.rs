@@ -13,14 +13,16 @@
 //! A store that only this process has open takes the same path and waits for nobody: opening it
 //! proved all earlier lives dead.
 //!
-//! # What of FENCING.md is where
-//! 1, 2, 6, 7, 9, 10, 17 are the machines'; the drivers send each transaction once and report it
-//! (`custody`). 3, 16: `custody` (the tenure's copy), `life` (the read lease's). 5: `driver`,
-//! `members`. 8: `driver`. 11: `life`, `driver`. 12: `let_go` (the root is released with the head
-//! that the member keys have moved on). 14: `steward` (compaction). 18: `suspicion`, `driver`
-//! (progress). 10 also: `fences`, for fences whose plane is gone. 19: `handler`, `steward`. 21: [`Ring::next_observed`]. 22: [`Ring::newcomer`]. A replica
-//! that only the store does not reach asks its peers (`hearsay`). Of PLANE.md 21 is here: the level
-//! floor, which binaries may join, and which layer planes have (`floor`).
+//! # Where the rules of `fencing/PROTOCOL.md` are
+//! The machines keep 1, 2, 6, 7, 9, 10 and 17; the drivers send each transaction once and report
+//! its outcome (`custody`). Of the others, by number: 3 and 16 in `custody` (the tenure's copy) and
+//! `life` (the read lease's); 5 in `driver` and `members`; 8 in `driver`; 11 in `life` and `driver`;
+//! 12 in `let_go` (the root is released with the head that the member keys have moved on); 14 in
+//! `steward` (compaction); 18 in `suspicion` and `driver` (progress); 19 in `handler` and `steward`;
+//! 21 in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]. `fences` removes the fences of planes
+//! that are gone (10). A replica that only the store does not reach asks its peers (`hearsay`).
+//! `floor` has the level floor of `src/plane/DESIGN.md`: which binaries may join, and which layer
+//! planes have.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 

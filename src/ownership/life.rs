@@ -2,7 +2,7 @@
 //! that is read without a lock at each check, and its end.
 //!
 //! Invariant: what is copied here comes out of the [`Member`](polyplane_fencing::Member) machine;
-//! nothing here decides. The clock is read for each check and runs in suspend (FENCING 11).
+//! nothing here decides. The clock is read for each check and runs in suspend (PROTOCOL 11).
 
 use crate::member_record::member_key;
 use crate::translate::MemberPut;

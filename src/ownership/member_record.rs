@@ -16,7 +16,7 @@
 //! | `spec.acquireTime` | when this life began |
 //!
 //! Renewals touch the store's lease, not this object. The incarnation is not written down: it is
-//! the revision that created the key, and only the store knows it (FENCING 5).
+//! the revision that created the key, and only the store knows it (PROTOCOL 5).
 
 use bytes::Bytes;
 use polyplane_apimachinery::time::Timestamp;

@@ -109,7 +109,7 @@ pub struct Planes {
     /// Where users want planes; none in a ring whose planes are not in a directory.
     directory: OnceLock<Arc<Directory>>,
     /// Hand-offs to others at once. What comes in has limits of its own, so that two replicas that
-    /// swap planes never wait for each other (FENCING 19).
+    /// swap planes never wait for each other (PROTOCOL 19).
     places_out: Semaphore,
     measures: Measures,
     /// No plane is taken any more.

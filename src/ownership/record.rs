@@ -8,11 +8,11 @@ use polyplane_plane::LayerHash;
 use polyplane_ring::ReplicaId;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The record of the lease terms (FENCING 8).
+/// The record of the lease terms (PROTOCOL 8).
 pub(crate) const TERMS_KEY: &[u8] = b"terms";
 /// The record of the level floor.
 pub(crate) const FLOOR_KEY: &[u8] = b"floor";
-/// Where complaints about unreachable peers stand (FENCING 18).
+/// Where complaints about unreachable peers stand (PROTOCOL 18).
 pub(crate) const COMPLAINTS: &[u8] = b"complaint/";
 /// What the store keys of fences begin with.
 pub(crate) const FENCES: &str = "fence/";

@@ -1,5 +1,5 @@
 //! Deleting a plane: the tenure ends, the fence says Deleted, the range goes in pieces under that
-//! fence (FENCING 10). Only the holder deletes; where there is none, whoever deletes takes the
+//! fence (PROTOCOL 10). Only the holder deletes; where there is none, whoever deletes takes the
 //! fence first. Must not know the directory: who calls this removes the record afterwards.
 
 use crate::birth::Birth;

@@ -37,7 +37,7 @@ const COMMANDS_MAX: usize = 16;
 /// Why a replica does not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The store's lease terms are others (FENCING 8).
+    /// The store's lease terms are others (PROTOCOL 8).
     #[error("the store says {stored}, this replica is set to {own}")]
     Terms {
         /// What the store says.
@@ -179,7 +179,7 @@ impl Ring {
     /// served to them already.
     ///
     /// The membership runs on a thread of its own and renews only while tasks of the calling
-    /// runtime get anywhere: alive but stuck is dead (FENCING 18). While the store does not answer
+    /// runtime get anywhere: alive but stuck is dead (PROTOCOL 18). While the store does not answer
     /// this waits.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl Ring {
     }
 
     /// The newest revision that a member read of this life has seen: a directory that has been
-    /// told up to here knows every plane created before that read was sent (FENCING 21).
+    /// told up to here knows every plane created before that read was sent (PROTOCOL 21).
     pub fn observed(&self) -> Revision {
         self.life().map_or(Revision(0), |life| life.observed())
     }
@@ -280,7 +280,7 @@ impl Ring {
         view.designated(plane, pin).cloned()
     }
 
-    /// Sends a request to a member and notes whether it could be reached (FENCING 18).
+    /// Sends a request to a member and notes whether it could be reached (PROTOCOL 18).
     ///
     /// # Errors
     /// What the transport said; [`PeerError::TimedOut`] after `patience`.

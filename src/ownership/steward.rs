@@ -265,7 +265,7 @@ impl House {
     }
 
     /// Compacts to the newest sample that is older than the history to be kept. A late request can
-    /// only name an older revision, so nothing has to be compared (FENCING 14).
+    /// only name an older revision, so nothing has to be compared (PROTOCOL 14).
     async fn compact(&mut self, planes: &Planes, now: Instant) {
         let history = planes.ring().options().history;
         let newest = self.samples.back();

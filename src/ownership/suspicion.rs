@@ -3,7 +3,7 @@
 //!
 //! Each member pings its next neighbours by name, so that a death is seen within a twentieth of a
 //! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
-//! time-outs evict only when half of the ring complains (FENCING 18).
+//! time-outs evict only when half of the ring complains (PROTOCOL 18).
 
 use crate::pace::Pace;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};

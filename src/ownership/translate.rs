@@ -26,7 +26,7 @@ pub(crate) struct PlaneKeys {
 pub(crate) struct MemberPut {
     /// What it says, the standing aside.
     pub(crate) record: MemberRecord,
-    /// What it hangs on: each put names it, or the key would become immortal (FENCING 5).
+    /// What it hangs on: each put names it, or the key would become immortal (PROTOCOL 5).
     pub(crate) lease: LeaseId,
 }
 

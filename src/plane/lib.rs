@@ -13,6 +13,8 @@
 //! What objects define beside themselves, such as the kinds of custom resources, stands in an
 //! [`Overlay`] that each root carries, derived from the objects by a [`Derivation`] of the embedder.
 //!
+//! `DESIGN.md` beside this file has the case behind each choice.
+//!
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
 //! What is published is durable; what is told to anybody is published.
 

@@ -27,7 +27,7 @@ async fn a_sole_replica_serves_and_finds_everything_again() {
     assert_eq!(replica.planes.stats().taken_after_wait, 0);
 }
 
-/// FENCING 22: opening the file proves every earlier incarnation dead.
+/// PROTOCOL 22: opening the file proves every earlier incarnation dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_crash_an_embedded_store_makes_nobody_wait() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -81,7 +81,7 @@ async fn a_plane_that_sleeps_has_a_released_fence() {
     assert!(began.elapsed() < wait_of(replica.ring.options().terms));
 }
 
-/// FENCING 17: what the fence says, holds; and adopting it waits (7).
+/// PROTOCOL 17: what the fence says, holds; and adopting it waits (7).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_of_unknown_outcome_is_adopted_with_the_wait() {
     let town = Town::new();
@@ -97,7 +97,7 @@ async fn an_acquire_of_unknown_outcome_is_adopted_with_the_wait() {
     assert_eq!(replica.planes.stats().taken_after_wait, 1);
 }
 
-/// FENCING 1: an unknown commit is settled by putting the fence again.
+/// PROTOCOL 1: an unknown commit is settled by putting the fence again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_of_unknown_outcome_is_settled_by_a_write() {
     let town = Town::new();
@@ -128,7 +128,7 @@ async fn a_commit_of_unknown_outcome_is_settled_by_a_write() {
     assert_eq!(replica.planes.stats().taken, 1, "one tenure all the while");
 }
 
-/// FENCING 10: a deleted plane never comes back, and its fence goes with its directory record.
+/// PROTOCOL 10: a deleted plane never comes back, and its fence goes with its directory record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_plane_stays_deleted() {
     let town = Town::new();

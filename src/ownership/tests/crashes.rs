@@ -53,7 +53,7 @@ async fn a_machine_that_vanished_is_replaced_once_its_lease_ends() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
 }
 
-/// FENCING 9 and F4: an owner that is cut off from the store commits nothing and answers nothing
+/// PROTOCOL 9 and F4: an owner that is cut off from the store commits nothing and answers nothing
 /// once another has taken its plane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_without_the_store_answers_nothing() {
@@ -88,7 +88,7 @@ async fn an_owner_without_the_store_answers_nothing() {
     a.ring.vanish();
 }
 
-/// FENCING 17, from outside: the holder does not know that it holds.
+/// PROTOCOL 17, from outside: the holder does not know that it holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     let town = Town::new();
@@ -129,7 +129,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     town.write(&birth, "x", "1").await;
 }
 
-/// FENCING 18: a time-out of one pair of four is not enough.
+/// PROTOCOL 18: a time-out of one pair of four is not enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_complaint_of_many_evicts_nobody_and_half_of_them_do() {
     let town = Town::new();
@@ -177,7 +177,7 @@ async fn one_complaint_of_many_evicts_nobody_and_half_of_them_do() {
     assert_ne!(replicas[1].ring.holder(), first);
 }
 
-/// FENCING 1 across owners: what the next owner wrote is not taken for what was sent here.
+/// PROTOCOL 1 across owners: what the next owner wrote is not taken for what was sent here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     let town = Town::new();

@@ -180,7 +180,7 @@ async fn a_plane_in_use_goes_where_its_user_wants_it() {
     assert_eq!(b.planes.stats().taken_after_wait, 0);
 }
 
-/// FENCING 19: replicas that are all Draining go on serving until the last is gone.
+/// PROTOCOL 19: replicas that are all Draining go on serving until the last is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_one_lets_go_of_everything() {
     let town = Town::new();
@@ -295,7 +295,7 @@ async fn told_by(watcher: &mut polyplane_plane::Watcher, count: usize) -> Vec<St
     told
 }
 
-/// FENCING 6: what was streamed is used only at exactly the head that Released names.
+/// PROTOCOL 6: what was streamed is used only at exactly the head that Released names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_from_before_a_further_write_is_thrown_away() {
     let town = Town::new();
@@ -321,7 +321,7 @@ async fn a_stream_from_before_a_further_write_is_thrown_away() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
-/// FENCING 19: a successor that cannot be reached does not get the plane; the owner serves on.
+/// PROTOCOL 19: a successor that cannot be reached does not get the plane; the owner serves on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_to_nowhere_is_called_off() {
     let town = Town::new();

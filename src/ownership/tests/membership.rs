@@ -21,7 +21,7 @@ async fn members_see_each_other_come_and_go() {
     assert!(b.ring.over().is_cancelled());
 }
 
-/// FENCING 5: a newcomer of a known name ends its predecessor's life.
+/// PROTOCOL 5: a newcomer of a known name ends its predecessor's life.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_incarnations_the_newer_lives() {
     let town = Town::new();
@@ -53,7 +53,7 @@ async fn of_two_incarnations_the_newer_lives() {
     old.ring.vanish();
 }
 
-/// FENCING 8.
+/// PROTOCOL 8.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_of_other_terms_does_not_join() {
     let town = Town::new();
@@ -92,7 +92,7 @@ async fn a_replica_below_the_floor_does_not_join() {
     town.join_as(newer).await;
 }
 
-/// FENCING 16: unsure is not lost.
+/// PROTOCOL 16: unsure is not lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lapsed_read_lease_holds_answers_and_keeps_planes() {
     let town = Town::new();
@@ -168,7 +168,7 @@ async fn a_removed_member_key_ends_a_life_and_begins_another() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
-/// FENCING 21: a read that was sent after this call.
+/// PROTOCOL 21: a read that was sent after this call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_member_read_knows_what_was_committed_before() {
     let town = Town::new();
@@ -210,7 +210,7 @@ async fn guard_and_machine_agree() {
     );
 }
 
-/// FENCING 14: the root's owner compacts, to what is older than the history to be kept; and it
+/// PROTOCOL 14: the root's owner compacts, to what is older than the history to be kept; and it
 /// raises the floor once all members have reached a level for long enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_roots_owner_keeps_the_house() {
@@ -249,7 +249,7 @@ async fn the_roots_owner_keeps_the_house() {
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
 }
 
-/// PLANE 21: the floor names the layer of its level; planes are born with the older one and come
+/// The floor (DESIGN.md, Layers) names the layer of its level; planes are born with the older one and come
 /// to the newer one only once it has risen, which everybody is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_floor_says_which_layer_planes_have() {

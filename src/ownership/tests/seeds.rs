@@ -10,13 +10,13 @@
 //!
 //! Rules that no scene here shows, and why:
 //! * A commit or an acquire compares the own member key: without either no answer is wrong as long
-//!   as the fence is compared, the first sight of the loss is only later (FENCING 9); the model
+//!   as the fence is compared, the first sight of the loss is only later (PROTOCOL 9); the model
 //!   shows the second.
 //! * A takeover names the incarnation, an own fence is adopted: without them a plane is nobody's
 //!   for ever. Nothing wrong is said; `crashes` and the model look at that.
 //! * A tenure ends before Released is sent, and an unknown Released is settled by a write: the
 //!   driver has one place that ends a tenure and no way to go on after Released was sent. Taking
-//!   the tenure out of the answer opens the same hole (FENCING 2, 3).
+//!   the tenure out of the answer opens the same hole (PROTOCOL 2, 3).
 //! * The margin, counting from sending, the wait before a release and after an adoption, the fence
 //!   compare of an acquire: they need clocks that differ or three steps within one read lease; the
 //!   model explores these.
@@ -422,7 +422,7 @@ async fn tells(scene: Scene, bugs: &[Bug], kinds: &[Kind]) {
     }
 }
 
-/// FENCING 1 and F3.
+/// PROTOCOL 1 and F3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_commit_is_told() {
     let bugs = [
@@ -443,14 +443,14 @@ async fn an_answer_without_a_read_lease_is_told() {
     tells(Scene::CutOff, &bugs, &[Kind::NotLinearizable]).await;
 }
 
-/// FENCING 3.
+/// PROTOCOL 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_without_a_tenure_is_told() {
     let bugs = [Bug::Without(Rule::AnswerNeedsTenure)];
     tells(Scene::SlowRelease, &bugs, &[Kind::NotLinearizable]).await;
 }
 
-/// FENCING 6.
+/// PROTOCOL 6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_streamed_state_of_another_time_is_told() {
     let kinds = [Kind::NotLinearizable, Kind::WrongCut, Kind::VersionFell];
@@ -471,7 +471,7 @@ async fn a_dropped_history_is_told() {
     .await;
 }
 
-/// FENCING 5b.
+/// PROTOCOL 5b.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_of_an_earlier_life_is_told() {
     let bugs = [Bug::Without(Rule::ProofNamesIncarnation)];
