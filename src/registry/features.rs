@@ -31,7 +31,7 @@ pub enum FeatureError {
         /// What names it.
         by: String,
     },
-    /// A kind has more gated sets of fields than [`Sets`] can tell apart.
+    /// A kind has more gated sets of fields than `Sets` can tell apart.
     #[error("{resource} has more than {SETS_MAX} gated sets of fields")]
     TooMany {
         /// The kind's storage group and resource.

@@ -1,13 +1,13 @@
 //! How a write is tried until it is certain what became of it.
 //!
-//! A plan (see [`crate::plan`]) is worked out against one consistent state; [`run`] has its outcome
+//! A plan (see [`crate::plan`]) is worked out against one consistent state; `run` has its outcome
 //! sequenced. If what it looked at has changed it is worked out again, from the second time on in
 //! the turn of its key, so that many writers of one object each prepare once. Whatever is answered
 //! without a commit (errors, unchanged objects, dry runs) waits until the state it speaks of is
 //! durable, and is worked out again if that state did not come to be.
 //!
 //! A plan that has to ask others ends early and is worked out again once they have answered. Such a
-//! wait stops nobody else: see [`Attempt`] and [`Line`].
+//! wait stops nobody else: see `Attempt` and `Line`.
 
 use crate::call::Call;
 use crate::plan::{self, Change, Deletion, Kept, Run, Stop};
@@ -55,7 +55,10 @@ pub enum Written {
 /// Creates or changes an object.
 ///
 /// # Errors
-/// See [`run`].
+/// What the plan says, or why the plane cannot take the write.
+///
+/// # Cancel safety
+/// Dropping the future does not take a write back that has been sequenced.
 pub async fn change<C: Change>(call: &Call<'_>, change: &mut C) -> Result<Written, ApiError> {
     let key = change.key();
     run(call, &key, |run| plan::change(run, change)).await
@@ -64,7 +67,10 @@ pub async fn change<C: Change>(call: &Call<'_>, change: &mut C) -> Result<Writte
 /// Deletes an object.
 ///
 /// # Errors
-/// See [`run`].
+/// What the plan says, or why the plane cannot take the write.
+///
+/// # Cancel safety
+/// Dropping the future does not take a write back that has been sequenced.
 pub async fn delete<D: Deletion>(call: &Call<'_>, deletion: &mut D) -> Result<Written, ApiError> {
     let key = deletion.key();
     run(call, &key, |run| plan::deletion(run, deletion)).await
