@@ -8,19 +8,20 @@
 use crate::birth::{Birth, DirectoryKey};
 use crate::life::LifeCell;
 use crate::record::fence_key;
-use crate::translate::{
-    PlaneKeys, guard_compares, observed_fence, plane_outcome, plane_txn, stored,
-};
+use crate::translate::{PlaneKeys, observed_fence, plane_outcome, plane_txn, stored};
 use parking_lot::Mutex;
 use polyplane_fencing::{
-    self as fencing, Action, Attempt, CommitPermit, Epoch, Event, Fence, Intake, LeaseStatus, Load,
-    Observed, Outcome, PlaneFence, PlaneKind, Rule, Tenure, TenureEnd, Time, Transaction,
+    Action, Attempt, Epoch, Event, Fence, Load, Observed, Outcome, PlaneFence, PlaneKind, Tenure,
+    TenureEnd, Time, Transaction,
 };
-use polyplane_plane::{BarrierError, Permit, first_change};
 use polyplane_storage::{ReadError, Revision, Store, Txn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
+
+mod guard;
+
+pub(crate) use guard::RingGuard;
 
 /// No tenure is open.
 const NO_TENURE: u64 = u64::MAX;
@@ -54,7 +55,7 @@ struct Inner {
     compared: Revision,
 }
 
-/// A transaction that a machine asked for, with what is needed to send it.
+/// A transaction that a machine asked for, as a part of a bulk transaction.
 #[derive(Debug, Clone)]
 pub(crate) struct Sending {
     attempt: Attempt,
@@ -169,24 +170,22 @@ impl Custody {
         std::mem::take(&mut self.inner.lock().deferred)
     }
 
-    /// A transaction of the machine, ready to be sent.
+    /// A transaction of the machine, to be sent together with those of other planes.
     pub(crate) fn sending(&self, attempt: Attempt, transaction: &Transaction) -> Sending {
         let txn = plane_txn(transaction, &self.keys);
         Sending { attempt, txn }
     }
 
-    /// Sends a transaction once and steps the machine with its outcome.
-    pub(crate) async fn send(&self, sending: Sending) -> Vec<Action> {
-        let (outcome, _) = self.commit(sending.txn).await;
-        self.step(Event::Done {
-            attempt: sending.attempt,
-            outcome,
-        })
+    /// Sends a transaction of the machine once and steps it with the outcome.
+    pub(crate) async fn send(&self, attempt: Attempt, transaction: &Transaction) -> Vec<Action> {
+        let (outcome, _) = self.commit(transaction).await;
+        self.step(Event::Done { attempt, outcome })
     }
 
     /// Commits a transaction of the machine once. Returns what the machine is to be told, and the
     /// store's words if it was not applied.
-    async fn commit(&self, txn: Txn) -> (Outcome, Option<String>) {
+    async fn commit(&self, transaction: &Transaction) -> (Outcome, Option<String>) {
+        let txn = plane_txn(transaction, &self.keys);
         let compares = txn.compares.clone();
         let result = self.store.commit(txn).await;
         let words = result.as_ref().err().map(ToString::to_string);
@@ -195,7 +194,7 @@ impl Custody {
         (outcome, words)
     }
 
-    /// Steps the machine with an outcome that was learnt otherwise, of a bulk transaction say.
+    /// Steps the machine with the outcome that its part of a bulk transaction had.
     pub(crate) fn outcome_of(&self, sending: &Sending, outcome: Outcome) -> Vec<Action> {
         self.learn(&outcome);
         self.step(Event::Done {
@@ -277,293 +276,6 @@ impl Custody {
         drop(inner);
         self.changed.notify_waiters();
     }
-}
-
-fn machine(keys: &PlaneKeys, life: &LifeCell) -> PlaneFence {
-    let kind = match keys.directory {
-        Some(_) => PlaneKind::Tenant,
-        None => PlaneKind::Root,
-    };
-    PlaneFence::new(keys.me.clone(), kind, life.terms(), life.rules())
-}
-
-/// What the committer's side of one tenure may do with the machine. Used by
-/// [`RingGuard`](crate::guard::RingGuard) only.
-pub(crate) struct Seat {
-    custody: Arc<Custody>,
-    tenure: Tenure,
-    opening: u64,
-}
-
-/// Where an answer or a part stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Right {
-    /// It may leave.
-    Open,
-    /// Not before this.
-    NotBefore(Time),
-    /// Not before the next proof of life.
-    Unproven,
-    /// Never under this tenure.
-    Ended,
-}
-
-impl Seat {
-    /// The seat of a tenure that has just been opened.
-    pub(crate) fn new(custody: Arc<Custody>, tenure: Tenure) -> Self {
-        let opening = custody.opening.load(Ordering::Acquire);
-        Self {
-            custody,
-            tenure,
-            opening,
-        }
-    }
-
-    /// The custody it belongs to.
-    pub(crate) fn custody(&self) -> &Arc<Custody> {
-        &self.custody
-    }
-
-    /// The life it belongs to.
-    pub(crate) fn life(&self) -> &LifeCell {
-        &self.custody.life
-    }
-
-    /// May an answer leave at this moment? The lock-free form of [`PlaneFence::answer`]: the same
-    /// tenure is open, its wait is over, and the replica's read lease runs. A plane is handed out
-    /// only once it is loaded.
-    pub(crate) fn right(&self) -> Right {
-        let custody = &self.custody;
-        let from = custody.answers_from.load(Ordering::Acquire);
-        let same = custody.opening.load(Ordering::Acquire) == self.opening;
-        if from == NO_TENURE || !same {
-            return Right::Ended;
-        }
-        let now = custody.life.now();
-        match custody.life.status(now) {
-            LeaseStatus::Over => Right::Ended,
-            LeaseStatus::Open | LeaseStatus::Lapsed if now.as_nanos() < from => {
-                Right::NotBefore(Time::from_nanos(from))
-            }
-            LeaseStatus::Open => Right::Open,
-            LeaseStatus::Lapsed => Right::Unproven,
-        }
-    }
-
-    /// The same for an answer. Whoever holds the map without a tenure answers nothing, unless a test
-    /// has taken that rule out.
-    pub(crate) fn right_to_answer(&self) -> Right {
-        let right = self.right();
-        let life = self.life();
-        if right == Right::Ended
-            && !life.rules().keep(Rule::AnswerNeedsTenure)
-            && life.status(life.now()) == LeaseStatus::Open
-        {
-            return Right::Open;
-        }
-        right
-    }
-
-    /// The answer of the machine itself, for the test that both say the same.
-    #[cfg(test)]
-    pub(crate) fn verdict(
-        &self,
-        lease: &polyplane_fencing::ReadLease,
-    ) -> polyplane_fencing::Verdict {
-        let inner = self.custody.inner.lock();
-        inner
-            .machine
-            .answer(self.custody.life.now(), lease, self.tenure)
-    }
-
-    /// May a part be sent now? A granted one counts as sent.
-    pub(crate) fn permit(&self) -> (Permit, Time) {
-        let custody = &self.custody;
-        let mut inner = custody.inner.lock();
-        let now = custody.life.now();
-        if custody.life.over().is_cancelled() {
-            return (Permit::Lost, now);
-        }
-        let permit = match inner.machine.commit_permit(now, self.tenure) {
-            CommitPermit::Granted(guard) => {
-                inner.machine.step(now, Event::CommitSent);
-                if let Some(fencing::Compare::FenceAt(at)) = guard.fence() {
-                    inner.compared = stored(at);
-                }
-                Permit::Granted(guard_compares(&guard, &custody.keys))
-            }
-            CommitPermit::Wait => Permit::Wait,
-            CommitPermit::Moved => Permit::Lost,
-        };
-        (permit, now)
-    }
-
-    /// Whether the plane takes a write right now.
-    pub(crate) fn intake(&self) -> Intake {
-        let custody = &self.custody;
-        if custody.life.over().is_cancelled() {
-            return Intake::Ended;
-        }
-        custody.inner.lock().machine.intake(self.tenure)
-    }
-
-    /// Whether nothing of the plane moves: see [`PlaneFence::stands_still`].
-    pub(crate) fn stands_still(&self) -> bool {
-        let inner = self.custody.inner.lock();
-        inner.machine.stands_still(self.tenure)
-    }
-
-    /// Steps the machine for the plane itself, if the tenure is still open. What the slot's task has
-    /// to do then is left for it; `settles` says that the caller settles a part itself.
-    pub(crate) fn step(&self, event: Event, settles: bool) {
-        let custody = &self.custody;
-        let mut inner = custody.inner.lock();
-        if inner.machine.tenure() != Some(self.tenure) {
-            return;
-        }
-        if let Event::Landed { at } = &event {
-            inner.head = inner.head.max(stored(*at));
-        }
-        let now = custody.life.now();
-        let actions = inner.machine.step(now, event);
-        custody.absorb(&mut inner, actions, settles);
-        drop(inner);
-        custody.changed.notify_waiters();
-    }
-
-    /// What became of the part under the last permit, which is not done or not known to be.
-    pub(crate) fn not_done(&self, outcome: Outcome) {
-        self.custody.watch_for_loss(&outcome);
-        let settles = outcome == Outcome::Unknown;
-        self.step(Event::CommitDone(outcome), settles);
-    }
-
-    /// Puts the fence again once, after an unknown outcome.
-    pub(crate) async fn barrier(&self) -> Result<Revision, BarrierError> {
-        let custody = &self.custody;
-        let (attempt, transaction) = {
-            let inner = custody.inner.lock();
-            if inner.machine.tenure() != Some(self.tenure) {
-                return Err(BarrierError::Lost);
-            }
-            let Some(barrier) = inner.barrier.clone() else {
-                if !custody.life.rules().keep(Rule::CommitSettledByWrite) {
-                    return Ok(inner.put_at);
-                }
-                return Err(BarrierError::Unavailable("nothing is unsettled".to_owned()));
-            };
-            barrier
-        };
-        let txn = custody.sending(attempt, &transaction).txn;
-        let (outcome, _) = custody.commit(txn).await;
-        let mut inner = custody.inner.lock();
-        if inner.machine.tenure() != Some(self.tenure) {
-            return Err(BarrierError::Lost);
-        }
-        let now = custody.life.now();
-        let actions = inner.machine.step(now, Event::Done { attempt, outcome });
-        let settled = actions.iter().find_map(|action| match action {
-            Action::Settle { through } => Some(*through),
-            _ => None,
-        });
-        if settled.is_some() {
-            inner.barrier = None;
-        }
-        custody.absorb(&mut inner, actions, settled.is_none());
-        let lost = inner.machine.tenure() != Some(self.tenure);
-        drop(inner);
-        custody.changed.notify_waiters();
-        match settled {
-            Some(through) => Ok(stored(through)),
-            None if lost => Err(BarrierError::Lost),
-            None => Err(BarrierError::Unavailable(
-                "the barrier got no reply".to_owned(),
-            )),
-        }
-    }
-
-    /// Where the fence was written by another, or by a barrier that got no reply: no part of this
-    /// tenure stands at or behind it.
-    pub(crate) async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
-        let custody = &self.custody;
-        let compared = custody.inner.lock().compared;
-        first_change(&custody.store, &custody.keys.fence, compared).await
-    }
-
-    /// The history up to the barrier was read, and the part is not in it.
-    pub(crate) fn never_done(&self) {
-        let head = crate::translate::revision(self.custody.inner.lock().head);
-        self.step(Event::Replayed { head }, false);
-    }
-
-    /// Puts the fence of a read-only plane once more, to see whether the store takes it.
-    pub(crate) async fn probe(&self) -> Result<(), BarrierError> {
-        let custody = &self.custody;
-        let asked = {
-            let mut inner = custody.inner.lock();
-            if inner.machine.tenure() != Some(self.tenure) {
-                return Err(BarrierError::Lost);
-            }
-            inner.machine.step(custody.life.now(), Event::Probe)
-        };
-        let Some(Action::Transact {
-            attempt,
-            transaction,
-        }) = asked.into_iter().next()
-        else {
-            return Err(BarrierError::Unavailable("the plane is busy".to_owned()));
-        };
-        let txn = custody.sending(attempt, &transaction).txn;
-        let (outcome, reason) = custody.commit(txn).await;
-        let final_reply = matches!(outcome, Outcome::Applied(_) | Outcome::Refused(_));
-        self.step(Event::Done { attempt, outcome }, false);
-        match (self.intake(), final_reply) {
-            (Intake::Ended, _) => Err(BarrierError::Lost),
-            (Intake::Open | Intake::Wait | Intake::ReadOnly, true) => Ok(()),
-            (Intake::Open | Intake::Wait | Intake::ReadOnly, false) => Err(
-                BarrierError::Unavailable(reason.unwrap_or_else(|| "no reply".to_owned())),
-            ),
-        }
-    }
-
-    /// The plane has ended for this tenure.
-    pub(crate) fn lost(&self) {
-        if self.right() != Right::Ended {
-            self.custody.abandon();
-        }
-    }
-}
-
-impl Custody {
-    /// Sorts what a step of the committer asks for: barriers are its own, the rest is the slot's.
-    fn absorb(&self, inner: &mut Inner, actions: Vec<Action>, barrier: bool) {
-        self.note(inner, &actions);
-        for action in actions {
-            match action {
-                Action::Transact {
-                    attempt,
-                    transaction,
-                } if barrier => inner.barrier = Some((attempt, transaction)),
-                Action::EndTenure {
-                    end: TenureEnd::Lost { .. },
-                    ..
-                }
-                | Action::Settle { .. } => {}
-                action @ (Action::Transact { .. }
-                | Action::ReadFence
-                | Action::OpenTenure { .. }
-                | Action::EndTenure { .. }
-                | Action::StopAccepting
-                | Action::ResumeAccepting
-                | Action::Stream { .. }
-                | Action::Released { .. }
-                | Action::RemoveRange { .. }
-                | Action::AskHolder(_)
-                | Action::NotTaken(_)
-                | Action::NotYet { .. }) => inner.deferred.push(action),
-            }
-        }
-    }
 
     /// Waits until this moment of the clock, or the end of the life.
     pub(crate) async fn until(&self, from: Time) {
@@ -582,4 +294,12 @@ impl Custody {
             }
         }
     }
+}
+
+fn machine(keys: &PlaneKeys, life: &LifeCell) -> PlaneFence {
+    let kind = match keys.directory {
+        Some(_) => PlaneKind::Tenant,
+        None => PlaneKind::Root,
+    };
+    PlaneFence::new(keys.me.clone(), kind, life.terms(), life.rules())
 }

@@ -186,8 +186,7 @@ impl Planes {
                             pace.wait().await;
                         }
                         sent = true;
-                        let sending = custody.sending(attempt, &transaction);
-                        queue.extend(custody.send(sending).await);
+                        queue.extend(custody.send(attempt, &transaction).await);
                     }
                     Action::Stream { to, head } => {
                         let to = successor.filter(|member| member.id == to);

@@ -32,7 +32,6 @@ pub mod directory;
 mod driver;
 mod fences;
 mod floor;
-mod guard;
 mod handler;
 mod hearsay;
 mod inspect;

@@ -397,9 +397,9 @@ impl Ring {
 
     /// What the machines say of an answer, for the test that the copies say the same.
     #[cfg(test)]
-    pub(crate) fn verdict(&self, guard: &crate::guard::RingGuard) -> polyplane_fencing::Verdict {
+    pub(crate) fn verdict(&self, guard: &crate::custody::RingGuard) -> polyplane_fencing::Verdict {
         let lease = self.shared.machine.lock().lease().clone();
-        guard.seat().verdict(&lease)
+        guard.verdict(&lease)
     }
 
     /// Ends with the membership.

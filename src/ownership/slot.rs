@@ -5,8 +5,7 @@
 //! off or deletes holds `busy` all the while; a slot leaves the map only when nothing is under way.
 
 use crate::birth::Birth;
-use crate::custody::Custody;
-use crate::guard::RingGuard;
+use crate::custody::{Custody, RingGuard};
 use crate::planes::WakeError;
 use parking_lot::Mutex;
 use polyplane_fencing::{Load, Time};

@@ -1,8 +1,7 @@
 //! Taking a fence: the four rules of the acquire as a loop that ends with a tenure or with a reason
 //! why not, and loading the plane under it. Every decision is the machine's or the view's.
 
-use crate::custody::Seat;
-use crate::guard::RingGuard;
+use crate::custody::RingGuard;
 use crate::member_record::members_prefix;
 use crate::pace::Pace;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
@@ -194,8 +193,7 @@ impl Planes {
                     attempt,
                     transaction,
                 } => {
-                    let sending = slot.custody.sending(attempt, &transaction);
-                    queue.extend(slot.custody.send(sending).await);
+                    queue.extend(slot.custody.send(attempt, &transaction).await);
                 }
                 Action::OpenTenure {
                     tenure,
@@ -206,9 +204,9 @@ impl Planes {
                         // What was in memory is gone.
                         slot.custody.outdate_guards();
                     }
-                    let seat = Seat::new(Arc::clone(&slot.custody), tenure);
+                    let guard = RingGuard::new(Arc::clone(&slot.custody), tenure);
                     return Carried::Held(Held {
-                        guard: Arc::new(RingGuard::new(seat)),
+                        guard: Arc::new(guard),
                         acquired: slot.custody.put_at(),
                         serve_from,
                         load,

@@ -99,7 +99,6 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     a.store
         .plan()
         .commits_matching(puts, CommitFault::UnknownLate, 1);
-    let hang = polyplane_storage::ReadError::Unavailable("by plan".to_owned());
     let planes = Arc::clone(&a.planes);
     let of_a = birth.clone();
     // The acquire gets no reply; before a looks again, it gives up.
@@ -117,10 +116,8 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     else {
         panic!("it takes what nobody has: {actions:?}");
     };
-    let sending = slot.custody.sending(*attempt, transaction);
-    slot.custody.send(sending).await;
+    slot.custody.send(*attempt, transaction).await;
     planes.drop_if_idle(&slot);
-    drop(hang);
     a.store.apply_late().await;
     let b = town.join("b").await;
     until("a sees both", || members(&a) == ["a", "b"]).await;

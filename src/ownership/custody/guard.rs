@@ -1,0 +1,377 @@
+//! The plane's side of its fence: the [`CommitGuard`] over the fence protocol, for one tenure. Every
+//! decision is the machine's; this is the committer's way to step it.
+
+use super::{Custody, Inner, NO_TENURE};
+use crate::life::LifeCell;
+use crate::translate::{guard_compares, refusal, revision, stored};
+use async_trait::async_trait;
+use parking_lot::MutexGuard;
+use polyplane_fencing::{
+    Action, CommitPermit, Compare, Event, LeaseStatus, Outcome, Rule, Tenure, TenureEnd, Time,
+};
+use polyplane_plane::{
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
+};
+use polyplane_storage::{ReadError, Revision};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// The guard of one plane for one tenure.
+///
+/// What it compares is the fence's revision and the own member key's creation; each acknowledged
+/// commit proves the read lease from when it was sent (PROTOCOL 9).
+pub(crate) struct RingGuard {
+    custody: Arc<Custody>,
+    tenure: Tenure,
+    opening: u64,
+    /// When the part under way was sent, in nanoseconds of the clock.
+    sent: AtomicU64,
+}
+
+/// Where an answer stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Right {
+    /// It may leave.
+    Open,
+    /// Not before this.
+    NotBefore(Time),
+    /// Not before the next proof of life.
+    Unproven,
+    /// Never under this tenure.
+    Ended,
+}
+
+/// Who puts the fence again after a part whose outcome is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Barriers {
+    /// The caller of this step, by [`CommitGuard::barrier`].
+    Caller,
+    /// The slot's task.
+    Slot,
+}
+
+impl RingGuard {
+    /// The guard of a tenure that has just been opened.
+    pub(crate) fn new(custody: Arc<Custody>, tenure: Tenure) -> Self {
+        let opening = custody.opening.load(Ordering::Acquire);
+        Self {
+            custody,
+            tenure,
+            opening,
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the tenure is still open.
+    pub(crate) fn holds(&self) -> bool {
+        self.right() != Right::Ended
+    }
+
+    fn life(&self) -> &LifeCell {
+        &self.custody.life
+    }
+
+    /// May an answer leave at this moment? The lock-free form of
+    /// [`PlaneFence::answer`](polyplane_fencing::PlaneFence::answer): the same tenure is open, its
+    /// wait is over, and the replica's read lease runs. A plane is handed out only once it is loaded.
+    fn right(&self) -> Right {
+        let custody = &self.custody;
+        let from = custody.answers_from.load(Ordering::Acquire);
+        let same = custody.opening.load(Ordering::Acquire) == self.opening;
+        if from == NO_TENURE || !same {
+            return Right::Ended;
+        }
+        let now = custody.life.now();
+        match custody.life.status(now) {
+            LeaseStatus::Over => Right::Ended,
+            LeaseStatus::Open | LeaseStatus::Lapsed if now.as_nanos() < from => {
+                Right::NotBefore(Time::from_nanos(from))
+            }
+            LeaseStatus::Open => Right::Open,
+            LeaseStatus::Lapsed => Right::Unproven,
+        }
+    }
+
+    /// The same for an answer. Whoever holds the map without a tenure answers nothing, unless a test
+    /// has taken that rule out.
+    fn right_to_answer(&self) -> Right {
+        let right = self.right();
+        let life = self.life();
+        if right == Right::Ended
+            && !life.rules().keep(Rule::AnswerNeedsTenure)
+            && life.status(life.now()) == LeaseStatus::Open
+        {
+            return Right::Open;
+        }
+        right
+    }
+
+    /// The answer of the machine itself, for the test that both say the same.
+    #[cfg(test)]
+    pub(crate) fn verdict(
+        &self,
+        lease: &polyplane_fencing::ReadLease,
+    ) -> polyplane_fencing::Verdict {
+        let inner = self.custody.inner.lock();
+        inner.machine.answer(self.life().now(), lease, self.tenure)
+    }
+
+    /// The machine, if the tenure is still open in it.
+    fn machine(&self) -> Option<MutexGuard<'_, Inner>> {
+        let inner = self.custody.inner.lock();
+        (inner.machine.tenure() == Some(self.tenure)).then_some(inner)
+    }
+
+    /// Steps the machine for the plane itself, if the tenure is still open. What the slot's task has
+    /// to do then is left for it.
+    fn step(&self, event: Event, barriers: Barriers) {
+        let Some(mut inner) = self.machine() else {
+            return;
+        };
+        if let Event::Landed { at } = &event {
+            inner.head = inner.head.max(stored(*at));
+        }
+        let actions = inner.machine.step(self.life().now(), event);
+        self.absorb(&mut inner, actions, barriers);
+        drop(inner);
+        self.custody.changed.notify_waiters();
+    }
+
+    /// Sorts what a step asks for.
+    fn absorb(&self, inner: &mut Inner, actions: Vec<Action>, barriers: Barriers) {
+        self.custody.note(inner, &actions);
+        for action in actions {
+            match action {
+                Action::Transact {
+                    attempt,
+                    transaction,
+                } if barriers == Barriers::Caller => inner.barrier = Some((attempt, transaction)),
+                Action::EndTenure {
+                    end: TenureEnd::Lost { .. },
+                    ..
+                }
+                | Action::Settle { .. } => {}
+                action @ (Action::Transact { .. }
+                | Action::ReadFence
+                | Action::OpenTenure { .. }
+                | Action::EndTenure { .. }
+                | Action::StopAccepting
+                | Action::ResumeAccepting
+                | Action::Stream { .. }
+                | Action::Released { .. }
+                | Action::RemoveRange { .. }
+                | Action::AskHolder(_)
+                | Action::NotTaken(_)
+                | Action::NotYet { .. }) => inner.deferred.push(action),
+            }
+        }
+    }
+
+    /// Waits for something that may change the answer, at most until `latest`.
+    async fn changed(&self, right: Right, latest: Instant) {
+        let custody = self.custody.changed.notified();
+        let life = self.life().changed().notified();
+        tokio::pin!(custody, life);
+        custody.as_mut().enable();
+        life.as_mut().enable();
+        // What changed before the waits began is seen here.
+        let still = self.right();
+        if std::mem::discriminant(&still) != std::mem::discriminant(&right) {
+            return;
+        }
+        let until = match right {
+            Right::NotBefore(from) => {
+                let left = from.since(self.life().now()).as_nanos();
+                latest.min(Instant::now() + Duration::from_nanos(left))
+            }
+            Right::Open | Right::Unproven | Right::Ended => latest,
+        };
+        tokio::select! {
+            // Whatever changed first; all are looked at again.
+            biased;
+            () = custody => {}
+            () = life => {}
+            () = self.life().over().cancelled() => {}
+            () = sleep_until(until) => {}
+        }
+    }
+}
+
+#[async_trait]
+impl CommitGuard for RingGuard {
+    fn intake(&self) -> Intake {
+        if self.life().over().is_cancelled() {
+            return Intake::Ended;
+        }
+        self.custody.inner.lock().machine.intake(self.tenure)
+    }
+
+    fn permit(&self) -> Permit {
+        let mut inner = self.custody.inner.lock();
+        let now = self.life().now();
+        if self.life().over().is_cancelled() {
+            return Permit::Lost;
+        }
+        match inner.machine.commit_permit(now, self.tenure) {
+            CommitPermit::Granted(guard) => {
+                inner.machine.step(now, Event::CommitSent);
+                if let Some(Compare::FenceAt(at)) = guard.fence() {
+                    inner.compared = stored(at);
+                }
+                self.sent.store(now.as_nanos(), Ordering::Release);
+                Permit::Granted(guard_compares(&guard, &self.custody.keys))
+            }
+            CommitPermit::Wait => Permit::Wait,
+            CommitPermit::Moved => Permit::Lost,
+        }
+    }
+
+    fn acknowledged(&self) {
+        let sent = self.sent.load(Ordering::Acquire);
+        self.life().proven(Time::from_nanos(sent));
+    }
+
+    fn landed(&self, at: Revision) {
+        let at = revision(at);
+        self.step(Event::Landed { at }, Barriers::Slot);
+    }
+
+    fn not_done(&self, outcome: NotDone) {
+        let (outcome, barriers) = match outcome {
+            NotDone::Refused { at, found } => {
+                let refusal = refusal(at, &found, &self.custody.keys);
+                (Outcome::Refused(refusal), Barriers::Slot)
+            }
+            NotDone::Rejected => (Outcome::Rejected, Barriers::Slot),
+            NotDone::Unknown => (Outcome::Unknown, Barriers::Caller),
+        };
+        self.custody.watch_for_loss(&outcome);
+        self.step(Event::CommitDone(outcome), barriers);
+    }
+
+    fn never_done(&self) {
+        let head = revision(self.custody.inner.lock().head);
+        self.step(Event::Replayed { head }, Barriers::Slot);
+    }
+
+    fn pause(&self) {
+        self.step(Event::Pause, Barriers::Slot);
+    }
+
+    fn resume(&self) {
+        self.step(Event::CallOff, Barriers::Slot);
+    }
+
+    fn stands_still(&self) -> bool {
+        let inner = self.custody.inner.lock();
+        inner.machine.stands_still(self.tenure)
+    }
+
+    fn store_writable(&self) {
+        self.step(Event::StoreWritable, Barriers::Slot);
+    }
+
+    fn answerable(&self) -> Answerable {
+        match self.right_to_answer() {
+            Right::Open => Answerable::Yes,
+            Right::NotBefore(_) | Right::Unproven => Answerable::Wait,
+            Right::Ended => Answerable::Lost,
+        }
+    }
+
+    async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
+        loop {
+            let right = self.right_to_answer();
+            match right {
+                Right::Open => return Ok(()),
+                Right::Ended => return Err(NotAnswerable::Lost),
+                Right::NotBefore(_) | Right::Unproven => {}
+            }
+            if Instant::now() >= deadline {
+                return Err(NotAnswerable::Deadline);
+            }
+            self.changed(right, deadline).await;
+        }
+    }
+
+    async fn barrier(&self) -> Result<Revision, BarrierError> {
+        let (attempt, transaction) = {
+            let inner = self.machine().ok_or(BarrierError::Lost)?;
+            match inner.barrier.clone() {
+                Some(barrier) => barrier,
+                None if !self.life().rules().keep(Rule::CommitSettledByWrite) => {
+                    return Ok(inner.put_at);
+                }
+                None => return Err(unavailable("nothing is unsettled")),
+            }
+        };
+        let (outcome, _) = self.custody.commit(&transaction).await;
+        let mut inner = self.machine().ok_or(BarrierError::Lost)?;
+        let done = Event::Done { attempt, outcome };
+        let actions = inner.machine.step(self.life().now(), done);
+        let settled = actions.iter().find_map(|action| match action {
+            Action::Settle { through } => Some(*through),
+            _ => None,
+        });
+        if settled.is_some() {
+            inner.barrier = None;
+        }
+        let barriers = match settled {
+            Some(_) => Barriers::Slot,
+            None => Barriers::Caller,
+        };
+        self.absorb(&mut inner, actions, barriers);
+        let lost = inner.machine.tenure() != Some(self.tenure);
+        drop(inner);
+        self.custody.changed.notify_waiters();
+        match settled {
+            Some(through) => Ok(stored(through)),
+            None if lost => Err(BarrierError::Lost),
+            None => Err(unavailable("the barrier got no reply")),
+        }
+    }
+
+    async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
+        // A barrier without a reply moves the fence too: no part of this tenure stands behind it.
+        let compared = self.custody.inner.lock().compared;
+        first_change(&self.custody.store, &self.custody.keys.fence, compared).await
+    }
+
+    async fn probe(&self) -> Result<(), BarrierError> {
+        let asked = {
+            let mut inner = self.machine().ok_or(BarrierError::Lost)?;
+            inner.machine.step(self.life().now(), Event::Probe)
+        };
+        let Some(Action::Transact {
+            attempt,
+            transaction,
+        }) = asked.into_iter().next()
+        else {
+            return Err(unavailable("the plane is busy"));
+        };
+        let (outcome, words) = self.custody.commit(&transaction).await;
+        let is_final = matches!(outcome, Outcome::Applied(_) | Outcome::Refused(_));
+        self.step(Event::Done { attempt, outcome }, Barriers::Slot);
+        match (self.intake(), is_final) {
+            (Intake::Ended, _) => Err(BarrierError::Lost),
+            (_, true) => Ok(()),
+            (_, false) => Err(unavailable(words.as_deref().unwrap_or("no reply"))),
+        }
+    }
+
+    fn observed(&self) -> Revision {
+        self.life().observed()
+    }
+
+    fn lost(&self) {
+        if self.holds() {
+            self.custody.abandon();
+        }
+    }
+}
+
+fn unavailable(why: &str) -> BarrierError {
+    BarrierError::Unavailable(why.to_owned())
+}
