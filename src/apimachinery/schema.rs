@@ -12,6 +12,7 @@
 pub mod decode;
 pub mod encode;
 pub(crate) mod go;
+mod internal;
 mod load;
 mod names;
 pub mod openapi;
@@ -30,6 +31,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::value::{Map, Str, Value};
+pub use internal::InternalField;
 pub use load::LoadError;
 pub use path::PathError;
 use tags::Tag;
@@ -306,6 +308,10 @@ pub struct Definition {
     pub go: Box<str>,
     /// True if kind and apiVersion stand in front of the fields.
     pub type_meta: bool,
+    /// True if upstream's internal types hold the published type as it is.
+    pub shared: bool,
+    /// Fields of upstream's internal type in order; `None` if they are those of this definition.
+    pub internal: Option<Box<[InternalField]>>,
     /// The zero value.
     zero: Value,
     /// Finds fields by name.

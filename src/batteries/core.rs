@@ -24,7 +24,6 @@ pub mod service_change;
 pub mod service_checks;
 pub mod service_families;
 pub mod volume_checks;
-pub mod volume_forms;
 pub mod volume_sources;
 
 use polyplane_registry::Strategy;

@@ -5,7 +5,6 @@ pub mod cel_syntax;
 pub mod checks;
 pub mod core_meta;
 pub mod field_checks;
-pub mod go_form;
 pub mod init_annotations;
 pub mod node_selector;
 pub mod pem_blocks;

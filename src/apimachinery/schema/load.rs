@@ -8,7 +8,9 @@ use serde::de::Error as _;
 use serde_json::value::RawValue;
 
 use super::tags::Tag;
-use super::{Definition, Field, Gvk, ListType, Omit, Patch, Presence, Schemas, Type};
+use super::{
+    Definition, Field, Gvk, InternalField, ListType, Omit, Patch, Presence, Schemas, Type,
+};
 use crate::value::{Map, Str, Value};
 
 /// Why generated data cannot be used.
@@ -26,6 +28,14 @@ pub enum LoadError {
         field: String,
         /// The type as written.
         ty: String,
+    },
+    /// The internal type has a field that the definition has not.
+    #[error("schemas: the internal type of {definition} has field {field}, which is not published")]
+    Internal {
+        /// The definition's full name.
+        definition: String,
+        /// The field's name.
+        field: String,
     },
 }
 
@@ -53,6 +63,20 @@ struct RawDefinition<'a> {
     required: Vec<Cow<'a, str>>,
     #[serde(borrow, default)]
     unions: Option<&'a RawValue>,
+    #[serde(default)]
+    sh: u8,
+    #[serde(borrow, default, rename = "in")]
+    internal: Option<Vec<RawInternalField<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct RawInternalField<'a> {
+    #[serde(borrow, default)]
+    n: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    gn: Cow<'a, str>,
+    #[serde(borrow, default)]
+    z: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -139,6 +163,7 @@ pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError
         for field in raw.fields {
             fields.push(read_field(schemas, &name, field)?);
         }
+        let internal = raw.internal.map(|raw| read_internal(&name, &fields, raw));
         let has_kinds = !raw.gvk.is_empty();
         let kinds = raw.gvk.into_iter().map(|kind| Gvk {
             group: kind.group.into(),
@@ -155,6 +180,8 @@ pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError
             extensions: raw.x.map(|raw| raw.get().into()),
             go: raw.go.into(),
             type_meta: raw.tm != 0 && has_kinds,
+            shared: raw.sh != 0,
+            internal: internal.transpose()?,
             ..Definition::default()
         };
         schemas.fill(id, definition);
@@ -210,6 +237,29 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     notes.proto_path = raw.pbin;
     notes.proto = (raw.pb != 0).then(|| (raw.pb, raw.pbt.unwrap_or_default().into()));
     Ok(field)
+}
+
+fn read_internal(
+    definition: &str,
+    fields: &[Field],
+    raw: Vec<RawInternalField<'_>>,
+) -> Result<Box<[InternalField]>, LoadError> {
+    let read = |raw: RawInternalField<'_>| {
+        let zero = raw.z.map(|raw| read_value(raw.get())).transpose()?;
+        let Some(name) = raw.n else {
+            return Ok(InternalField::Added {
+                go_name: raw.gn.into(),
+                zero: zero.unwrap_or_default(),
+            });
+        };
+        let place = fields.iter().position(|field| field.name == *name);
+        let place = place.ok_or_else(|| LoadError::Internal {
+            definition: definition.to_owned(),
+            field: name.into_owned(),
+        })?;
+        Ok(InternalField::Published { place, zero })
+    };
+    raw.into_iter().map(read).collect()
 }
 
 fn read_type(schemas: &Schemas, text: &str) -> Option<Type> {

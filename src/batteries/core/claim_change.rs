@@ -1,12 +1,13 @@
 //! What may not change in a PersistentVolumeClaim.
 
 use super::persistent_volume_claim::{CLASS_ANNOTATION, align_sources};
-use super::volume_forms::CLAIM_SPEC;
 use crate::catalog::tenant_kinds;
 use crate::shared::resource_names::amount;
-use crate::shared::text_diff;
+use crate::shared::{shown, text_diff};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+
+const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 
 /// What is wrong with a changed claim beyond its content.
 pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
@@ -29,7 +30,10 @@ pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     }
     let spec = Path::new("spec");
     if !alike(&new["spec"], &before["spec"]) {
-        let diff = text_diff::structures(CLAIM_SPEC, &before["spec"], &new["spec"]);
+        let diff = text_diff::texts(
+            &shown::internal_text(SPEC, &before["spec"]),
+            &shown::internal_text(SPEC, &new["spec"]),
+        );
         let detail = format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{diff}"
         );
@@ -124,7 +128,7 @@ fn copy(from: &Value, to: &mut Value, field: &str) {
 fn alike(left: &Value, right: &Value) -> bool {
     let kinds = tenant_kinds();
     let schemas = kinds.schemas();
-    let definition = schemas.find("io.k8s.api.core.v1.PersistentVolumeClaimSpec");
+    let definition = schemas.find(SPEC);
     let definition = definition.expect("the generated schemas have every kind of upstream");
     schemas.alike(definition, left, right)
 }

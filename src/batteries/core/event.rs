@@ -2,7 +2,7 @@
 //! core group and expire.
 
 use crate::shared::core_meta;
-use crate::shared::go_form::{self, GoForm, GoStruct, field, plain};
+use crate::shared::shown;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
@@ -26,49 +26,23 @@ const RENAMED: [(&str, &str); 7] = [
     ("reportingController", "reportingComponent"),
 ];
 
-const REFERENCE: GoStruct = &[
-    plain("kind", "Kind", "\"\""),
-    plain("namespace", "Namespace", "\"\""),
-    plain("name", "Name", "\"\""),
-    plain("uid", "UID", "\"\""),
-    plain("apiVersion", "APIVersion", "\"\""),
-    plain("resourceVersion", "ResourceVersion", "\"\""),
-    plain("fieldPath", "FieldPath", "\"\""),
+/// What an update through `events.k8s.io` may not change: as stored, and as messages name it.
+const FIXED: [(&str, &str); 13] = [
+    ("involvedObject", "involvedObject"),
+    ("reason", "reason"),
+    ("message", "message"),
+    ("source", "source"),
+    ("firstTimestamp", "firstTimestamp"),
+    ("lastTimestamp", "lastTimestamp"),
+    ("count", "count"),
+    ("type", "type"),
+    ("eventTime", "eventTime"),
+    ("action", "action"),
+    ("related", "related"),
+    ("reportingComponent", "reportingController"),
+    ("reportingInstance", "reportingInstance"),
 ];
-
-const SOURCE: GoStruct = &[
-    plain("component", "Component", "\"\""),
-    plain("host", "Host", "\"\""),
-];
-
-/// What an update through `events.k8s.io` may not change: as stored, as named, how shown.
-const FIXED: [(&str, &str, GoForm); 13] = [
-    (
-        "involvedObject",
-        "involvedObject",
-        GoForm::Struct(REFERENCE),
-    ),
-    ("reason", "reason", GoForm::Plain("\"\"")),
-    ("message", "message", GoForm::Plain("\"\"")),
-    ("source", "source", GoForm::Struct(SOURCE)),
-    ("firstTimestamp", "firstTimestamp", GoForm::Plain("null")),
-    ("lastTimestamp", "lastTimestamp", GoForm::Plain("null")),
-    ("count", "count", GoForm::Plain("0")),
-    ("type", "type", GoForm::Plain("\"\"")),
-    ("eventTime", "eventTime", GoForm::Plain("null")),
-    ("action", "action", GoForm::Plain("\"\"")),
-    ("related", "related", GoForm::Pointer(REFERENCE)),
-    (
-        "reportingComponent",
-        "reportingController",
-        GoForm::Plain("\"\""),
-    ),
-    (
-        "reportingInstance",
-        "reportingInstance",
-        GoForm::Plain("\"\""),
-    ),
-];
+const STORED: &str = "io.k8s.api.core.v1.Event";
 
 /// Behaviour of Events in one of their groups.
 #[derive(Debug)]
@@ -296,8 +270,8 @@ fn validate_series(object: &Value, errors: &mut Vec<FieldError>) {
 
 fn validate_fixed(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    for (stored, named, form) in FIXED {
-        let (now, then) = (shown(stored, form, object), shown(stored, form, old));
+    for (stored, named) in FIXED {
+        let (now, then) = (text_of(stored, object), text_of(stored, old));
         if now != then {
             let bad = Bad::Shown(now.into());
             errors.push(FieldError::invalid(
@@ -310,13 +284,12 @@ fn validate_fixed(object: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// The JSON of a field as upstream's structure shows it.
-fn shown(name: &'static str, form: GoForm, object: &Value) -> String {
-    let shown = go_form::show_field(&field(name, name, form), object);
-    if let (GoForm::Plain(_), Some(text)) = (form, object[name].as_str()) {
-        return Bad::from(text).to_string();
+/// A field as messages show it.
+fn text_of(name: &str, object: &Value) -> String {
+    match object[name].as_str() {
+        Some(text) => Bad::from(text).to_string(),
+        None => shown::internal_field_text(STORED, name, object),
     }
-    shown
 }
 
 fn stored_name(served: &str) -> &str {

@@ -1,8 +1,8 @@
 //! What is wrong with a Node, or with a change of one.
 
 use super::config_map::members;
-use crate::shared::go_form::{self, GoForm, GoStruct, field, plain};
 use crate::shared::resource_names::validate_amount;
+use crate::shared::shown;
 use crate::shared::{addresses, core_meta};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -16,25 +16,6 @@ type Rule = fn(&str) -> Vec<String>;
 
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOID: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
-
-const TAINT: GoStruct = &[
-    plain("key", "Key", "\"\""),
-    plain("value", "Value", "\"\""),
-    plain("effect", "Effect", "\"\""),
-    plain("timeAdded", "TimeAdded", "null"),
-];
-const ADDRESS: GoStruct = &[
-    plain("type", "Type", "\"\""),
-    plain("address", "Address", "\"\""),
-];
-const CONFIG_MAP: GoStruct = &[
-    plain("namespace", "Namespace", "\"\""),
-    plain("name", "Name", "\"\""),
-    plain("uid", "UID", "\"\""),
-    plain("resourceVersion", "ResourceVersion", "\"\""),
-    plain("kubeletConfigKey", "KubeletConfigKey", "\"\""),
-];
-const SOURCE: GoStruct = &[field("configMap", "ConfigMap", GoForm::Pointer(CONFIG_MAP))];
 
 /// What is wrong with a Node, its metadata included.
 pub fn validate_whole(object: &Value) -> Vec<FieldError> {
@@ -149,7 +130,8 @@ fn validate_taints(taints: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErro
             ));
         }
         if !known.insert((effect, key)) {
-            let mut error = FieldError::duplicate(&place, go_form::bad(TAINT, taint));
+            let mut error =
+                FieldError::duplicate(&place, shown::internal("io.k8s.api.core.v1.Taint", taint));
             error.detail = "taints must be unique by key and effect pair".to_owned();
             errors.push(error);
         }
@@ -232,7 +214,7 @@ fn validate_ranges(object: &Value, errors: &mut Vec<FieldError>) {
         let detail = "may specify no more than one CIDR for each IP family";
         errors.push(FieldError::invalid(
             &path,
-            go_form::texts(&object["spec"]["podCIDRs"]),
+            Bad::Json(object["spec"]["podCIDRs"].clone()),
             detail,
         ));
     }
@@ -251,7 +233,7 @@ pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
             let path = status.child("addresses");
             errors.push(FieldError::duplicate(
                 &path.index(at),
-                go_form::bad(ADDRESS, address),
+                shown::internal("io.k8s.api.core.v1.NodeAddress", address),
             ));
         }
     }
@@ -341,7 +323,7 @@ fn validate_config_source(
         let detail = "exactly one reference subfield must be non-nil";
         errors.push(FieldError::invalid(
             path,
-            go_form::bad(SOURCE, source),
+            shown::internal("io.k8s.api.core.v1.NodeConfigSource", source),
             detail,
         ));
         return;

@@ -4,13 +4,12 @@ use super::claim_change::validate_volume_mode;
 use super::config_map::members;
 use super::persistent_volume_claim::CLASS_ANNOTATION;
 use super::volume_checks as checks;
-use super::volume_forms::{NODE_AFFINITY, VOLUME_SOURCE};
 use super::volume_sources::{SOURCES, is_root, takes_mount_options};
 use crate::catalog::tenant_kinds;
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::pod_defaults::round_up;
 use crate::shared::resource_names::{amount, validate_positive};
-use crate::shared::{core_meta, go_form, text_diff};
+use crate::shared::{core_meta, shown, text_diff};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::time::Timestamp;
@@ -326,7 +325,7 @@ fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
         drop(new_sources.remove(&["csi", "controllerExpandSecretRef"]));
     }
     if !alike("PersistentVolumeSpec", &new_sources, &old_sources) {
-        let diff = text_diff::structures(VOLUME_SOURCE, &old_sources, &new_sources);
+        let diff = text_diff::texts(&sources_text(&old_sources), &sources_text(&new_sources));
         let detail = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
         errors.push(FieldError::forbidden(
             &spec.child("persistentvolumesource"),
@@ -343,7 +342,7 @@ fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
         rename_labels(&mut renamed, affinity);
         if affinity.is_null() || !alike("VolumeNodeAffinity", affinity, &renamed) {
             let detail = "field is immutable, except for updating from beta label to GA";
-            let bad = go_form::bad(NODE_AFFINITY, affinity);
+            let bad = shown::internal("io.k8s.api.core.v1.VolumeNodeAffinity", affinity);
             errors.push(FieldError::invalid(&Path::new("nodeAffinity"), bad, detail));
         }
     }
@@ -359,6 +358,11 @@ fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// The part of the spec that says where the data is.
+fn sources_text(sources: &Value) -> String {
+    const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
+    shown::internal_part_text(SPEC, "PersistentVolumeSource", sources)
+}
+
 fn sources_of(object: &Value) -> Value {
     let mut sources = Value::object();
     for source in &SOURCES {

@@ -2,11 +2,11 @@
 
 use super::config_map::members;
 use crate::shared::core_meta;
-use crate::shared::go_form::{self, GoForm, GoStruct, field, plain};
 use crate::shared::pod_defaults::round_up;
 use crate::shared::resource_names::{
     amount, is_standard_quota, validate_amount, validate_quota_name,
 };
+use crate::shared::shown;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::metadata::strings;
@@ -44,17 +44,6 @@ const COMPUTE: [&str; 6] = [
     "requests.memory",
 ];
 
-const REQUIREMENT: GoStruct = &[
-    plain("scopeName", "ScopeName", "\"\""),
-    plain("operator", "Operator", "\"\""),
-    plain("values", "Values", "null"),
-];
-const SELECTOR: GoStruct = &[field(
-    "matchExpressions",
-    "MatchExpressions",
-    GoForm::List(REQUIREMENT),
-)];
-
 /// Behaviour of ResourceQuotas.
 #[derive(Debug)]
 pub struct ResourceQuota;
@@ -87,7 +76,7 @@ impl Strategy for ResourceQuota {
         };
         if scopes(object) != scopes(old) {
             let spec = Path::new("spec");
-            let bad = go_form::texts(&object["spec"]["scopes"]);
+            let bad = Bad::Json(object["spec"]["scopes"].clone());
             errors.push(FieldError::invalid(
                 &spec.child("scopes"),
                 bad,
@@ -195,7 +184,7 @@ fn misfits(spec: &Value, scope: &str) -> usize {
 }
 
 fn validate_scopes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let shown = || go_form::texts(&spec["scopes"]);
+    let shown = || Bad::Json(spec["scopes"].clone());
     let scopes = strings(&spec["scopes"]);
     for scope in &scopes {
         if !SCOPES.contains(scope) {
@@ -233,7 +222,7 @@ fn validate_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
             let detail = "unsupported scope applied to resource";
             errors.push(FieldError::invalid(
                 path,
-                go_form::bad(SELECTOR, selector),
+                shown::internal("io.k8s.api.core.v1.ScopeSelector", selector),
                 detail,
             ));
         }
@@ -242,7 +231,7 @@ fn validate_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
     for pair in CONFLICTS {
         if pair.iter().all(|scope| scopes.contains(scope)) {
-            let bad = go_form::texts(&spec["scopes"]);
+            let bad = Bad::Json(spec["scopes"].clone());
             errors.push(FieldError::invalid(path, bad, "conflicting scopes"));
         }
     }
@@ -270,7 +259,7 @@ fn validate_requirement(
         "Exists" | "DoesNotExist" if !values.is_empty() => {
             let detail =
                 "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
-            let bad = go_form::texts(&requirement["values"]);
+            let bad = Bad::Json(requirement["values"].clone());
             errors.push(FieldError::invalid(&path.child("values"), bad, detail));
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" => {}

@@ -2,7 +2,7 @@
 
 use super::service_checks::validate_balancer_class;
 use super::service_families::{is_headless, needs_health_check};
-use crate::shared::{addresses, go_form};
+use crate::shared::addresses;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, ip_sloppy};
@@ -54,7 +54,7 @@ fn validate_address_change(spec: &Value, before: &Value, errors: &mut Errors) {
     let (now, then) = (strings(&spec["clusterIPs"]), strings(&before["clusterIPs"]));
     let path = Path::new("spec");
     let place = path.child("clusterIPs");
-    let shown = || go_form::texts(&spec["clusterIPs"]);
+    let shown = || Bad::Json(spec["clusterIPs"].clone());
     let mut changed = |at: usize| {
         errors.push(FieldError::invalid(
             &place.index(at),
@@ -95,7 +95,7 @@ fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
         for _ in now.iter().zip(&then).filter(|(now, then)| now != then) {
             errors.push(FieldError::invalid(
                 &place,
-                go_form::texts(&spec["ipFamilies"]),
+                Bad::Json(spec["ipFamilies"].clone()),
                 detail,
             ));
         }
@@ -105,7 +105,7 @@ fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
         let detail = "primary ipFamily can not be unset";
         errors.push(FieldError::invalid(
             &place,
-            go_form::texts(&spec["ipFamilies"]),
+            Bad::Json(spec["ipFamilies"].clone()),
             detail,
         ));
     }
@@ -114,7 +114,7 @@ fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
     {
         errors.push(FieldError::invalid(
             &place,
-            go_form::texts(&spec["clusterIPs"]),
+            Bad::Json(spec["clusterIPs"].clone()),
             detail,
         ));
     }

@@ -2,7 +2,7 @@
 
 use super::service_families::{is_headless, is_reachable_from_outside, needs_health_check};
 use crate::shared::addresses;
-use crate::shared::go_form::{self, GoStruct, plain};
+use crate::shared::shown;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::{Value, json, labels};
@@ -15,15 +15,6 @@ const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const TOPOLOGY: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
-
-const PORT: GoStruct = &[
-    plain("name", "Name", "\"\""),
-    plain("protocol", "Protocol", "\"\""),
-    plain("appProtocol", "AppProtocol", "null"),
-    plain("port", "Port", "0"),
-    plain("targetPort", "TargetPort", "0"),
-    plain("nodePort", "NodePort", "0"),
-];
 
 /// What is wrong with a Service; `old` is null for a new one.
 pub fn validate(object: &Value, old: &Value) -> Errors {
@@ -231,7 +222,7 @@ fn validate_port_numbers(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             let shown = json!({"protocol": protocol, "port": number});
             errors.push(FieldError::duplicate(
                 &list.index(at),
-                go_form::bad(PORT, &shown),
+                shown::internal("io.k8s.api.core.v1.ServicePort", &shown),
             ));
         }
     }
@@ -282,7 +273,7 @@ pub fn validate_addresses(object: &Value, old: &Value) -> Errors {
     }
     let path = Path::new("spec");
     let place = path.child("clusterIPs");
-    let shown = || go_form::texts(&spec["clusterIPs"]);
+    let shown = || Bad::Json(spec["clusterIPs"].clone());
     let single = spec.str_at(&["clusterIP"]);
     let several = strings(&spec["clusterIPs"]);
     match several.first() {

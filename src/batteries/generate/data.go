@@ -26,6 +26,9 @@ func runData(arguments []string) error {
 		return err
 	}
 	conditional := c.probeDefaults(o.world)
+	if err := c.addTwins(o); err != nil {
+		return err
+	}
 	rows, err := o.world.rows(c)
 	if err != nil {
 		return err

@@ -61,6 +61,8 @@ type definition struct {
 	TypeTags map[string]any   `json:"tags,omitempty"`
 	Meta     int              `json:"tm,omitempty"`
 	MetaIn   []int            `json:"tmpb,omitempty"`
+	Shared   int              `json:"sh,omitempty"`
+	Internal []twinField      `json:"in,omitempty"`
 	Fields   []*fieldRow      `json:"fields"`
 	typ      reflect.Type
 }

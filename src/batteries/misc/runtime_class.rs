@@ -4,22 +4,15 @@ use crate::shared::core_meta;
 use crate::shared::field_checks::{
     Errors, IMMUTABLE, age_cell, complain, covered, name_cell, named,
 };
-use crate::shared::go_form::{self, GoStruct, plain};
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::resource_names::{is_huge_pages, validate_amount, validate_container_name};
+use crate::shared::shown;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value, labels};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
 
-const TOLERATION: GoStruct = &[
-    plain("key", "Key", "\"\""),
-    plain("operator", "Operator", "\"\""),
-    plain("value", "Value", "\"\""),
-    plain("effect", "Effect", "\"\""),
-    plain("tolerationSeconds", "TolerationSeconds", "null"),
-];
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// Behaviour of RuntimeClasses.
@@ -121,7 +114,7 @@ fn validate_tolerations(errors: &mut Errors, tolerations: &[Value], list: &Path<
         if seen.contains(&key(toleration)) {
             errors.push(FieldError::duplicate(
                 &list.index(at),
-                go_form::bad(TOLERATION, toleration),
+                shown::internal("io.k8s.api.core.v1.Toleration", toleration),
             ));
         } else {
             seen.push(key(toleration));

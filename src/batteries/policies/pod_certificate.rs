@@ -4,32 +4,14 @@ use super::keys::{Certificate, Key, KeyKind, Request};
 use crate::core::config_map::bytes_of;
 use crate::shared::core_meta;
 use crate::shared::field_checks::{Errors, IMMUTABLE, complain, conditions, name_cell, named};
-use crate::shared::go_form::{self, GoStruct, plain};
 use crate::shared::pem_blocks::{Block, blocks};
 use crate::shared::pod_validation::projected::{user_annotations, validate_signer};
+use crate::shared::shown;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::{Timestamp, duration_text};
 use polyplane_apimachinery::{Map, Value, names};
 use polyplane_registry::strategy::{Context, Strategy};
 
-const SPEC: GoStruct = &[
-    plain("signerName", "SignerName", "\"\""),
-    plain("podName", "PodName", "\"\""),
-    plain("podUID", "PodUID", "\"\""),
-    plain("serviceAccountName", "ServiceAccountName", "\"\""),
-    plain("serviceAccountUID", "ServiceAccountUID", "\"\""),
-    plain("nodeName", "NodeName", "\"\""),
-    plain("nodeUID", "NodeUID", "\"\""),
-    plain("maxExpirationSeconds", "MaxExpirationSeconds", "null"),
-    plain("pkixPublicKey", "PKIXPublicKey", "null"),
-    plain("proofOfPossession", "ProofOfPossession", "null"),
-    plain("stubPKCS10Request", "StubPKCS10Request", "null"),
-    plain(
-        "unverifiedUserAnnotations",
-        "UnverifiedUserAnnotations",
-        "null",
-    ),
-];
 const UID_BYTES_MAX: usize = 128;
 const KEY_BYTES_MAX: usize = 10 * 1024;
 const CHAIN_BYTES_MAX: usize = 100 * 1024;
@@ -39,6 +21,7 @@ const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
 const SKEW_SECONDS: i64 = 300;
 /// How far from both ends a certificate has to be refreshed.
 const REFRESH_SECONDS: i64 = 600;
+const SPEC: &str = "io.k8s.api.certificates.v1.PodCertificateRequestSpec";
 const OUTCOMES: [&str; 3] = ["Issued", "Denied", "Failed"];
 
 /// Behaviour of PodCertificateRequests.
@@ -55,7 +38,7 @@ impl Strategy for PodCertificate {
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = core_meta::validate_update(object, old);
         if object["spec"] != old["spec"] {
-            let bad = go_form::bad(SPEC, &object["spec"]);
+            let bad = shown::internal(SPEC, &object["spec"]);
             errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
         }
         errors

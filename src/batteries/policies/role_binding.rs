@@ -2,7 +2,7 @@
 
 use crate::shared::core_meta;
 use crate::shared::field_checks::{Errors, IMMUTABLE, age_cell, complain, name_cell};
-use crate::shared::go_form::{self, GoStruct, plain};
+use crate::shared::shown;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -10,11 +10,7 @@ use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-const ROLE_REF: GoStruct = &[
-    plain("apiGroup", "APIGroup", "\"\""),
-    plain("kind", "Kind", "\"\""),
-    plain("name", "Name", "\"\""),
-];
+const ROLE_REF: &str = "io.k8s.api.rbac.v1.RoleRef";
 
 /// Behaviour of RoleBindings and ClusterRoleBindings.
 #[derive(Debug)]
@@ -51,12 +47,12 @@ impl Strategy for RoleBinding {
         let mut errors = core_meta::validate(object, self.scope, NameRule::PathSegment);
         self.validate(&mut errors, object);
         errors.extend(core_meta::validate_update(object, old));
-        let (now, then) = (
-            go_form::show(ROLE_REF, &object["roleRef"]),
-            go_form::show(ROLE_REF, &old["roleRef"]),
-        );
-        if now != then {
-            let bad = go_form::bad(ROLE_REF, &object["roleRef"]);
+        let differs = |name: &&str| {
+            let path = ["roleRef", *name];
+            object.str_at(&path) != old.str_at(&path)
+        };
+        if ["apiGroup", "kind", "name"].iter().any(differs) {
+            let bad = shown::internal(ROLE_REF, &object["roleRef"]);
             errors.push(FieldError::invalid(&Path::new("roleRef"), bad, IMMUTABLE));
         }
         errors

@@ -4,7 +4,7 @@
 use crate::catalog;
 use polyplane_apimachinery::field_error::Bad;
 use polyplane_apimachinery::json;
-use polyplane_apimachinery::schema::{Definition, Field, Schemas, Type};
+use polyplane_apimachinery::schema::{Definition, Field, InternalField, Presence, Schemas, Type};
 use polyplane_apimachinery::{Map, Value};
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ pub fn internal_text(definition: &str, value: &Value) -> String {
     let schemas = catalog::schemas();
     let mut out = Vec::new();
     match schemas.find(definition) {
-        Some(id) if !value.is_null() && is_published(schemas.get(id)) => {
+        Some(id) if !value.is_null() && schemas.get(id).shared => {
             out = schemas.to_vec(id, value);
         }
         Some(id) if !value.is_null() => write_object(&schemas, schemas.get(id), value, &mut out),
@@ -50,41 +50,99 @@ pub fn internal_text(definition: &str, value: &Value) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Types of the machinery have the same JSON everywhere.
-fn is_published(definition: &Definition) -> bool {
-    definition.name.starts_with("io.k8s.apimachinery.")
+/// The JSON of one field of the internal twin of `definition`.
+pub fn internal_field_text(definition: &str, field: &str, object: &Value) -> String {
+    let schemas = catalog::schemas();
+    let id = schemas.find(definition);
+    let field = id.and_then(|id| schemas.get(id).field(field));
+    let field = field.expect("the generated schemas have every field of upstream");
+    let mut out = Vec::new();
+    write_value(&schemas, field, &field.ty, &object[&*field.name], &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The JSON of the struct `embedded` that the internal twin of `definition` embeds.
+pub fn internal_part_text(definition: &str, embedded: &str, object: &Value) -> String {
+    let schemas = catalog::schemas();
+    let id = schemas.find(definition);
+    let definition = schemas.get(id.expect("the generated schemas have every type of upstream"));
+    let fields = definition.fields.iter();
+    let part = fields.filter(|field| field.notes.embedded.as_deref() == Some(embedded));
+    let mut out = vec![b'{'];
+    for field in part {
+        write_field(&schemas, field, None, object, &mut out);
+    }
+    close(&mut out);
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 fn write_object(schemas: &Schemas, definition: &Definition, value: &Value, out: &mut Vec<u8>) {
     out.push(b'{');
-    let start = out.len();
-    for field in &definition.fields {
-        if out.len() > start {
-            out.push(b',');
-        }
-        let member = &value[field.name.as_str()];
-        if field.name == "metadata" {
-            // Metadata is embedded: its members stand among the object's own, by published names.
-            let inner = written(schemas, &field.ty, &without_nulls(member));
-            let inner = without_zero_time(
-                inner
-                    .get(1..inner.len().saturating_sub(1))
-                    .unwrap_or_default(),
-            );
-            if inner.is_empty() {
-                if out.len() > start {
-                    out.pop();
-                }
-            } else {
-                out.extend(inner);
+    match &definition.internal {
+        None => {
+            for field in &definition.fields {
+                write_field(schemas, field, None, value, out);
             }
-            continue;
         }
-        json::write_string(&go_name(field), out);
-        out.push(b':');
-        write_member(schemas, field, &field.ty, member, out);
+        Some(fields) => {
+            for field in fields {
+                match field {
+                    InternalField::Published { place, zero } => {
+                        let field = &definition.fields[*place];
+                        write_field(schemas, field, zero.as_ref(), value, out);
+                    }
+                    InternalField::Added { go_name, zero } => {
+                        write_name(go_name, out);
+                        json::write(zero, out);
+                        out.push(b',');
+                    }
+                }
+            }
+        }
+    }
+    close(out);
+}
+
+/// Ends an object whose members all have a comma behind them.
+fn close(out: &mut Vec<u8>) {
+    if out.last() == Some(&b',') {
+        out.pop();
     }
     out.push(b'}');
+}
+
+fn write_name(name: &str, out: &mut Vec<u8>) {
+    json::write_string(name, out);
+    out.push(b':');
+}
+
+/// Writes a member of `object` and a comma; `zero` stands for an absent value if the internal type
+/// has another than the published one.
+fn write_field(
+    schemas: &Schemas,
+    field: &Field,
+    zero: Option<&Value>,
+    object: &Value,
+    out: &mut Vec<u8>,
+) {
+    let value = &object[field.name.as_str()];
+    if field.name == "metadata" {
+        // Metadata is embedded: its members stand among the object's own, by published names.
+        let inner = written(schemas, &field.ty, &without_nulls(value));
+        let inner = inner.get(1..inner.len().saturating_sub(1));
+        let inner = without_zero_time(inner.unwrap_or_default());
+        if inner.is_empty() {
+            return;
+        }
+        out.extend(inner);
+    } else {
+        write_name(&go_name(field), out);
+        match zero {
+            Some(zero) if value.is_null() => json::write(zero, out),
+            _ => write_value(schemas, field, &field.ty, value, out),
+        }
+    }
+    out.push(b',');
 }
 
 /// Metadata writes an unset creation time as null only where a decoder left it there.
@@ -111,15 +169,13 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-fn write_member(schemas: &Schemas, field: &Field, ty: &Type, value: &Value, out: &mut Vec<u8>) {
+fn write_value(schemas: &Schemas, field: &Field, ty: &Type, value: &Value, out: &mut Vec<u8>) {
     match (ty, value) {
         (Type::Ref(id), _) => {
             let definition = schemas.get(*id);
-            if value.is_null()
-                && field.presence == polyplane_apimachinery::schema::Presence::Pointer
-            {
+            if value.is_null() && field.presence == Presence::Pointer {
                 out.extend(b"null");
-            } else if is_published(definition) {
+            } else if definition.shared {
                 out.extend(written(schemas, ty, value));
             } else {
                 write_object(schemas, definition, value, out);
@@ -131,7 +187,7 @@ fn write_member(schemas: &Schemas, field: &Field, ty: &Type, value: &Value, out:
                 if at > 0 {
                     out.push(b',');
                 }
-                write_member(schemas, field, item, value, out);
+                write_value(schemas, field, item, value, out);
             }
             out.push(b']');
         }
@@ -143,7 +199,7 @@ fn write_member(schemas: &Schemas, field: &Field, ty: &Type, value: &Value, out:
                 }
                 json::write_string(key, out);
                 out.push(b':');
-                write_member(schemas, field, item, value, out);
+                write_value(schemas, field, item, value, out);
             }
             out.push(b'}');
         }
@@ -167,4 +223,62 @@ fn go_name(field: &Field) -> Cow<'_, str> {
     let mut letters = field.name.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
     Cow::Owned(first.into_iter().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn fields_that_only_the_internal_type_has_are_shown_empty() {
+        let definition = "io.k8s.api.certificates.v1.PodCertificateRequestSpec";
+        let spec = json!({"signerName": "a.b/c", "stubPKCS10Request": "AA=="});
+        assert_eq!(
+            internal_text(definition, &spec),
+            r#"{"SignerName":"a.b/c","PodName":"","PodUID":"","ServiceAccountName":"","ServiceAccountUID":"","NodeName":"","NodeUID":"","MaxExpirationSeconds":null,"PKIXPublicKey":null,"ProofOfPossession":null,"StubPKCS10Request":"AA==","UnverifiedUserAnnotations":null}"#
+        );
+    }
+
+    #[test]
+    fn an_absent_value_is_the_zero_of_the_internal_type() {
+        let definition = "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy";
+        assert_eq!(
+            internal_text(definition, &json!({})),
+            r#"{"Partition":0,"MaxUnavailable":null}"#
+        );
+    }
+
+    #[test]
+    fn a_type_that_internal_types_share_keeps_its_published_form() {
+        let definition = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
+        let spec = json!({"selector": {"matchLabels": {"a": "b"}}});
+        let text = internal_text(definition, &spec);
+        assert!(
+            text.starts_with(r#"{"AccessModes":null,"Selector":{"matchLabels":{"a":"b"}},"#),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_embedded_struct_is_shown_alone() {
+        let definition = "io.k8s.api.core.v1.PersistentVolumeSpec";
+        let text = internal_part_text(definition, "PersistentVolumeSource", &json!({}));
+        assert!(
+            text.starts_with(r#"{"GCEPersistentDisk":null,"AWSElasticBlockStore":null,"#),
+            "{text}"
+        );
+        assert!(text.ends_with(r#","CSI":null}"#), "{text}");
+    }
+
+    #[test]
+    fn a_field_is_shown_alone() {
+        let event = "io.k8s.api.core.v1.Event";
+        let shown = |field: &str| internal_field_text(event, field, &json!({}));
+        assert_eq!(shown("source"), r#"{"Component":"","Host":""}"#);
+        assert_eq!(shown("related"), "null");
+        assert_eq!(shown("count"), "0");
+        assert_eq!(shown("eventTime"), "null");
+        assert_eq!(shown("reportingComponent"), "\"\"");
+    }
 }
