@@ -1,7 +1,5 @@
 //! May this user do this.
 
-use std::sync::Arc;
-
 use polyplane_apimachinery::quote::quote;
 
 use crate::user::{
@@ -232,60 +230,5 @@ pub struct AllowAll;
 impl Authorizer for AllowAll {
     fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
         Verdict::now(Decision::Allow)
-    }
-}
-
-/// Several authorizers in order: the first that allows or denies wins.
-pub struct UnionAuthorizer {
-    members: Vec<Arc<dyn Authorizer>>,
-}
-
-impl UnionAuthorizer {
-    /// Asks `members` in the order given.
-    pub fn new(members: Vec<Arc<dyn Authorizer>>) -> Self {
-        Self { members }
-    }
-
-    async fn ask_from<'a>(
-        &'a self,
-        attributes: &'a Attributes<'a>,
-        first: Verdict<'a, Decision>,
-        next: usize,
-        mut reasons: Vec<String>,
-    ) -> Decision {
-        match first.await {
-            Decision::NoOpinion(reason) => keep(&mut reasons, reason),
-            settled => return settled,
-        }
-        for member in &self.members[next..] {
-            match member.authorize(attributes).await {
-                Decision::NoOpinion(reason) => keep(&mut reasons, reason),
-                settled => return settled,
-            }
-        }
-        Decision::NoOpinion(reasons.join("\n"))
-    }
-}
-
-fn keep(reasons: &mut Vec<String>, reason: String) {
-    if !reason.is_empty() {
-        reasons.push(reason);
-    }
-}
-
-impl Authorizer for UnionAuthorizer {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let mut reasons = Vec::new();
-        for (place, member) in self.members.iter().enumerate() {
-            match member.authorize(attributes) {
-                Verdict::Now(Some(Decision::NoOpinion(reason))) => keep(&mut reasons, reason),
-                Verdict::Now(Some(settled)) => return Verdict::now(settled),
-                Verdict::Now(None) => {}
-                later @ Verdict::Later(_) => {
-                    return Verdict::later(self.ask_from(attributes, later, place + 1, reasons));
-                }
-            }
-        }
-        Verdict::now(Decision::NoOpinion(reasons.join("\n")))
     }
 }

@@ -22,7 +22,7 @@ pub use authenticator::{
 };
 pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, Forbidden, METRICS_PATH, Masters,
-    MetricsRules, PublicRules, Subject, UnionAuthorizer,
+    MetricsRules, PublicRules, Subject,
 };
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_registry::{Answer, Registry, Resource, ResourceRequest, Tenant, Verb};
+use polyplane_registry::{Answer, Permit, Registry, Resource, ResourceRequest, Tenant, Verb};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -69,6 +69,7 @@ impl<'a> Own<'a> {
             user_agent: "polyplane".to_owned(),
             body,
             user: Arc::new(UserInfo::new("system:apiserver", &["system:masters"])),
+            permit: Permit::in_all_cuts(),
             deadline: Instant::now() + PATIENCE,
             seats: None,
         };

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, bail};
 use polyplane_auth::{
-    Authenticator, Authorizer, ClientCa, Masters, MetricsRules, MetricsToken, PublicRules,
-    StaticToken, StaticTokens, UnionAuthenticator, UnionAuthorizer, UserInfo,
+    Authenticator, ClientCa, Masters, MetricsRules, MetricsToken, PublicRules, StaticToken,
+    StaticTokens, UnionAuthenticator, UserInfo,
 };
+use polyplane_registry::{Authority, Judge};
 use polyplane_server::Pki;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,15 +21,15 @@ const TOKEN_BYTES_MAX: usize = 4096;
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// Who may do what: masters everything, everybody health and version, readers of metrics these.
-pub fn authorizer() -> Arc<dyn Authorizer> {
-    Arc::new(UnionAuthorizer::new(vec![
-        Arc::new(Masters),
-        Arc::new(PublicRules),
-        Arc::new(MetricsRules),
-    ]))
+pub fn authority() -> Authority {
+    Authority::new(vec![
+        Judge::Fixed(Arc::new(Masters)),
+        Judge::Fixed(Arc::new(PublicRules)),
+        Judge::Fixed(Arc::new(MetricsRules)),
+    ])
 }
 
-/// What proves callers, and who may do what.
+/// What proves callers.
 pub struct Access {
     /// The CA of client certificates.
     pub client_ca: ClientCa,
@@ -36,8 +37,6 @@ pub struct Access {
     pub root_bearer: Arc<dyn Authenticator>,
     /// What proves them at every other plane.
     pub plane_bearer: Arc<dyn Authenticator>,
-    /// Who may do what.
-    pub authorizer: Arc<dyn Authorizer>,
 }
 
 impl Access {
@@ -59,7 +58,6 @@ impl Access {
                 None => Arc::clone(&admin),
             },
             plane_bearer: admin,
-            authorizer: authorizer(),
         })
     }
 }

@@ -6,11 +6,11 @@ use crate::measure;
 use crate::report;
 use crate::world::{Asked, Located, Missing, World};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
+use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::Memory;
-use polyplane_registry::{Answer, Kinds, Registry, ResourceRequest, Tenant};
+use polyplane_registry::{Answer, Gate, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Place, PlaneApi,
     PlaneRecord, PlaneReference,
@@ -269,8 +269,8 @@ impl PlaneApi for Api {
         })
     }
 
-    fn authorizer(&self) -> &dyn Authorizer {
-        &*self.shared.access.authorizer
+    fn gate(&self, deadline: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
+        self.shared.registry.gate(&self.tenant, deadline)
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

@@ -2,7 +2,7 @@
 //!
 //! `up` runs one or several of these on one embedded store, `serve` runs one on a shared store.
 
-use crate::access::{Access, MetricsFile, authorizer};
+use crate::access::{Access, MetricsFile};
 use crate::backend::{Front, Shared};
 use crate::fences::Fences;
 use crate::waiting::StoreWait;
@@ -20,7 +20,7 @@ use polyplane_ownership::{
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{BirthLayer, PlaneSettings, Registry};
+use polyplane_registry::{Authority, BirthLayer, PlaneSettings, Registry};
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub struct Setup {
     pub listeners: Vec<TcpListener>,
     /// Host and port under which clients reach the ring.
     pub endpoint: String,
+    /// Who decides what users may do.
+    pub authority: Authority,
     /// How long a plane stays awake without being used.
     pub idle: Duration,
     /// The token for metrics, if they have one of their own.
@@ -92,7 +94,7 @@ impl Replica {
         let world = build_world(&setup, pki.root_pem(), stop.clone()).await?;
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
-        let registry = Registry::new(Arc::new(System), authorizer(), observers);
+        let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&world))));
         let registry = Arc::new(registry);
         reconcilers.attach(

@@ -9,7 +9,7 @@
 //! that was asked by `/drain` waits for the signal. A second signal ends it at once. A lost store
 //! delays nothing beyond the deadline.
 
-use crate::access::{Access, MetricsFile};
+use crate::access::{Access, MetricsFile, authority};
 use crate::cli::{CertsOptions, ServeOptions};
 use crate::limits;
 use crate::memory;
@@ -216,6 +216,7 @@ async fn start(
         config: prepared.config,
         listeners: prepared.listeners,
         endpoint: prepared.endpoint,
+        authority: authority(),
         idle: Duration::from_secs(options.sleep_after),
         metrics: prepared.metrics,
         wait: Some(wait),

@@ -1,5 +1,6 @@
 //! `polyplane up`: one server, or a small ring, on a store of its own, in the foreground.
 
+use crate::access::authority;
 use crate::cli::{StoreKind, UpOptions};
 use crate::contexts::Contexts;
 use crate::limits;
@@ -77,6 +78,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             config,
             listeners,
             endpoint: endpoint.clone(),
+            authority: authority(),
             idle: Duration::from_secs(options.sleep_after),
             metrics: None,
             wait: None,

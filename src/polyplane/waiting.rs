@@ -5,13 +5,13 @@
 //! somebody has to set right (an address that is none, a certificate that is not trusted, a wrong
 //! password, an etcd that is too old) ends the process with its reason.
 
-use crate::access::Access;
+use crate::access::{Access, authority};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
+use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_batteries::catalog;
 use polyplane_ownership::ROOT;
-use polyplane_registry::{Answer, Kinds, ResourceRequest};
+use polyplane_registry::{Answer, Authority, Gate, Kinds, ResourceRequest};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Place, PlaneApi, PlaneRecord,
     PlaneReference, Server, StopHandle, StopPolicy, Stopped,
@@ -161,7 +161,11 @@ impl WaitingServer {
             // It holds no planes, so it is drained.
             drain_requested: Some(Box::new(|| Box::pin(std::future::ready(Ok(()))))),
         };
-        let backend = Waiting(Arc::new(Root { wait, access }));
+        let backend = Waiting(Arc::new(Root {
+            wait,
+            access,
+            authority: authority(),
+        }));
         Ok(Idle(config.build(Arc::new(backend), same)))
     }
 
@@ -193,6 +197,8 @@ struct Waiting(Arc<Root>);
 struct Root {
     wait: Arc<StoreWait>,
     access: Access,
+    /// Who may do what, as far as no object of the plane matters.
+    authority: Authority,
 }
 
 impl Backend for Waiting {
@@ -228,6 +234,11 @@ impl Backend for Waiting {
 }
 
 impl Root {
+    fn unavailable(&self) -> ApiError {
+        let text = format!("this replica waits for its store: {}", self.why());
+        ApiError::service_unavailable(text).with_retry_after(1)
+    }
+
     fn why(&self) -> String {
         let reason = self.wait.reason();
         reason.unwrap_or_else(|| "this replica has not joined the ring yet".to_owned())
@@ -268,14 +279,13 @@ impl PlaneApi for Handle {
         Kinds::new(catalog::root_kinds(), None)
     }
 
-    fn authorizer(&self) -> &dyn Authorizer {
-        &*self.0.access.authorizer
+    fn gate(&self, _: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
+        let gate = self.0.authority.fixed_gate();
+        Verdict::now(gate.ok_or_else(|| self.0.unavailable()))
     }
 
     fn handle(&self, _: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
-        let text = format!("this replica waits for its store: {}", self.0.why());
-        let refusal = ApiError::service_unavailable(text).with_retry_after(1);
-        Box::pin(std::future::ready(Err(refusal)))
+        Box::pin(std::future::ready(Err(self.0.unavailable())))
     }
 }
 

@@ -171,6 +171,21 @@ impl<'a> Call<'a> {
         holds.then_some(()).ok_or_else(ApiError::kind_changed)
     }
 
+    /// The published state, if the request may be answered from it: what it was let in for is still
+    /// allowed there.
+    ///
+    /// # Errors
+    /// 403 if it is not.
+    pub async fn newest(&self) -> Result<Snapshot, ApiError> {
+        let cut = self.tenant.plane.snapshot();
+        let permit = &self.request.permit;
+        if !permit.accesses().is_empty() {
+            let as_of = self.services.authority.as_of(cut.clone());
+            permit.check(&as_of).await?;
+        }
+        Ok(cut)
+    }
+
     /// What a write claims of its kind; nothing of a kind of the base, which does not change.
     pub fn kind_claim(&self) -> Option<Claim> {
         Some(Claim::View {

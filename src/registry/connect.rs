@@ -20,8 +20,8 @@ pub struct EmptyLog;
 ///
 /// # Errors
 /// Nearly always: 404 if the object is absent, else why there is nothing to connect to.
-pub fn connect(call: &Call<'_>, sub: &str) -> Result<EmptyLog, ApiError> {
-    let cut = call.tenant.plane.snapshot();
+pub async fn connect(call: &Call<'_>, sub: &str) -> Result<EmptyLog, ApiError> {
+    let cut = call.newest().await?;
     let name = call.name()?;
     match (call.row.name.as_str(), sub) {
         ("pods", "proxy") => Err(pod_proxy(call, &cut, name)),

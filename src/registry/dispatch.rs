@@ -1,6 +1,7 @@
 //! From a request to the verb that answers it.
 
 use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
+use crate::authority::{Authority, Gate};
 use crate::call::{Call, Tenant};
 use crate::convert::{self, Wanted};
 use crate::delete::{self, Removal};
@@ -19,6 +20,7 @@ use crate::{connect, create, evict, list, patch, reviews, select, subresource, u
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
+use polyplane_auth::Verdict;
 use polyplane_plane::ObjectRef;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,25 +29,24 @@ use tokio::time::Instant;
 /// Answers requests for resources of any plane.
 pub struct Registry {
     services: Arc<Services>,
-    reviewer: Arc<dyn polyplane_auth::Authorizer>,
 }
 
 impl Registry {
-    /// A registry that takes time and chance from `environment`, answers access reviews by
-    /// `reviewer` and tells `observers` of writes.
+    /// A registry that takes time and chance from `environment`, has `authority` decide what users
+    /// may do, and tells `observers` of writes.
     pub fn new(
         environment: Arc<dyn Environment>,
-        reviewer: Arc<dyn polyplane_auth::Authorizer>,
+        authority: Authority,
         observers: Vec<Arc<dyn Observer>>,
     ) -> Self {
         Self {
             services: Arc::new(Services {
                 environment,
+                authority,
                 observers,
                 admission: Vec::new(),
                 external: Vec::new(),
             }),
-            reviewer,
         }
     }
 
@@ -58,7 +59,6 @@ impl Registry {
         };
         Self {
             services: Arc::new(services),
-            ..self
         }
     }
 
@@ -69,7 +69,6 @@ impl Registry {
         services.external.push(objects);
         Self {
             services: Arc::new(services),
-            ..self
         }
     }
 
@@ -82,6 +81,18 @@ impl Registry {
             settings: Arc::clone(&tenant.settings),
             services: Arc::clone(&self.services),
         }));
+    }
+
+    /// The door of a plane for one request.
+    ///
+    /// # Errors
+    /// See [`Authority::gate`].
+    pub fn gate<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        deadline: Instant,
+    ) -> Verdict<'a, Result<Gate<'a>, ApiError>> {
+        self.services.authority.gate(tenant, deadline)
     }
 
     /// Answers one request.
@@ -195,7 +206,7 @@ impl Registry {
             }
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
                 answerable(call).await?;
-                let connect::EmptyLog = connect::connect(call, sub)?;
+                let connect::EmptyLog = connect::connect(call, sub).await?;
                 Ok(finite(
                     call,
                     wish,
@@ -222,7 +233,10 @@ impl Registry {
             drop(subresource::bind(call).await?);
             return Ok(success(call, wish));
         }
-        let json = reviews::review(call, self.reviewer.as_ref()).await?;
+        let authority = &call.services.authority;
+        let as_of = authority.newest(call.tenant, call.request.deadline).await?;
+        call.request.permit.check(&as_of).await?;
+        let json = reviews::review(call, &as_of).await?;
         Ok(finite(
             call,
             wish,
@@ -421,7 +435,7 @@ async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
         reached(call, asked).await?;
     }
     let name = call.name()?;
-    let cut = call.tenant.plane.snapshot();
+    let cut = call.newest().await?;
     call.stands_in(&cut)?;
     let object = cut.get(&call.key(name));
     object.ok_or_else(|| call.not_found(name))

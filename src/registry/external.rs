@@ -85,6 +85,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
     if asked != 0 {
         list::reached(call, asked).await?;
     }
+    drop(call.newest().await?);
     let name = call.name()?;
     let (_, found) = one(call, objects, name, None, None).await?;
     let object = found.ok_or_else(|| call.not_found(name))?;
@@ -106,6 +107,7 @@ pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answ
         call.request.name.as_ref(),
     )?;
     let from = first(call, &options).await?;
+    drop(call.newest().await?);
     let (revision, items) = collect(call, objects, &selection, &from).await?;
     let plane = &call.tenant.plane;
     let version = match from.exact {

@@ -8,6 +8,7 @@
 //! (see [`plan`]).
 
 pub mod answer;
+pub mod authority;
 pub mod body;
 pub mod call;
 pub mod connect;
@@ -50,6 +51,7 @@ pub mod dispatch;
 mod tests;
 
 pub use answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
+pub use authority::{AsOf, Authority, Gate, Judge, Permit, PlaneAuthorizer};
 pub use call::{Call, Tenant};
 pub use dispatch::Registry;
 pub use document_id::DocumentId;

@@ -260,14 +260,14 @@ pub async fn page(
     };
     answerable(call).await?;
     let cut = if exact {
-        cut_at(call, Version::from_raw(asked), prefix)
-            .await?
-            .map_err(too_old)?
+        let cut = cut_at(call, Version::from_raw(asked), prefix).await?;
+        drop(call.newest().await?);
+        cut.map_err(too_old)?
     } else {
         if asked != 0 {
             reached(call, asked).await?;
         }
-        call.tenant.plane.snapshot()
+        call.newest().await?
     };
     // Upstream answers a list of "any version" from its cache, which knows no pages.
     let limit = if options.resource_version == "0" {
@@ -376,7 +376,7 @@ async fn continued(
     let now = call.environment.now();
     let limit = options.limit;
     let Some(version) = token.version() else {
-        let cut = call.tenant.plane.snapshot();
+        let cut = call.newest().await?;
         return Ok(Page {
             version: cut.version(),
             cut,
@@ -390,6 +390,7 @@ async fn continued(
     } else {
         Err(call.tenant.plane.forgot(Forgotten::TokenAge, version))
     };
+    drop(call.newest().await?);
     match cut {
         Ok(cut) => Ok(Page {
             cut,

@@ -1,7 +1,7 @@
 //! A write as a plan of stages, the same for every verb.
 //!
 //! [`change`] and [`deletion`] read top to bottom in the order in which a write is worked out:
-//! decode → default, prune → merge, field management → mutating admission → default again →
+//! authorize → decode → default, prune → merge, field management → mutating admission → default again →
 //! prepare → validate → validating admission, quota → stored bytes → claims. A verb only says how
 //! the new object is made from the request and the present one ([`Change`], [`Deletion`]). Each
 //! stage takes a value that only the stage before can make, so none can be left out or swapped.
@@ -105,6 +105,7 @@ pub trait Change: Send {
 /// # Errors
 /// What the client is told, or what has to be known first.
 pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<Plan, Stop> {
+    run.permitted()?;
     let (defaulted, target) = change.propose(run)?;
     let managed = fields::manage(run, defaulted, &target)?;
     let admitted = admission::mutate(run, change, managed, &target)?;
@@ -156,6 +157,7 @@ pub trait Deletion: Send {
 /// # Errors
 /// What the client is told, or what has to be known first.
 pub fn deletion<D: Deletion>(run: &mut Run<'_>, deletion: &mut D) -> Result<Plan, Stop> {
+    run.permitted()?;
     let present = deletion.find(run)?;
     let admitted = admission::mutate_deletion(run, deletion, present)?;
     let valid = stages::mark(run, deletion, admitted)?;

@@ -1,6 +1,7 @@
 //! What is asked of the registry: one verb on one resource, with nothing of HTTP left in it but
 //! media types and query parameters, which are part of the Kubernetes API.
 
+use crate::authority::Permit;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
@@ -78,6 +79,8 @@ pub struct ResourceRequest {
     pub body: Bytes,
     /// Who asks.
     pub user: Arc<UserInfo>,
+    /// What it was let in for.
+    pub permit: Permit,
     /// When the answer is of no use any more.
     pub deadline: Instant,
     /// The seats of which it holds one; `None` if it needs none.

@@ -1,5 +1,6 @@
 //! What every request may use beside its plane, and who hears of a plane's writes.
 
+use crate::authority::Authority;
 use crate::call::Tenant;
 use crate::delete::Removal;
 use crate::environment::Environment;
@@ -22,6 +23,8 @@ pub trait Observer: Send + Sync {
 pub struct Services {
     /// Time and chance.
     pub environment: Arc<dyn Environment>,
+    /// Who decides what users may do.
+    pub authority: Authority,
     /// Who hears of writes.
     pub observers: Vec<Arc<dyn Observer>>,
     /// Who may change or refuse a write, in order.

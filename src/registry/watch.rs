@@ -178,7 +178,7 @@ impl Feed {
             None => WatchScope::Prefix(select::prefix(call)),
         };
         let from = if synthetic {
-            let cut = plane.snapshot();
+            let cut = call.newest().await?;
             call.stands_in(&cut)?;
             let marked = initial_events.is_some() && self.bookmarks == Bookmarks::Welcome;
             let version = cut.version();
@@ -192,7 +192,7 @@ impl Feed {
         match within(call, plane.watch(scope, from)).await? {
             // Looked at after the watch has begun: what changes from now on ends it.
             Ok(watcher) => {
-                call.stands_in(&plane.snapshot())?;
+                call.stands_in(&call.newest().await?)?;
                 self.watcher = Some(watcher);
             }
             Err(WatchError::Expired(cause)) => {

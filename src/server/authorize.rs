@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo};
+use polyplane_auth::{Subject, UserInfo};
+use polyplane_registry::{Gate, Permit};
 
 use crate::request_info::RequestInfo;
 use crate::respond::Refusal;
@@ -12,6 +12,7 @@ use crate::respond::Refusal;
 #[derive(Debug)]
 pub(crate) struct Authorized {
     user: Arc<UserInfo>,
+    permit: Permit,
 }
 
 impl Authorized {
@@ -19,55 +20,48 @@ impl Authorized {
     pub(crate) fn into_user(self) -> Arc<UserInfo> {
         self.user
     }
+
+    /// Who may, and what it was let in for.
+    pub(crate) fn into_parts(self) -> (Arc<UserInfo>, Permit) {
+        (self.user, self.permit)
+    }
 }
 
-/// Asks `authorizer` whether `user` may do what `info` says.
+/// Has `gate` let `user` do what `info` says.
 pub(crate) async fn authorize(
-    authorizer: &dyn Authorizer,
+    mut gate: Gate<'_>,
     user: Arc<UserInfo>,
     info: &RequestInfo<'_>,
     query: &[(String, String)],
     method: &http::Method,
 ) -> Result<Authorized, Refusal> {
     let (lower, name);
-    let attributes = match info {
+    let (verb, subject) = match info {
         RequestInfo::Resource(info) => {
             name = info.authorized_name(query);
-            Attributes {
-                user: &user,
-                verb: info.verb_name(),
-                subject: Subject::Resource {
-                    group: info.group,
-                    version: info.version,
-                    resource: info.resource,
-                    subresource: info.subresource,
-                    namespace: info.namespace,
-                    name: &name,
-                },
-            }
+            let subject = Subject::Resource {
+                group: info.group,
+                version: info.version,
+                resource: info.resource,
+                subresource: info.subresource,
+                namespace: info.namespace,
+                name: &name,
+            };
+            (info.verb_name(), subject)
         }
-        RequestInfo::Path(path) => Attributes {
-            user: &user,
-            verb: if method == http::Method::GET {
+        RequestInfo::Path(path) => {
+            let verb = if method == http::Method::GET {
                 "get"
             } else {
                 lower = method.as_str().to_ascii_lowercase();
                 &lower
-            },
-            subject: Subject::Path(path),
-        },
-    };
-    match authorizer.authorize(&attributes).await {
-        Decision::Allow => Ok(Authorized { user }),
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
-            Err(forbidden(&attributes, &reason).into())
+            };
+            (verb, Subject::Path(path))
         }
-    }
-}
-
-/// The refusal of `attributes` in upstream's words.
-pub(crate) fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
-    let refusal = Forbidden::new(attributes, reason);
-    let what = Qualified::new(&refusal.group, &refusal.resource);
-    ApiError::forbidden(what, &refusal.name, &refusal.text)
+    };
+    gate.pass(&user, verb, subject).await?;
+    Ok(Authorized {
+        user,
+        permit: gate.permit(),
+    })
 }

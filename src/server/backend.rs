@@ -10,9 +10,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{Authenticator, Authorizer, ClientCa, Verdict};
+use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_plane::Memory;
-use polyplane_registry::{Answer, Kinds, ResourceRequest};
+use polyplane_registry::{Answer, Gate, Kinds, ResourceRequest};
 
 use crate::exposition::Exposition;
 use crate::route::PlaneReference;
@@ -151,8 +151,8 @@ pub trait PlaneApi: Send + Sync {
         Box::pin(std::future::ready(Ok(self.kinds())))
     }
 
-    /// Who may do what in it.
-    fn authorizer(&self) -> &dyn Authorizer;
+    /// Its door for one request.
+    fn gate(&self, deadline: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>>;
 
     /// Carries out an authorized request.
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;

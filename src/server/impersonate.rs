@@ -5,12 +5,9 @@ use std::sync::Arc;
 use http::HeaderMap;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{
-    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Attributes, Authorizer, Decision, Subject,
-    UserInfo,
-};
+use polyplane_auth::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Subject, UserInfo};
+use polyplane_registry::Gate;
 
-use crate::authorize::forbidden;
 use crate::respond::Refusal;
 
 const USER: &str = "impersonate-user";
@@ -22,7 +19,7 @@ const EXTRA: &str = "impersonate-extra-";
 pub(crate) async fn effective_user(
     proven: &Arc<UserInfo>,
     headers: &HeaderMap,
-    authorizer: &dyn Authorizer,
+    gate: &mut Gate<'_>,
 ) -> Result<Arc<UserInfo>, Refusal> {
     if !headers
         .keys()
@@ -35,13 +32,8 @@ pub(crate) async fn effective_user(
         // An empty header, or one that means nothing.
         return Ok(Arc::clone(proven));
     }
-    for attributes in wanted.rights(proven) {
-        match authorizer.authorize(&attributes).await {
-            Decision::Allow => {}
-            Decision::Deny(reason) | Decision::NoOpinion(reason) => {
-                return Err(forbidden(&attributes, &reason).into());
-            }
-        }
+    for subject in wanted.rights() {
+        gate.pass(proven, "impersonate", subject).await?;
     }
     Ok(Arc::new(wanted.user()))
 }
@@ -85,19 +77,15 @@ impl Wanted {
     }
 
     /// Everything the caller must be allowed to impersonate.
-    fn rights<'a>(&'a self, caller: &'a UserInfo) -> Vec<Attributes<'a>> {
+    fn rights(&self) -> Vec<Subject<'_>> {
         let authentication = "authentication.k8s.io";
-        let right = |group, version, resource, subresource, namespace, name| Attributes {
-            user: caller,
-            verb: "impersonate",
-            subject: Subject::Resource {
-                group,
-                version,
-                resource,
-                subresource,
-                namespace,
-                name,
-            },
+        let right = |group, version, resource, subresource, namespace, name| Subject::Resource {
+            group,
+            version,
+            resource,
+            subresource,
+            namespace,
+            name,
         };
         let mut rights = Vec::new();
         rights.push(match service_account(&self.user) {
@@ -164,7 +152,19 @@ fn unescape(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_auth::{DenyAll, Masters, SYSTEM_MASTERS};
+    use polyplane_auth::{Authorizer, DenyAll, Masters, SYSTEM_MASTERS};
+    use polyplane_registry::Authority;
+
+    /// Whom a request acts as where `authorizer` decides.
+    async fn effective(
+        proven: &Arc<UserInfo>,
+        headers: &HeaderMap,
+        authorizer: impl Authorizer + 'static,
+    ) -> Result<Arc<UserInfo>, Refusal> {
+        let authority = Authority::fixed(authorizer);
+        let mut gate = authority.fixed_gate().expect("it looks at no object");
+        effective_user(proven, headers, &mut gate).await
+    }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_headers_a_user_stays_itself() {
-        let user = effective_user(&master(), &headers(&[("accept", "*/*")]), &DenyAll).await;
+        let user = effective(&master(), &headers(&[("accept", "*/*")]), DenyAll).await;
         assert_eq!(user.expect("itself").name, "admin");
     }
 
@@ -193,7 +193,7 @@ mod tests {
             (UID, "7"),
             ("impersonate-extra-acme.com%2fproject", "x"),
         ]);
-        let user = effective_user(&master(), &asked, &Masters)
+        let user = effective(&master(), &asked, Masters)
             .await
             .expect("allowed");
         assert_eq!((&*user.name, &*user.uid), ("jane", "7"));
@@ -203,7 +203,7 @@ mod tests {
             [(Str::from("acme.com/project"), vec![Str::from("x")])]
         );
         let account = headers(&[(USER, "system:serviceaccount:ns:robot")]);
-        let user = effective_user(&master(), &account, &Masters)
+        let user = effective(&master(), &account, Masters)
             .await
             .expect("allowed");
         let groups = [
@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_else_may_be_somebody_else() {
         let caller = Arc::new(UserInfo::new("eve", &[]));
-        let refused = effective_user(&caller, &headers(&[(USER, "jane")]), &Masters).await;
+        let refused = effective(&caller, &headers(&[(USER, "jane")]), Masters).await;
         let Err(Refusal::Status(error)) = refused else {
             panic!("must be refused")
         };
@@ -225,7 +225,7 @@ mod tests {
             error.message,
             r#"users "jane" is forbidden: User "eve" cannot impersonate resource "users" in API group "" at the cluster scope"#
         );
-        let nobody = effective_user(&master(), &headers(&[(GROUP, "dev")]), &Masters).await;
+        let nobody = effective(&master(), &headers(&[(GROUP, "dev")]), Masters).await;
         assert!(nobody.is_err());
     }
 }

@@ -10,8 +10,8 @@ use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{
     Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject, UserInfo,
 };
+use polyplane_registry::authority::forbidden;
 
-use crate::authorize::forbidden;
 use crate::backend::{BoxFuture, Place, PlaneRecord};
 use crate::health::Endpoint;
 use crate::paths;

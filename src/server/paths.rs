@@ -10,10 +10,10 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{Attributes, Subject, UserInfo};
+use polyplane_registry::authority::forbidden;
 use polyplane_registry::{KindTable, Kinds};
 use serde::Serialize;
 
-use crate::authorize::forbidden;
 use crate::body::ResponseBody;
 use crate::discovery::{AGGREGATED, AggregatedVersion, Discovery};
 use crate::health::{Endpoint, Health};

@@ -347,15 +347,9 @@ impl Pipeline<'_> {
     ) -> Result<Reply, Refusal> {
         let _seat = self.take_seat()?;
         let awake = self.wake(located, proven).await?;
-        let user = effective_user(proven.user(), &self.parts.headers, awake.authorizer()).await?;
-        let authorized = authorize(
-            awake.authorizer(),
-            user,
-            self.info,
-            self.query,
-            &self.parts.method,
-        )
-        .await?;
+        let mut gate = awake.gate(deadline).await?;
+        let user = effective_user(proven.user(), &self.parts.headers, &mut gate).await?;
+        let authorized = authorize(gate, user, self.info, self.query, &self.parts.method).await?;
         match self.info {
             RequestInfo::Path(path) if plane == PlaneReference::Root && *path == DRAIN_PATH => {
                 self.drain(&authorized.into_user()).await
@@ -463,6 +457,7 @@ impl Pipeline<'_> {
         body: Bytes,
         deadline: tokio::time::Instant,
     ) -> ResourceRequest {
+        let (user, permit) = authorized.into_parts();
         let present = |text: &str| (!text.is_empty()).then(|| text.into());
         let mut query = self.query.to_vec();
         let mut name = present(info.name);
@@ -491,7 +486,8 @@ impl Pipeline<'_> {
             content_type: header(&self.parts.headers, CONTENT_TYPE),
             user_agent: self.client.user_agent.to_owned(),
             body,
-            user: authorized.into_user(),
+            user,
+            permit,
             deadline,
             seats: self.seats().map(|seats| Arc::clone(seats) as _),
         }

@@ -15,7 +15,9 @@ use polyplane_plane::{
 use polyplane_registry::environment::System;
 use polyplane_registry::kind::{StorageRow, api_version, next_number};
 use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange, Strategy};
-use polyplane_registry::{AnswerBody, Defined, Registry, Resource, ResourceRequest, Tenant, Verb};
+use polyplane_registry::{
+    AnswerBody, Authority, Defined, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
+};
 use polyplane_storage::{
     CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection, Revision,
 };
@@ -178,7 +180,7 @@ impl Site {
             birth_layer: BirthLayer::fixed(""),
         };
         let site = Self {
-            registry: Registry::new(Arc::new(System), Arc::new(Masters), Vec::new()),
+            registry: Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new()),
             tenant: Tenant {
                 name: "test".into(),
                 plane: plane.await.expect("an empty plane opens"),
@@ -221,6 +223,7 @@ impl Site {
                 body => polyplane_apimachinery::json::to_string(body).into(),
             },
             user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+            permit: Permit::in_all_cuts(),
             deadline: Instant::now() + Duration::from_secs(30),
             seats: None,
         }

@@ -18,7 +18,7 @@ use polyplane_plane::{Flags, Forgotten, Key, NewObject, Operation, Write};
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::parameters::ROWS;
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
-use polyplane_registry::{AnswerBody, Registry, ResourceRequest, Tenant, Verb};
+use polyplane_registry::{AnswerBody, Authority, Permit, Registry, ResourceRequest, Tenant, Verb};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Site {
             birth_layer: BirthLayer::fixed(""),
         };
         Self {
-            registry: Registry::new(Arc::new(System), Arc::new(Masters), Vec::new()),
+            registry: Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new()),
             tenant: Tenant {
                 name: "test".into(),
                 plane: plane::open().await,
@@ -172,6 +172,7 @@ impl Site {
             user_agent: String::new(),
             body: Bytes::from(body),
             user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+            permit: Permit::in_all_cuts(),
             deadline: Instant::now() + Duration::from_secs(30),
             seats: None,
         };

@@ -6,10 +6,12 @@ mod site;
 use futures_util::StreamExt as _;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::UserInfo;
+use polyplane_auth::{Masters, UserInfo};
 use polyplane_plane::{LogBounds, Memory, Share};
 use polyplane_registry::call::Call;
-use polyplane_registry::{Answer, AnswerBody, ResourceRequest, Services, StreamEnd, Verb};
+use polyplane_registry::{
+    Answer, AnswerBody, Authority, Permit, ResourceRequest, Services, StreamEnd, Verb,
+};
 use polyplane_registry::{list, negotiate, options, select};
 use site::{Site, Still, on_paused_clock};
 use std::sync::Arc;
@@ -38,6 +40,7 @@ fn request(verb: Verb, accept: &str, query: &[(&str, &str)]) -> ResourceRequest 
         user_agent: String::new(),
         body: bytes::Bytes::new(),
         user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+        permit: Permit::in_all_cuts(),
         deadline: Instant::now() + Duration::from_secs(30),
         seats: None,
     }
@@ -88,6 +91,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let row = row.expect("the kind is there");
     let services = Arc::new(Services {
         environment: Arc::new(Still),
+        authority: Authority::fixed(Masters),
         observers: Vec::new(),
         admission: Vec::new(),
         external: Vec::new(),

@@ -13,7 +13,9 @@ use polyplane_plane::{Flags, Key, NewObject, Operation, Version, Write};
 use polyplane_registry::environment::System;
 use polyplane_registry::select::field_value;
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
-use polyplane_registry::{AnswerBody, Registry, Resource, ResourceRequest, Tenant, Verb};
+use polyplane_registry::{
+    AnswerBody, Authority, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,6 +196,7 @@ fn request(verb: Verb, version: Version) -> ResourceRequest {
         user_agent: String::new(),
         body: Default::default(),
         user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+        permit: Permit::in_all_cuts(),
         deadline: Instant::now() + Duration::from_secs(30),
         seats: None,
     }
@@ -201,7 +204,7 @@ fn request(verb: Verb, version: Version) -> ResourceRequest {
 
 #[tokio::test]
 async fn a_watch_by_a_field_parses_nothing() {
-    let registry = Registry::new(Arc::new(System), Arc::new(Masters), Vec::new());
+    let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
     let tenant = tenant().await;
     let start = tenant.plane.snapshot().version();
     let watch = request(Verb::Watch, start);

@@ -1,14 +1,33 @@
 //! Replicas of one process on a store in memory, with their real listeners.
 
 use super::*;
+use crate::access::authority;
 use crate::cli::StoreKind;
-use polyplane_server::{Options, PeerLimits, PeerTls};
+use crate::plugin::client::{Client, Refusal};
+use crate::plugin::config::Target;
+use polyplane_apimachinery::Value;
+use polyplane_auth::{Attributes, Decision, Masters};
+use polyplane_plane::{Key, Snapshot};
+use polyplane_registry::{Judge, PlaneAuthorizer};
+use polyplane_server::{Options, PeerLimits, PeerTls, Pki};
 use std::path::Path;
 
 /// So many that one of them is to own the root plane, by their names.
 const NEWCOMERS: usize = 4;
 
-async fn started(store: &Arc<dyn Store>, folder: &Path, name: &str) -> anyhow::Result<Replica> {
+/// A replica, with the URL that its clients use and the keys of its server.
+struct Started {
+    replica: Replica,
+    url: String,
+    pki: Arc<Pki>,
+}
+
+async fn started(
+    store: &Arc<dyn Store>,
+    folder: &Path,
+    name: &str,
+    authority: Authority,
+) -> anyhow::Result<Started> {
     let options = Options {
         data_folder: folder.to_owned(),
         listen: vec!["127.0.0.1:0".to_owned()],
@@ -18,20 +37,27 @@ async fn started(store: &Arc<dyn Store>, folder: &Path, name: &str) -> anyhow::R
     let listeners = completed.listen().await?;
     let peers = TcpListener::bind("127.0.0.1:0").await?;
     let tls = PeerTls::load_or_create(&folder.join("pki"), name)?;
+    let config = completed.configure()?;
+    let (pki, address) = (Arc::clone(&config.pki), listeners[0].local_addr()?);
     let setup = Setup {
         store: Arc::clone(store),
         release: Release::own(),
         replica: ReplicaOptions::new(name.parse()?, peers.local_addr()?.to_string().parse()?),
         peering: Some((PeerTransport::new(tls, PeerLimits::default()), vec![peers])),
-        config: completed.configure()?,
-        endpoint: listeners[0].local_addr()?.to_string(),
+        config,
+        endpoint: address.to_string(),
         listeners,
+        authority,
         idle: Duration::from_secs(300),
         metrics: None,
         wait: None,
         memory: Arc::default(),
     };
-    Replica::start(setup).await
+    Ok(Started {
+        replica: Replica::start(setup).await?,
+        url: format!("https://{address}"),
+        pki,
+    })
 }
 
 /// It asks the holder for the root, and the holder streams it: to a listener that is served.
@@ -41,7 +67,9 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
     let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
     let (mut running, mut worlds, mut roots) = (Vec::new(), Vec::new(), 0);
     for number in 0..=NEWCOMERS {
-        let replica = started(&store, folder.path(), &format!("r-{number}")).await?;
+        let name = format!("r-{number}");
+        let started = started(&store, folder.path(), &name, authority()).await?;
+        let replica = started.replica;
         replica.wake_root().await?;
         let world = Arc::clone(&replica.world);
         roots += usize::from(number > 0 && world.root_here().is_some());
@@ -56,6 +84,84 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
     for world in worlds {
         let stats = world.planes.ring().stats();
         assert_eq!((stats.lives_lost, stats.evictions), (0, 0), "{stats:?}");
+    }
+    Ok(())
+}
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Allows everything while the plane has a config map `open`.
+struct WhileOpen;
+
+impl PlaneAuthorizer for WhileOpen {
+    fn authorize_at(&self, cut: &Snapshot, _: &Attributes<'_>) -> Decision {
+        let key = Key::new("", "configmaps", Some("default"), "open");
+        match cut.get(&key) {
+            Some(_) => Decision::Allow,
+            None => Decision::NoOpinion(String::new()),
+        }
+    }
+}
+
+/// Whether a request was carried out; it must have been forbidden if it was not.
+async fn is_allowed(client: &Client, method: &str, name: &str) -> anyhow::Result<bool> {
+    let (path, body) = match method {
+        "POST" => {
+            let mut body = Value::object();
+            body.set(&["metadata", "name"], name);
+            (CONFIG_MAPS.to_owned(), Some(body))
+        }
+        _ => (format!("{CONFIG_MAPS}/{name}"), None),
+    };
+    match client.send(method, &path, body.as_ref()).await {
+        Ok(_) => Ok(true),
+        Err(Refusal::Status { code: 403, .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write()
+-> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
+    let (mut running, mut clients) = (Vec::new(), Vec::new());
+    for name in ["r-0", "r-1"] {
+        let authority = Authority::new(vec![
+            Judge::Fixed(Arc::new(Masters)),
+            Judge::OfCut(Arc::new(WhileOpen)),
+        ]);
+        let started = started(&store, folder.path(), name, authority).await?;
+        started.replica.wake_root().await?;
+        let (url, pki) = (started.url, started.pki);
+        running.push((
+            started.replica.stop_handle(),
+            tokio::spawn(started.replica.run()),
+        ));
+        let ca = pki.root_pem().as_bytes().to_vec();
+        let admin = Target::of_server(url.clone(), ca.clone(), pki.admin_token().to_owned());
+        let identity = pki.issue_client("jane", &["dev"])?;
+        let mut jane = Target::of_server(url, ca, String::new());
+        jane.identity = Some((identity.certificate_pem.into(), identity.key_pem.into()));
+        jane.token = None;
+        clients.push((Client::new(&admin)?, Client::new(&jane)?));
+    }
+    // One of the two owns the plane; what the other is asked is forwarded to it.
+    for (here, there) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
+        let (admin, _) = &clients[here];
+        let (_, jane) = &clients[there];
+        assert!(!is_allowed(jane, "GET", "open").await?);
+        assert!(!is_allowed(jane, "POST", "made").await?);
+        assert!(is_allowed(admin, "POST", "open").await?);
+        assert!(is_allowed(jane, "GET", "open").await?);
+        assert!(is_allowed(jane, "POST", "made").await?);
+        assert!(is_allowed(jane, "DELETE", "made").await?);
+        assert!(is_allowed(admin, "DELETE", "open").await?);
+        assert!(!is_allowed(jane, "DELETE", "made").await?);
+    }
+    for (stop, run) in running {
+        stop.stop();
+        run.await?;
     }
     Ok(())
 }

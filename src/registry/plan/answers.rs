@@ -3,12 +3,15 @@
 //! Invariant: of equal questions only the first is sent.
 
 use super::admission::Admission;
+use crate::authority::{Access, Authority, Heard, Hearing};
 use crate::convert::{self, Converter};
 use crate::services::Services;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::{Attributes, Decision};
+use polyplane_plane::Snapshot;
 use std::sync::Arc;
 
 /// Why a run of a plan ended early.
@@ -43,6 +46,8 @@ pub(crate) enum Question {
         from: Str,
         to: Str,
     },
+    /// To somebody who decides what users may do, by the place among the judges.
+    Access { judge: usize, access: Access },
 }
 
 impl PartialEq for Question {
@@ -63,6 +68,13 @@ impl PartialEq for Question {
                 },
                 // A plan writes objects of one kind, which has one converter.
             ) => from == f && to == t && object == o,
+            (
+                Self::Access { judge, access },
+                Self::Access {
+                    judge: j,
+                    access: a,
+                },
+            ) => judge == j && access == a,
             _ => false,
         }
     }
@@ -75,6 +87,8 @@ pub(crate) enum Answer {
     Said(Bytes),
     /// A converter.
     Converted(Value),
+    /// Somebody who decides what users may do.
+    Decided(Decision),
 }
 
 /// Answers that are kept although the last run did not ask for them, at most. Without them a write
@@ -98,10 +112,11 @@ impl Known {
         let sent = match &self.question {
             Question::Admission { sent, .. } => sent.len(),
             Question::Conversion { object, .. } => json::to_vec(object).len(),
+            Question::Access { access, .. } => access.bytes(),
         };
         let got = match &self.answer {
             Ok(Answer::Said(said)) => said.len(),
-            Ok(Answer::Converted(_)) => sent,
+            Ok(Answer::Converted(_) | Answer::Decided(_)) => sent,
             Err(_) => 0,
         };
         sent + got
@@ -116,13 +131,19 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    /// The answers as a run sees them.
-    pub(super) fn begin(&mut self) -> Answers<'_> {
+    /// The answers as a run over `cut` sees them.
+    pub(super) fn begin<'r>(
+        &'r mut self,
+        authority: &'r Authority,
+        cut: &'r Snapshot,
+    ) -> Answers<'r> {
         self.open.clear();
         self.known.iter_mut().for_each(|known| known.asked = false);
         Answers {
             memo: self,
             plugin: 0,
+            authority,
+            cut,
         }
     }
 
@@ -163,6 +184,8 @@ impl Memo {
 pub struct Answers<'r> {
     memo: &'r mut Memo,
     plugin: usize,
+    authority: &'r Authority,
+    cut: &'r Snapshot,
 }
 
 impl Answers<'_> {
@@ -171,6 +194,8 @@ impl Answers<'_> {
         Answers {
             memo: self.memo,
             plugin,
+            authority: self.authority,
+            cut: self.cut,
         }
     }
 
@@ -194,7 +219,7 @@ impl Answers<'_> {
             let answer = self.look_up(Question::Admission { plugin, sent });
             answers.extend(answer.map(|answer| match answer? {
                 Answer::Said(said) => Ok(said),
-                Answer::Converted(_) => Err(mixed_up()),
+                Answer::Converted(_) | Answer::Decided(_) => Err(mixed_up()),
             }));
         }
         if self.memo.open.is_empty() {
@@ -220,8 +245,36 @@ impl Answers<'_> {
         match self.look_up(question) {
             None => Err(Stop::Ask),
             Some(Ok(Answer::Converted(object))) => Ok(Ok(object)),
-            Some(Ok(Answer::Said(_))) => Ok(Err(mixed_up())),
+            Some(Ok(Answer::Said(_) | Answer::Decided(_))) => Ok(Err(mixed_up())),
             Some(Err(error)) => Ok(Err(error)),
+        }
+    }
+
+    /// What the authority of the plane says of these attributes: who looks at objects decides by the
+    /// state that this run sees, the same that the write is worked out against. The request itself
+    /// has been judged already; this is for what a write needs beside it, such as the right to give
+    /// others a role. A decision that must still hold when the write is sequenced needs a claim.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], if a judge has to ask somebody else; 500 if that failed.
+    pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Stop> {
+        let mut hearing = Hearing::new(self.authority, Some(self.cut), attributes);
+        loop {
+            let judge = match hearing.go_on() {
+                Heard::Decided(decision) => return Ok(decision),
+                Heard::Waits(judge, _) => judge,
+            };
+            let user = Arc::new(attributes.user.clone());
+            let access = Access::new(user, attributes);
+            let decision = match self.look_up(Question::Access { judge, access }) {
+                None => return Err(Stop::Ask),
+                Some(Ok(Answer::Decided(decision))) => decision,
+                Some(Ok(Answer::Said(_) | Answer::Converted(_))) => return Err(mixed_up().into()),
+                Some(Err(error)) => return Err(error.into()),
+            };
+            if let Some(settled) = hearing.note(decision) {
+                return Ok(settled);
+            }
         }
     }
 
@@ -259,6 +312,10 @@ pub(crate) async fn call_out(services: &Services, questions: Vec<Question>) -> V
             } => {
                 let converted = converter.convert(vec![object.clone()], from, to).await;
                 converted.and_then(convert::only).map(Answer::Converted)
+            }
+            Question::Access { judge, access } => {
+                let decided = services.authority.ask(*judge, access).await;
+                decided.map(Answer::Decided)
             }
         };
         (question, answer)

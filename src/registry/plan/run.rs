@@ -1,6 +1,7 @@
 //! One run of a plan, and what is kept from one run to the next.
 
 use super::answers::{Answered, Answers, Memo, Question, Stop};
+use crate::authority;
 use crate::call::Call;
 use crate::convert::{self, Form};
 use crate::environment::generate_name;
@@ -53,7 +54,7 @@ impl Kept {
         Run {
             call,
             cut,
-            answers: self.memo.begin(),
+            answers: self.memo.begin(&call.services.authority, cut),
             now: self.now,
             new: &mut self.new,
         }
@@ -83,6 +84,19 @@ impl Kept {
 }
 
 impl<'r> Run<'r> {
+    /// Fails unless what the request was let in for is allowed as of the state that this run sees.
+    ///
+    /// # Errors
+    /// 403, or a question that has to be answered first.
+    pub(super) fn permitted(&mut self) -> Result<(), Stop> {
+        for access in self.call.request.permit.accesses() {
+            let attributes = access.attributes();
+            let decision = self.answers.authorize(&attributes)?;
+            authority::allow(&attributes, decision)?;
+        }
+        Ok(())
+    }
+
     /// What strategies may know when an object is written through `subresource`.
     pub fn context<'s>(&'s self, subresource: &'s str) -> Context<'s> {
         Context {

@@ -8,18 +8,18 @@ use polyplane_apimachinery::json;
 use polyplane_plane::Claim;
 
 /// How long an answer takes.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// Asks about each write of the user `slow` what the object's data are to be, and refuses those
 /// that are told to be `bad`.
 #[derive(Debug, Default)]
-struct Slow {
+pub(super) struct Slow {
     asked: Mutex<Vec<String>>,
     prepared: Mutex<usize>,
 }
 
 impl Slow {
-    fn asked(&self) -> Vec<String> {
+    pub(super) fn asked(&self) -> Vec<String> {
         self.asked.lock().clone()
     }
 }

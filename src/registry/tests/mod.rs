@@ -3,13 +3,17 @@
 
 mod admission;
 mod asking;
+mod authority;
 mod conversion;
 mod eviction;
 
 use crate::environment::Environment;
 use crate::plan::Admission;
 use crate::strategy::{BirthLayer, Plain, PlaneSettings, ServiceRange, Strategy};
-use crate::{AnswerBody, Features, KindTable, Registry, ResourceRequest, Seats, Tenant, Verb};
+use crate::{
+    AnswerBody, Authority, Features, KindTable, Permit, Registry, ResourceRequest, Seats, Tenant,
+    Verb,
+};
 use async_trait::async_trait;
 use polyplane_apimachinery::json::{Limits, parse};
 use polyplane_apimachinery::schema::Schemas;
@@ -81,6 +85,14 @@ impl Site {
     }
 
     async fn with_kinds(kinds: KindTable, admission: Vec<Arc<dyn Admission>>) -> Self {
+        Self::with(kinds, admission, Authority::fixed(Masters)).await
+    }
+
+    async fn with(
+        kinds: KindTable,
+        admission: Vec<Arc<dyn Admission>>,
+        authority: Authority,
+    ) -> Self {
         let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let store = Arc::new(FaultyStore::new(Arc::clone(&inner)));
         let guard = SoleHolder::take(Arc::clone(&inner), "fence", "test").await;
@@ -106,7 +118,7 @@ impl Site {
             import: None,
         });
         let clock = Arc::new(Clock(Instant::now()));
-        let registry = Registry::new(clock, Arc::new(Masters), Vec::new());
+        let registry = Registry::new(clock, authority, Vec::new());
         let site = Self {
             registry: Arc::new(registry.admitting(admission)),
             tenant: Tenant {
@@ -294,6 +306,7 @@ impl Ask {
             user_agent: String::new(),
             body: self.body.clone().into(),
             user: Arc::new(UserInfo::new(self.user, &["system:masters"])),
+            permit: Permit::in_all_cuts(),
             deadline: Instant::now() + self.patience,
             seats: self.seats.clone(),
         }

@@ -10,7 +10,7 @@ use polyplane_plane::{Flags, Key, NewObject, Operation, Plane, Write};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
 use polyplane_registry::{
-    AnswerBody, KindTable, Registry, Resource, ResourceRequest, Tenant, Verb,
+    AnswerBody, Authority, KindTable, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Site {
             birth_layer: BirthLayer::fixed(""),
         };
         Self {
-            registry: Registry::new(Arc::new(System), Arc::new(Masters), Vec::new()),
+            registry: Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new()),
             tenant: Tenant {
                 name: "test".into(),
                 plane: crate::plane::open().await,
@@ -114,6 +114,7 @@ impl Site {
             user_agent: String::new(),
             body: Bytes::from(body),
             user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+            permit: Permit::in_all_cuts(),
             deadline: Instant::now() + Duration::from_secs(30),
             seats: None,
         };

@@ -10,7 +10,7 @@ use polyplane_plane::{
 };
 use polyplane_registry::environment::{Environment, System};
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
-use polyplane_registry::{Registry, Tenant};
+use polyplane_registry::{Authority, Registry, Tenant};
 use polyplane_storage::{MemoryOptions, MemoryStore, Revision};
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Site {
             birth_layer: BirthLayer::fixed(""),
         };
         Self {
-            registry: Registry::new(Arc::new(Still), Arc::new(Masters), Vec::new()),
+            registry: Registry::new(Arc::new(Still), Authority::fixed(Masters), Vec::new()),
             tenant: Tenant {
                 name: "test".into(),
                 plane: plane.await.expect("an empty plane opens"),

@@ -14,13 +14,13 @@ use futures_util::{Stream, stream};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
-    Authenticator, Authorizer, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken,
-    StaticTokens, UnionAuthorizer, UserInfo, Verdict,
+    Authenticator, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo, Verdict,
 };
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_registry::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
-    Answer, AnswerBody, KindTable, Kinds, Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+    Answer, AnswerBody, Authority, Gate, KindTable, Kinds, Liveness, Outcome, ResourceRequest,
+    StreamEnd, Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, Config, Identity, LocateError, Options, Peer, PeerLimits, PeerTls,
@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::client::{Client, Protocol};
-use crate::fake::kinds;
+use crate::fake::{authority, kinds};
 
 type EventStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
@@ -86,7 +86,7 @@ struct Seen {
     world: Arc<World>,
     ca: ClientCa,
     tokens: StaticTokens,
-    authorizer: UnionAuthorizer,
+    authority: Authority,
 }
 
 struct Handle(Arc<Seen>);
@@ -156,8 +156,9 @@ impl PlaneApi for Handle {
         Kinds::new(Arc::clone(&self.0.world.kinds), None)
     }
 
-    fn authorizer(&self) -> &dyn Authorizer {
-        &self.0.authorizer
+    fn gate(&self, _: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
+        let gate = self.0.authority.fixed_gate();
+        Verdict::now(Ok(gate.expect("it looks at no object")))
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
@@ -445,7 +446,7 @@ impl Ring {
                 StaticToken::new(self.pki.admin_token(), admin),
                 StaticToken::new("member", UserInfo::new("jane", &["dev"])),
             ]),
-            authorizer: UnionAuthorizer::new(vec![Arc::new(Masters), Arc::new(PublicRules)]),
+            authority: authority(),
         };
         let mut server = config.build(Arc::new(Handle(Arc::new(seen))), listeners);
         let peers = server.serve_peers();

@@ -1,0 +1,402 @@
+//! Who may do what in a plane, decided by what the plane holds.
+//!
+//! Roles and bindings are objects of the plane, so a decision about a request has to be made in the
+//! very state that the request reads or writes against. An [`Authority`] is asked
+//! - at the door, before a body is read: [`Gate`], for impersonation and for the request itself,
+//! - in the state that a read shows, and in each state that a write is worked out against: all that
+//!   the door has let pass, kept in a [`Permit`],
+//! - by stages of a write ([`crate::plan::Answers::authorize`]) and by access reviews ([`AsOf`]).
+//!
+//! An authority that looks at no object is asked at the door only: its decisions hold in all states.
+//!
+//! A replica that forwards a request has no state of the plane. It proves who the caller is; the
+//! owner decides.
+
+use crate::call::Tenant;
+use crate::write::answerable_by;
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo, Verdict};
+use polyplane_plane::Snapshot;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// Decides by the objects of a plane.
+pub trait PlaneAuthorizer: Send + Sync {
+    /// Judges `attributes` as of `cut`, without waiting. What it needs to be fast is an index of the
+    /// plane (see [`polyplane_plane::Index`]), which the cut carries.
+    fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision;
+}
+
+/// One of those who decide.
+#[derive(Clone)]
+pub enum Judge {
+    /// Looks at no object of a plane, and may have to ask somebody else.
+    Fixed(Arc<dyn Authorizer>),
+    /// Decides by the objects of a plane.
+    OfCut(Arc<dyn PlaneAuthorizer>),
+}
+
+/// All who decide, in order: the first that allows or denies wins.
+#[derive(Clone)]
+pub struct Authority {
+    judges: Vec<Judge>,
+}
+
+impl Authority {
+    /// Asks `judges` in the order given.
+    pub fn new(judges: Vec<Judge>) -> Self {
+        Self { judges }
+    }
+
+    /// One that looks at no object of a plane.
+    pub fn fixed(authorizer: impl Authorizer + 'static) -> Self {
+        Self::new(vec![Judge::Fixed(Arc::new(authorizer))])
+    }
+
+    /// The door of a plane for one request.
+    ///
+    /// # Errors
+    /// 503 or 504 if the plane cannot be read here and has to be.
+    pub fn gate<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        deadline: Instant,
+    ) -> Verdict<'a, Result<Gate<'a>, ApiError>> {
+        match self.fixed_gate() {
+            Some(gate) => Verdict::now(Ok(gate)),
+            None => Verdict::later(async move {
+                let newest = self.newest(tenant, deadline).await?;
+                Ok(Gate::new(newest))
+            }),
+        }
+    }
+
+    /// The same where there is no plane; `None` if somebody decides by the objects of one.
+    pub fn fixed_gate(&self) -> Option<Gate<'_>> {
+        let as_of = AsOf {
+            authority: self,
+            cut: None,
+        };
+        self.is_fixed().then(|| Gate::new(as_of))
+    }
+
+    /// As of the newest state of a plane, if anybody looks at it.
+    ///
+    /// # Errors
+    /// See [`Self::gate`].
+    pub async fn newest(&self, tenant: &Tenant, deadline: Instant) -> Result<AsOf<'_>, ApiError> {
+        let mut cut = None;
+        if !self.is_fixed() {
+            // A refusal is an answer, and no answer may be older than a write that was acknowledged.
+            answerable_by(&tenant.plane, deadline).await?;
+            cut = Some(tenant.plane.snapshot());
+        }
+        Ok(AsOf {
+            authority: self,
+            cut,
+        })
+    }
+
+    /// As of a state of a plane.
+    pub fn as_of(&self, cut: Snapshot) -> AsOf<'_> {
+        AsOf {
+            authority: self,
+            cut: Some(cut),
+        }
+    }
+
+    fn is_fixed(&self) -> bool {
+        let mut judges = self.judges.iter();
+        judges.all(|judge| matches!(judge, Judge::Fixed(_)))
+    }
+
+    /// Asks a judge that may have to ask somebody else.
+    pub(crate) async fn ask(&self, judge: usize, access: &Access) -> Result<Decision, ApiError> {
+        match self.judges.get(judge) {
+            Some(Judge::Fixed(authorizer)) => Ok(authorizer.authorize(&access.attributes()).await),
+            Some(Judge::OfCut(_)) | None => Err(ApiError::internal("nobody to ask for access")),
+        }
+    }
+}
+
+/// How far the judges have been asked about one thing.
+pub(crate) struct Hearing<'a> {
+    authority: &'a Authority,
+    cut: Option<&'a Snapshot>,
+    attributes: &'a Attributes<'a>,
+    next: usize,
+    reasons: Vec<String>,
+}
+
+/// What came of asking as many judges as answer at once.
+pub(crate) enum Heard<'a> {
+    /// This is decided.
+    Decided(Decision),
+    /// This judge, by its place, has to ask somebody else first.
+    Waits(usize, Verdict<'a, Decision>),
+}
+
+impl<'a> Hearing<'a> {
+    pub(crate) fn new(
+        authority: &'a Authority,
+        cut: Option<&'a Snapshot>,
+        attributes: &'a Attributes<'a>,
+    ) -> Self {
+        Self {
+            authority,
+            cut,
+            attributes,
+            next: 0,
+            reasons: Vec::new(),
+        }
+    }
+
+    /// Asks on, up to a decision or to a judge that has to wait.
+    pub(crate) fn go_on(&mut self) -> Heard<'a> {
+        while let Some(judge) = self.authority.judges.get(self.next) {
+            self.next += 1;
+            let decision = match judge {
+                Judge::Fixed(authorizer) => match authorizer.authorize(self.attributes) {
+                    Verdict::Now(Some(decision)) => decision,
+                    verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
+                        return Heard::Waits(self.next - 1, verdict);
+                    }
+                },
+                Judge::OfCut(authorizer) => {
+                    let cut = self
+                        .cut
+                        .expect("there is a cut unless all judges are fixed");
+                    authorizer.authorize_at(cut, self.attributes)
+                }
+            };
+            if let Some(settled) = self.note(decision) {
+                return Heard::Decided(settled);
+            }
+        }
+        Heard::Decided(Decision::NoOpinion(self.reasons.join("\n")))
+    }
+
+    /// Takes what a judge has said; returns it if the others need not be asked any more.
+    pub(crate) fn note(&mut self, decision: Decision) -> Option<Decision> {
+        match decision {
+            Decision::NoOpinion(reason) => {
+                if !reason.is_empty() {
+                    self.reasons.push(reason);
+                }
+                None
+            }
+            settled @ (Decision::Allow | Decision::Deny(_)) => Some(settled),
+        }
+    }
+}
+
+/// An authority as of one state of a plane.
+pub struct AsOf<'a> {
+    authority: &'a Authority,
+    /// Absent only if nobody looks at it.
+    cut: Option<Snapshot>,
+}
+
+impl Authorizer for AsOf<'_> {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        let mut hearing = Hearing::new(self.authority, self.cut.as_ref(), attributes);
+        let mut heard = hearing.go_on();
+        if let Heard::Decided(decision) = heard {
+            return Verdict::now(decision);
+        }
+        Verdict::later(async move {
+            loop {
+                let verdict = match heard {
+                    Heard::Decided(decision) => return decision,
+                    Heard::Waits(_, verdict) => verdict,
+                };
+                if let Some(settled) = hearing.note(verdict.await) {
+                    return settled;
+                }
+                heard = hearing.go_on();
+            }
+        })
+    }
+}
+
+/// The door of a plane for one request. What it lets pass has to be allowed again in each state that
+/// the request reads or writes against, see [`Permit`].
+pub struct Gate<'a> {
+    as_of: AsOf<'a>,
+    passed: Vec<Access>,
+}
+
+impl<'a> Gate<'a> {
+    fn new(as_of: AsOf<'a>) -> Self {
+        Self {
+            as_of,
+            passed: Vec::new(),
+        }
+    }
+
+    /// Lets `user` do this.
+    ///
+    /// # Errors
+    /// 403 if it may not.
+    pub async fn pass(
+        &mut self,
+        user: &Arc<UserInfo>,
+        verb: &str,
+        subject: Subject<'_>,
+    ) -> Result<(), ApiError> {
+        let attributes = Attributes {
+            user,
+            verb,
+            subject,
+        };
+        allow(&attributes, self.as_of.authorize(&attributes).await)?;
+        if self.as_of.cut.is_some() {
+            self.passed.push(Access::new(Arc::clone(user), &attributes));
+        }
+        Ok(())
+    }
+
+    /// What was let pass. Lets go of the state that the door has looked at.
+    pub fn permit(self) -> Permit {
+        let passed = (!self.passed.is_empty()).then(|| self.passed.into());
+        Permit(passed)
+    }
+}
+
+/// What a request was let in for.
+#[derive(Clone, Debug, Default)]
+pub struct Permit(Option<Arc<[Access]>>);
+
+impl Permit {
+    /// Of a request that is let in whatever a plane holds: nobody who decided on it looks at objects,
+    /// or the server makes it itself.
+    pub const fn in_all_cuts() -> Self {
+        Self(None)
+    }
+
+    /// All that has to be allowed in each state; nothing if one decision holds in all of them.
+    pub(crate) fn accesses(&self) -> &[Access] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// Fails unless all of it is allowed as of a state.
+    ///
+    /// # Errors
+    /// 403 otherwise.
+    pub(crate) async fn check(&self, as_of: &AsOf<'_>) -> Result<(), ApiError> {
+        for access in self.accesses() {
+            let attributes = access.attributes();
+            allow(&attributes, as_of.authorize(&attributes).await)?;
+        }
+        Ok(())
+    }
+}
+
+/// Something that somebody wants to do: [`Attributes`] that can be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    user: Arc<UserInfo>,
+    verb: Str,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Resource {
+        group: Str,
+        version: Str,
+        resource: Str,
+        subresource: Str,
+        namespace: Str,
+        name: Str,
+    },
+    Path(Str),
+}
+
+impl Access {
+    /// What `attributes` say of `user`.
+    pub(crate) fn new(user: Arc<UserInfo>, attributes: &Attributes<'_>) -> Self {
+        let what = match attributes.subject {
+            Subject::Resource {
+                group,
+                version,
+                resource,
+                subresource,
+                namespace,
+                name,
+            } => What::Resource {
+                group: group.into(),
+                version: version.into(),
+                resource: resource.into(),
+                subresource: subresource.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+            },
+            Subject::Path(path) => What::Path(path.into()),
+        };
+        Self {
+            user,
+            verb: attributes.verb.into(),
+            what,
+        }
+    }
+
+    /// The same as an authorizer takes it.
+    pub(crate) fn attributes(&self) -> Attributes<'_> {
+        let subject = match &self.what {
+            What::Resource {
+                group,
+                version,
+                resource,
+                subresource,
+                namespace,
+                name,
+            } => Subject::Resource {
+                group,
+                version,
+                resource,
+                subresource,
+                namespace,
+                name,
+            },
+            What::Path(path) => Subject::Path(path),
+        };
+        Attributes {
+            user: &self.user,
+            verb: &self.verb,
+            subject,
+        }
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.what {
+            What::Resource {
+                resource,
+                namespace,
+                name,
+                ..
+            } => resource.len() + namespace.len() + name.len(),
+            What::Path(path) => path.len(),
+        }
+    }
+}
+
+/// Turns a decision into a go-ahead or a refusal.
+///
+/// # Errors
+/// 403 unless it is allowed.
+pub(crate) fn allow(attributes: &Attributes<'_>, decision: Decision) -> Result<(), ApiError> {
+    match decision {
+        Decision::Allow => Ok(()),
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => Err(forbidden(attributes, &reason)),
+    }
+}
+
+/// The refusal of `attributes` in upstream's words.
+pub fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
+    let refusal = Forbidden::new(attributes, reason);
+    let what = Qualified::new(&refusal.group, &refusal.resource);
+    ApiError::forbidden(what, &refusal.name, &refusal.text)
+}

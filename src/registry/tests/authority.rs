@@ -1,0 +1,281 @@
+//! Decisions by what a plane holds: in the state that a request reads or writes against.
+
+use super::asking::{ANSWER, Slow};
+use super::*;
+use crate::PlaneAuthorizer;
+use crate::plan::{Answers, Attributes as Planned, Stop};
+use crate::{Judge, ResourceRequest};
+use parking_lot::Mutex;
+use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
+use polyplane_plane::{Claim, Snapshot};
+
+/// Allows whom the config map `grant` says `yes` of.
+struct Grants;
+
+impl PlaneAuthorizer for Grants {
+    fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision {
+        let grant = cut.get(&Key::new("", "configmaps", Some("ns"), "grant"));
+        let body = grant.map(|grant| tree(std::str::from_utf8(&grant.body()).expect("JSON")));
+        let said = body.unwrap_or_default();
+        match said.str_at(&["data", &attributes.user.name]) {
+            "yes" => Decision::Allow,
+            "never" => Decision::Deny("never".to_owned()),
+            _ => Decision::NoOpinion("no grant".to_owned()),
+        }
+    }
+}
+
+async fn open(judges: Vec<Judge>, admission: Vec<Arc<dyn Admission>>) -> Site {
+    let site = Site::with(kinds(), admission, Authority::new(judges)).await;
+    let grant = r#"{"metadata":{"name":"grant"},"data":{"jane":"yes","slow":"yes"}}"#;
+    let made = site.send(Ask::create("configmaps", grant)).await;
+    made.expect("it is new");
+    site.make("x", "0").await;
+    site
+}
+
+fn by_grants() -> Vec<Judge> {
+    vec![
+        Judge::Fixed(Arc::new(Masters)),
+        Judge::OfCut(Arc::new(Grants)),
+    ]
+}
+
+/// What changes the grant, by somebody who needs none.
+fn grant(of: &str, said: &str) -> Ask {
+    Ask::patch("grant", &format!(r#"{{"data":{{"{of}":"{said}"}}}}"#))
+}
+
+impl Site {
+    /// A request of somebody who is no master, once the door has let it pass.
+    async fn enter(&self, ask: &Ask, who: &str) -> Result<ResourceRequest, ApiError> {
+        let mut request = ask.request();
+        let mut gate = self.registry.gate(&self.tenant, request.deadline).await?;
+        request.user = Arc::new(UserInfo::new(who, &[]));
+        let subject = Subject::Resource {
+            group: &request.group,
+            version: &request.version,
+            resource: &request.resource,
+            subresource: "",
+            namespace: "ns",
+            name: request.name.as_deref().unwrap_or_default(),
+        };
+        gate.pass(&request.user, request.verb.name(), subject)
+            .await?;
+        request.permit = gate.permit();
+        Ok(request)
+    }
+
+    async fn answer(&self, request: &ResourceRequest) -> Result<(), ApiError> {
+        let answered = self.registry.handle(&self.tenant, request).await;
+        answered.map(drop)
+    }
+
+    fn answer_later(&self, request: ResourceRequest) -> JoinHandle<Result<(), ApiError>> {
+        let site = self.clone();
+        tokio::spawn(async move { site.answer(&request).await })
+    }
+}
+
+fn reads() -> Vec<Ask> {
+    let mut page = Ask::new(Verb::List, "configmaps", None);
+    page.query.push(("limit".to_owned(), "1".to_owned()));
+    let mut review = Ask::create(
+        "selfsubjectaccessreviews",
+        r#"{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}"#,
+    );
+    review.group = "authorization.k8s.io";
+    vec![
+        Ask::new(Verb::Get, "configmaps", Some("x")),
+        Ask::new(Verb::List, "configmaps", None),
+        page,
+        Ask::new(Verb::Watch, "configmaps", None),
+        review,
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_is_decided_in_the_state_that_it_shows() {
+    let site = open(by_grants(), Vec::new()).await;
+    for ask in reads() {
+        let verb = ask.verb.name();
+        let first = site.enter(&ask, "jane").await.expect("there is a grant");
+        let second = first.clone();
+        site.answer(&first).await.expect(verb);
+        site.send(grant("jane", "no")).await.expect("taken away");
+        let refused = site.answer(&second).await.expect_err(verb);
+        assert_eq!(refused.code, 403, "{verb}: {}", refused.message);
+        let refused = site.enter(&ask, "jane").await.expect_err(verb);
+        assert_eq!(refused.code, 403, "{verb}: {}", refused.message);
+        assert!(
+            refused.message.ends_with(": no grant"),
+            "{}",
+            refused.message
+        );
+        // The next request after the acknowledgement sees the grant.
+        site.send(grant("jane", "yes")).await.expect("given again");
+        let again = site.enter(&ask, "jane").await.expect(verb);
+        site.answer(&again).await.expect(verb);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_of_the_past_are_decided_by_what_is_granted_now() {
+    let site = open(by_grants(), Vec::new()).await;
+    let mut past = Ask::new(Verb::List, "configmaps", None);
+    let version = site.tenant.plane.snapshot().version().to_string();
+    past.query.push(("resourceVersion".to_owned(), version));
+    past.query
+        .push(("resourceVersionMatch".to_owned(), "Exact".to_owned()));
+    let first = site.enter(&past, "jane").await.expect("there is a grant");
+    site.answer(&first).await.expect("it is granted now");
+    site.send(grant("jane", "no")).await.expect("taken away");
+    let refused = site.answer(&first).await.expect_err("it was granted then");
+    assert_eq!(refused.code, 403);
+}
+
+/// Asks in each write whether its user may give roles away.
+#[derive(Debug)]
+struct Escalation;
+
+#[async_trait]
+impl Admission for Escalation {
+    fn name(&self) -> &'static str {
+        "Escalation"
+    }
+
+    fn validate(
+        &self,
+        what: &Planned<'_>,
+        _: Option<&Value>,
+        answers: &mut Answers<'_>,
+    ) -> Result<Vec<Claim>, Stop> {
+        let attributes = Attributes {
+            user: &what.call.request.user,
+            verb: "escalate",
+            subject: Subject::Path("/roles"),
+        };
+        match answers.authorize(&attributes)? {
+            Decision::Allow => Ok(Vec::new()),
+            Decision::Deny(why) | Decision::NoOpinion(why) => {
+                Err(ApiError::bad_request(format!("no escalation: {why}")).into())
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_decided_by_the_state_that_it_is_worked_out_against() {
+    let site = open(by_grants(), vec![Arc::new(Escalation)]).await;
+    let patch = |value: &str| Ask::patch("x", &format!(r#"{{"data":{{"k":"{value}"}}}}"#));
+    let first = site.enter(&patch("1"), "jane").await.expect("granted");
+    let second = site.enter(&patch("2"), "jane").await.expect("granted");
+    // What takes the grant away is accepted, and then refused by the store.
+    let refused = site.unsettle(grant("jane", "no")).await;
+    site.answer(&first)
+        .await
+        .expect("the grant was never taken away");
+    refused
+        .await
+        .expect("no panic")
+        .expect_err("the store is full");
+    assert_eq!(site.config_map("x").str_at(&["data", "k"]), "1");
+    // This time it comes to be. The answer waits until it has.
+    let plan = site.store.plan();
+    plan.next_commit(CommitFault::Delay(UNSETTLED));
+    let begin = Instant::now();
+    let taken = site.spawn(grant("jane", "no"));
+    settle_down().await;
+    let error = site.answer(&second).await.expect_err("no grant any more");
+    assert_eq!((error.code, begin.elapsed()), (403, UNSETTLED));
+    taken.await.expect("no panic").expect("it is stored");
+    assert_eq!(site.config_map("x").str_at(&["data", "k"]), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_worked_out_again_is_decided_again() {
+    let slow = Arc::<Slow>::default();
+    let site = open(by_grants(), vec![Arc::clone(&slow) as _]).await;
+    let writes = [
+        Ask::patch("x", r#"{"data":{"k":"1"}}"#),
+        Ask::create("configmaps", r#"{"metadata":{"name":"new"}}"#),
+        Ask::new(Verb::Delete, "configmaps", Some("x")),
+        Ask::new(Verb::DeleteCollection, "configmaps", None),
+    ];
+    for (number, ask) in writes.iter().enumerate() {
+        let verb = ask.verb.name();
+        let request = site.enter(ask, "slow").await.expect(verb);
+        let write = site.answer_later(request);
+        sleep(ANSWER / 2).await;
+        assert!(slow.asked().len() > number, "{verb} asks");
+        site.send(grant("slow", "no")).await.expect("taken away");
+        let refused = write.await.expect("no panic").expect_err(verb);
+        assert_eq!(refused.code, 403, "{verb}: {}", refused.message);
+        site.send(grant("slow", "yes")).await.expect("given again");
+    }
+    assert_eq!(site.config_map("x").str_at(&["data", "k"]), "0");
+    assert!(site.stored("configmaps", "new").is_none());
+    let request = site.enter(&writes[0], "slow").await.expect("granted");
+    site.answer(&request).await.expect("and still is");
+}
+
+/// Asks somebody outside, which takes a while, and allows `jane` only.
+#[derive(Default)]
+struct Outside(Mutex<Vec<String>>);
+
+impl Authorizer for Outside {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        Verdict::later(async move {
+            self.0.lock().push(attributes.verb.to_owned());
+            sleep(ANSWER).await;
+            match &*attributes.user.name {
+                "jane" => Decision::Allow,
+                _ => Decision::NoOpinion("not outside".to_owned()),
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_asks_the_authority_of_its_request_and_waits_for_judges_outside() {
+    let outside = Arc::<Outside>::default();
+    let mut judges = by_grants();
+    judges.push(Judge::Fixed(Arc::clone(&outside) as _));
+    let site = open(judges, vec![Arc::new(Escalation)]).await;
+    site.send(grant("jane", "no")).await.expect("taken away");
+    let create = |name: &str| {
+        let body = format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
+        Ask::create("configmaps", &body)
+    };
+    let seats = super::asking::Counted::new(1);
+    let mut request = site.enter(&create("a"), "jane").await.expect("outside");
+    request.seats = Some(Arc::clone(&seats) as _);
+    site.answer(&request).await.expect("outside allows both");
+    assert_eq!(*seats.left.lock(), 2, "it waits without a seat");
+    assert_eq!(*outside.0.lock(), ["create", "create", "escalate"]);
+    let refused = site.enter(&create("b"), "carl").await;
+    let refused = refused.expect_err("nobody allows it").message;
+    assert!(refused.ends_with(": no grant\nnot outside"), "{refused}");
+    // The plane denies, so nobody outside is asked.
+    outside.0.lock().clear();
+    site.send(grant("jane", "never")).await.expect("denied");
+    let refused = site.enter(&create("c"), "jane").await;
+    assert_eq!(refused.expect_err("denied").code, 403);
+    assert!(outside.0.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn judges_that_look_at_no_object_are_asked_at_the_door_only() {
+    let outside = Arc::<Outside>::default();
+    let site = open(
+        vec![
+            Judge::Fixed(Arc::new(Masters)),
+            Judge::Fixed(Arc::clone(&outside) as _),
+        ],
+        Vec::new(),
+    )
+    .await;
+    let request = site.enter(&reads()[0], "jane").await.expect("outside");
+    site.answer(&request).await.expect("it was let in");
+    assert_eq!(outside.0.lock().len(), 1);
+}
