@@ -16,6 +16,9 @@ const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
 /// The level of this program: one more whenever the objects below, or what is written to the
 /// store, are such that an older program could lose something of it.
 pub const LEVEL: u32 = 1;
+/// The floor from which on the older steps of a plane are folded. Programs of level 1 from before
+/// folds could not read them; all of a higher level can.
+pub const FOLDS_LEVEL: u32 = 2;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);
 /// The address of the service `kubernetes`: the first of the range.

@@ -11,6 +11,7 @@ use crate::work::{Desk, Progress};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
+use polyplane_batteries::bootstrap::FOLDS_LEVEL;
 use polyplane_batteries::steps::{self, Merge};
 use polyplane_plane::{Ahead, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
 use polyplane_registry::{Tenant, Verb};
@@ -43,6 +44,11 @@ pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiEr
         })?;
         let Some(ahead) = ahead else {
             break;
+        };
+        // A program below that level may still join, and could not read the form.
+        let ahead = match desk.planes.floor().level >= FOLDS_LEVEL {
+            true => ahead.folding(),
+            false => ahead,
         };
         if plane.settled(ahead.cut()).await == Settled::Recompute {
             continue;

@@ -4,10 +4,11 @@
 //! a *place*, and the place gives the version: a commit of the step covers a range of places and
 //! counts one version index for each of them, whether or not the plane shows a change there. So the
 //! version of every template follows from the layers and from the versions of the commits alone,
-//! and nothing is stored per object.
+//! and nothing is stored per object. The oldest steps of a long chain are folded, see [`fold`].
 //!
 //! Must not know what of it is durable: a commit under way is one without a version.
 
+pub(crate) mod fold;
 pub(crate) mod record;
 
 use std::collections::BTreeMap;
@@ -15,9 +16,11 @@ use std::sync::{Arc, OnceLock};
 
 use polyplane_apimachinery::Str;
 
+use crate::chain::fold::Fold;
 use crate::entry::Entry;
 use crate::key::Key;
-use crate::layer::Layer;
+use crate::layer::{Layer, LayerHash};
+use crate::layers::Layers;
 use crate::state::Resources;
 use crate::version::Version;
 
@@ -234,40 +237,98 @@ impl Step {
     }
 }
 
-/// Since when something is so.
-pub(crate) enum Since<'a> {
-    /// Since the plane's birth.
-    Birth,
-    /// Since a step.
-    Step {
-        /// None while it is under way.
-        version: Option<Version>,
-        step: &'a Step,
-        /// Which step it was, from one on.
-        number: u32,
-    },
+/// The change of a template by a step.
+pub(crate) struct Changed {
+    /// None while it is under way.
+    pub(crate) version: Option<Version>,
+    /// Which step it was, from one on; of folded ones the last.
+    pub(crate) number: u32,
 }
 
-/// The layers of a plane: that of its birth, and the steps since.
+/// The step that brought a template.
+pub(crate) struct Came<'a> {
+    /// None while it is under way.
+    pub(crate) version: Option<Version>,
+    /// Which step it was, from one on.
+    pub(crate) number: u32,
+    /// When the step began, RFC 3339.
+    pub(crate) time: &'a Str,
+}
+
+/// The layers of a plane: that of its birth, and the steps since, the oldest of them folded.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
-    birth: Arc<Layer>,
+    birth: LayerHash,
+    /// What the steps start from: the layer of the birth, or that of the fold.
+    start: Arc<Layer>,
+    fold: Option<Arc<Fold>>,
     steps: Vec<Step>,
 }
 
 impl Chain {
     pub(crate) fn new(birth: Arc<Layer>, steps: Vec<Step>) -> Arc<Self> {
-        Arc::new(Self { birth, steps })
+        Arc::new(Self {
+            birth: birth.hash().clone(),
+            start: birth,
+            fold: None,
+            steps,
+        })
     }
 
-    pub(crate) fn is_birth(&self) -> bool {
+    /// A chain that begins with folded steps.
+    pub(crate) fn behind(birth: LayerHash, fold: Arc<Fold>, steps: Vec<Step>) -> Arc<Self> {
+        Arc::new(Self {
+            birth,
+            start: Arc::clone(fold.layer()),
+            fold: Some(fold),
+            steps,
+        })
+    }
+
+    /// The same beginning with other steps.
+    pub(crate) fn with(&self, steps: Vec<Step>) -> Arc<Self> {
+        Arc::new(Self {
+            steps,
+            ..self.clone()
+        })
+    }
+
+    /// The same chain with its steps folded that were whole before `oldest`: the oldest moment that
+    /// somebody may still be told of from memory, or none. None if there is nothing to fold.
+    pub(crate) fn folded(&self, oldest: Option<Version>, layers: &Layers) -> Option<Arc<Self>> {
+        let is_past = |step: &&Step| {
+            let last = step.commits.last().and_then(|last| last.version());
+            let past = last
+                .is_some_and(|last| oldest.is_none_or(|oldest| last.end_of_revision() < oldest));
+            step.is_whole() && past
+        };
+        let count = self.steps.iter().take_while(is_past).count();
+        let (past, rest) = self.steps.split_at(count);
+        let fold = Fold::of(self.fold.as_deref(), past, layers)?;
+        let birth = self.birth.clone();
+        Some(Self::behind(birth, Arc::new(fold), rest.to_vec()))
+    }
+
+    /// Whether nothing in it is later than what a layer and a fold say.
+    pub(crate) fn has_no_steps(&self) -> bool {
         self.steps.is_empty()
     }
 
-    pub(crate) fn birth(&self) -> &Arc<Layer> {
+    /// The layer of the plane's birth.
+    pub(crate) fn birth(&self) -> &LayerHash {
         &self.birth
     }
 
+    /// The layer that the steps start from.
+    pub(crate) fn start(&self) -> &Arc<Layer> {
+        &self.start
+    }
+
+    pub(crate) fn fold(&self) -> Option<&Arc<Fold>> {
+        self.fold.as_ref()
+    }
+
+    /// The steps that are not folded.
     pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -275,7 +336,7 @@ impl Chain {
     /// The newest layer: that of the last step, whole or not.
     pub(crate) fn newest(&self) -> &Arc<Layer> {
         let last = self.steps.last();
-        last.map_or(&self.birth, |step| step.difference.to())
+        last.map_or(&self.start, |step| step.difference.to())
     }
 
     /// The step that is not taken to its end.
@@ -322,47 +383,63 @@ impl Chain {
                 None => {}
             }
         }
-        self.birth.resources().get(key)
+        self.start.resources().get(key)
     }
 
-    /// Since when the template of a key is what it is.
-    pub(crate) fn changed(&self, key: &Key, until: Option<Version>) -> Since<'_> {
-        self.since(key, until, |_| true)
+    /// Since when the template of a key is what it is; none if the plane was born with it.
+    pub(crate) fn changed(&self, key: &Key, until: Option<Version>) -> Option<Changed> {
+        let changed = self.taken(key, until, |_| true);
+        let changed = changed.map(|(_, number, version)| Changed { version, number });
+        changed.or_else(|| self.fold.as_ref()?.changed(key))
+    }
+
+    /// Since when a key has a template; none if the plane was born with it.
+    pub(crate) fn came(&self, key: &Key, until: Option<Version>) -> Option<Came<'_>> {
+        let came = self.taken(key, until, |change| change == Change::Added);
+        let came = came.map(|(step, number, version)| Came {
+            version,
+            number,
+            time: &step.time,
+        });
+        came.or_else(|| self.fold.as_ref()?.came(key))
     }
 
     /// The number of the newest step, up to one, that brings a key, taken or not; zero if the
     /// plane was born with it.
     pub(crate) fn brought(&self, key: &Key, until: u32) -> u32 {
-        let steps = self.steps.iter().zip(1..=until);
+        let steps = self.steps.iter().zip(self.steps_folded() + 1..=until);
         let brings = |step: &Step| {
             let places = &step.difference.places[step.difference.of_key(key)];
             places.iter().any(|place| place.change == Change::Added)
         };
         let brought = steps.filter(|(step, _)| brings(step));
-        brought.last().map_or(0, |(_, number)| number)
+        let folded = || self.fold.as_ref()?.came(key);
+        brought
+            .last()
+            .map(|(_, number)| number)
+            .or_else(|| folded().map(|came| came.number))
+            .unwrap_or(0)
     }
 
-    /// Since when a key has a template.
-    pub(crate) fn came(&self, key: &Key, until: Option<Version>) -> Since<'_> {
-        self.since(key, until, |change| change == Change::Added)
+    fn steps_folded(&self) -> u32 {
+        self.fold.as_ref().map_or(0, |fold| fold.steps())
     }
 
-    fn since(
+    /// The newest taken change of a key that counts, with its step and the number of that.
+    fn taken(
         &self,
         key: &Key,
         until: Option<Version>,
         counts: impl Fn(Change) -> bool,
-    ) -> Since<'_> {
+    ) -> Option<(&Step, u32, Option<Version>)> {
         for (at, step) in self.steps.iter().enumerate().rev() {
             let mut taken = step.taken_of(key, until);
             if let Some((_, version)) = taken.find(|(change, _)| counts(*change)) {
-                return Since::Step {
-                    version,
-                    step,
-                    number: u32::try_from(at).map_or(u32::MAX, |at| at + 1),
-                };
+                let number = u32::try_from(at).map_or(u32::MAX, |at| at + 1);
+                let number = number.saturating_add(self.steps_folded());
+                return Some((step, number, version));
             }
         }
-        Since::Birth
+        None
     }
 }

@@ -346,6 +346,11 @@ impl ObjectRef {
         Self { entry, fills }
     }
 
+    /// What made it an object of its plane, at its moment.
+    pub(crate) fn fills(&self) -> &Arc<Fills> {
+        &self.fills
+    }
+
     /// The key.
     #[must_use]
     pub fn key(&self) -> &Key {

@@ -13,6 +13,8 @@ use aws_lc_rs::digest;
 use bytes::{BufMut, Bytes, BytesMut};
 use polyplane_storage::Revision;
 
+use crate::chain::Chain;
+use crate::chain::fold::Fold;
 use crate::chain::record::StepsRecord;
 use crate::entry::ObjectRef;
 use crate::event::Event;
@@ -26,8 +28,10 @@ use crate::state::Root;
 use crate::version::{Stamp, Version};
 
 pub(crate) const MAGIC: &[u8; 4] = b"pexp";
-/// The only form that this program writes and reads.
+/// The form of a plane without folded steps: what is served before the store's floor has risen.
 pub(crate) const FORMAT: u16 = 2;
+/// The same with folded steps, and with the chains of events from before they were folded.
+pub(crate) const FOLDED: u16 = 3;
 /// A plane with more bytes of its own is loaded from the store.
 const STATE_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of events, about; older ones stay behind.
@@ -83,6 +87,7 @@ impl Plane {
             });
         }
         kept.bound(HISTORY_BYTES_MAX);
+        let chain = root.fills.chain();
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let hold = self.memory().take(Share::Exports, bytes);
         let mut hold = hold.ok_or(ExportError::Full)?;
@@ -91,15 +96,21 @@ impl Plane {
         let mut out = Writer(BytesMut::with_capacity(bytes + (64 << 10)));
         let mut slices = Slices::default();
         out.0.put_slice(MAGIC);
-        out.0.put_u16(FORMAT);
+        out.0.put_u16(match chain.fold() {
+            Some(_) => FOLDED,
+            None => FORMAT,
+        });
         out.text(self.id().as_bytes());
-        out.text(root.fills.chain().birth().hash().0.as_bytes());
+        out.text(chain.birth().0.as_bytes());
         out.0.put_u64(self.base().0);
         out.version(self.birth());
         out.version(root.head);
         out.0.put_u64(through.0);
         // All of it is published, so every commit has its version.
-        StepsRecord::of(root.fills.chain(), Vec::new()).write(&mut out.0);
+        StepsRecord::of(chain, Vec::new()).write(&mut out.0);
+        if let Some(fold) = chain.fold() {
+            write_past_chains(fold, &kept, &mut out);
+        }
         write_state(&root, &mut out, &mut slices).await;
         write_history(&root, &kept, &mut out, &mut slices).await;
         let digest = digest_of(&out.0, &mut slices).await;
@@ -109,6 +120,31 @@ impl Plane {
             head,
             bytes: hold.keep(out.0),
         })
+    }
+}
+
+/// The chains of events from before a fold, which says nothing of that time. There are such events
+/// only if they were read from the store's history.
+fn write_past_chains(fold: &Fold, kept: &Kept, out: &mut Writer) {
+    let mut chains: Vec<(Version, &Arc<Chain>)> = Vec::new();
+    for (_, event) in &kept.events {
+        if event.version() > fold.newest() {
+            break;
+        }
+        let object = event.current().or(event.previous());
+        let Some(chain) = object.map(|object| object.fills().chain()) else {
+            continue;
+        };
+        match chains.last_mut() {
+            Some((until, last)) if Arc::ptr_eq(last, chain) => *until = event.version(),
+            Some(_) | None => chains.push((event.version(), chain)),
+        }
+    }
+    out.count(chains.len());
+    for (until, chain) in chains {
+        out.version(until);
+        out.0.put_u8(u8::from(chain.fold().is_some()));
+        StepsRecord::of(chain, Vec::new()).write(&mut out.0);
     }
 }
 

@@ -13,7 +13,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 
-use crate::chain::{Chain, Since};
+use crate::chain::Chain;
 use crate::entry::Entry;
 use crate::key::Key;
 use crate::layer::{Piece, Template};
@@ -83,7 +83,7 @@ impl Fills {
 
     /// The same plane as it was at a version.
     pub(crate) fn until(self: &Arc<Self>, version: Version) -> Arc<Self> {
-        if self.chain.is_birth() || self.until.is_some_and(|until| until <= version) {
+        if self.chain.has_no_steps() || self.until.is_some_and(|until| until <= version) {
             return Arc::clone(self);
         }
         Arc::new(Self {
@@ -123,16 +123,16 @@ impl Fills {
     /// The version of a key's template; none while the step that brought it is under way.
     pub(crate) fn version(&self, key: &Key) -> Option<Version> {
         match self.chain.changed(key, self.until) {
-            Since::Birth => Some(self.fixed.birth),
-            Since::Step { version, .. } => version,
+            None => Some(self.fixed.birth),
+            Some(changed) => changed.version,
         }
     }
 
     /// The version at which a key's template came; none while its step is under way.
     pub(crate) fn created(&self, key: &Key) -> Option<Version> {
         match self.chain.came(key, self.until) {
-            Since::Birth => Some(self.fixed.birth),
-            Since::Step { version, .. } => version,
+            None => Some(self.fixed.birth),
+            Some(came) => came.version,
         }
     }
 
@@ -185,29 +185,22 @@ impl Fills {
 
     /// When a template came to this plane, RFC 3339.
     fn time(&self, key: &Key) -> &str {
-        match self.chain.came(key, self.until) {
-            Since::Birth => &self.fixed.birth_time,
-            Since::Step { step, .. } => step.time(),
-        }
+        let came = self.chain.came(key, self.until);
+        came.map_or(&self.fixed.birth_time, |came| came.time)
     }
 
     /// The uid of a template in this plane.
     fn uid(&self, key: &Key) -> Str {
-        let number = match self.chain.came(key, self.until) {
-            Since::Birth => 0,
-            Since::Step { number, .. } => number,
-        };
-        self.uid_of(key, number)
+        let came = self.chain.came(key, self.until);
+        self.uid_of(key, came.map_or(0, |came| came.number))
     }
 
     /// The uid of a template in the layer that another one comes from, which its step may have
     /// still to bring.
     fn uid_in(&self, key: &Key, namer: &Key) -> Str {
-        let number = match self.chain.changed(namer, self.until) {
-            Since::Birth => 0,
-            Since::Step { number, .. } => self.chain.brought(key, number),
-        };
-        self.uid_of(key, number)
+        let changed = self.chain.changed(namer, self.until);
+        let brought = changed.map_or(0, |changed| self.chain.brought(key, changed.number));
+        self.uid_of(key, brought)
     }
 
     /// Version-4 shaped bits that nobody can guess from the object's name, and that differ when a
@@ -251,6 +244,42 @@ pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
     seed
 }
 
+/// The fills of a plane over a stretch of time. The newest do not know what was before a fold; for
+/// that time there are others.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// Up to which version each is to be asked, in order.
+    past: Vec<(Version, Arc<Fills>)>,
+    newest: Arc<Fills>,
+}
+
+impl Times {
+    pub(crate) fn new(newest: Arc<Fills>) -> Self {
+        Self {
+            past: Vec::new(),
+            newest,
+        }
+    }
+
+    /// The chain to be asked up to a version, behind those that are there.
+    pub(crate) fn push(&mut self, until: Version, chain: Arc<Chain>) {
+        self.past.push((until, self.newest.with(chain)));
+    }
+
+    /// What to ask of an event.
+    pub(crate) fn of(&self, event: Version) -> &Arc<Fills> {
+        let at = self.past.partition_point(|(until, _)| *until < event);
+        let past = self.past.get(at).map(|(_, fills)| fills);
+        past.unwrap_or(&self.newest)
+    }
+
+    /// The plane directly before an event, and with it.
+    pub(crate) fn around(&self, event: Version) -> (Arc<Fills>, Arc<Fills>) {
+        let fills = self.of(event);
+        (fills.until(event.before()), fills.until(event))
+    }
+}
+
 /// Text as the inside of a JSON string, escaped as Go does it for HTML.
 fn escaped(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 16);
@@ -272,7 +301,8 @@ fn escaped(text: &str) -> Vec<u8> {
     out
 }
 
-/// What a rendered body is of. The fills with this number keep the layer of the entry alive.
+/// What a rendered body is of. The process keeps every layer that it has met, so no other entry gets
+/// the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Spot {
     pub(crate) fills: u64,

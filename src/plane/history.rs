@@ -10,14 +10,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
 
+use crate::chain::record::StepsRecord;
 use crate::entry::{Entry, ObjectRef, Versions};
 use crate::event::Event;
-use crate::fills::Fills;
+use crate::fills::{Fills, Times};
 use crate::forgotten::Forgotten;
 use crate::hub::Floor;
 use crate::key::Key;
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
+use crate::shelf::ShelfError;
 use crate::slices::Slices;
 use crate::version::{Base, Stamp, Version};
 
@@ -34,6 +36,8 @@ impl Plane {
     /// store that does not answer is asked again by whoever comes next; what cannot be understood
     /// is as if it had been dropped.
     pub(crate) async fn load_history(&self) -> Result<(), ReadError> {
+        // Taken first: each step after it shows in the history.
+        let fills = Arc::clone(&self.published().fills);
         // Nothing before the birth goes on, so nothing before it is read.
         let born = self
             .birth()
@@ -50,7 +54,20 @@ impl Plane {
                 }
             }
         };
-        match self.rebuild(&past).await {
+        let times = match self.times(fills, &past).await {
+            Ok(times) => times,
+            Err(error) => {
+                tracing::warn!(plane = self.id(), %error, "the layers of the history cannot be had");
+                return match error {
+                    ShelfError::Read(error) => Err(error),
+                    ShelfError::Commit(_)
+                    | ShelfError::Missing(_)
+                    | ShelfError::Record(_)
+                    | ShelfError::Layer(_) => Ok(()),
+                };
+            }
+        };
+        match self.rebuild(&past, times).await {
             Ok(Rebuilt { events, floor, .. }) => {
                 let defined = self.context().derive.defined(&events);
                 self.log().prepend(events, &defined, floor);
@@ -89,8 +106,42 @@ impl Plane {
         Ok(past)
     }
 
+    /// The fills for the events of a history. What was before a fold stands in the records of the
+    /// steps of that time: each of them knows what was before it since the one before that.
+    async fn times(&self, newest: Arc<Fills>, past: &Past) -> Result<Times, ShelfError> {
+        let chain = Arc::clone(newest.chain());
+        let mut times = Times::new(newest);
+        let begins = Version::after(self.base(), past.after);
+        if chain.fold().is_none_or(|fold| fold.newest() <= begins) {
+            return Ok(times);
+        }
+        for event in &past.history.events {
+            if let Some((version, steps)) = self.steps_of(event)? {
+                let then = steps.landed(version);
+                let then = then.resolve(chain.birth(), self.layers()).await?;
+                times.push(version.end_of_revision(), then);
+            }
+        }
+        Ok(times)
+    }
+
+    /// The steps that an event of the store puts, with the version of its first place.
+    fn steps_of(&self, event: &StoreEvent) -> Result<Option<(Version, StepsRecord)>, RecordError> {
+        let value = event.value.as_ref();
+        let Some(value) = value.filter(|_| event.key == self.keys().steps()) else {
+            return Ok(None);
+        };
+        match decode(value)? {
+            Record::Steps { index, steps } => {
+                let version = Version::new(self.base(), event.revision, index);
+                Ok(Some((version, steps)))
+            }
+            _ => Err(RecordError::Damaged),
+        }
+    }
+
     /// The events of a history with the versions they had when they were first told.
-    async fn rebuild(&self, past: &Past) -> Result<Rebuilt, RecordError> {
+    async fn rebuild(&self, past: &Past, times: Times) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
         // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
         let told = Version::after(self.base(), past.after);
@@ -103,7 +154,7 @@ impl Plane {
             floor: Floor::new(floor.version.min(opened.head), floor.cause),
             events: Vec::new(),
             newest: HashMap::new(),
-            fills: Arc::clone(&self.published().fills),
+            times,
         };
         let mut slices = Slices::default();
         for item in &past.foreign {
@@ -145,17 +196,12 @@ impl Plane {
         &self,
         part: &[StoreEvent],
     ) -> Result<Option<(Version, Vec<u8>)>, RecordError> {
-        let stepped = part.iter().find(|event| event.key == self.keys().steps());
-        let Some(value) = stepped.and_then(|event| event.value.as_ref()) else {
-            return Ok(None);
-        };
-        match decode(value)? {
-            Record::Steps { index, steps } => {
-                let version = Version::new(self.base(), part[0].revision, index);
-                Ok(Some((version, steps.silent)))
+        for event in part {
+            if let Some((version, steps)) = self.steps_of(event)? {
+                return Ok(Some((version, steps.silent)));
             }
-            _ => Err(RecordError::Damaged),
         }
+        Ok(None)
     }
 
     fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
@@ -249,8 +295,7 @@ struct Rebuilt {
     events: Vec<Arc<Event>>,
     /// The newest entry of each key so far; `None` if it was deleted.
     newest: HashMap<Key, Option<Arc<Entry>>>,
-    /// The plane's of now: what was at a time follows from them.
-    fills: Arc<Fills>,
+    times: Times,
 }
 
 impl Rebuilt {
@@ -276,7 +321,7 @@ impl Rebuilt {
                     | Record::Marker
                     | Record::Steps { .. },
                 ) => return Err(RecordError::Damaged),
-                None => self.fills.until(version.before()).template(&key).cloned(),
+                None => self.times.around(version).0.template(&key).cloned(),
             },
         };
         self.newest.insert(key.clone(), current.clone());
@@ -290,7 +335,7 @@ impl Rebuilt {
 
     /// A commit of a layer step: its events follow from the two layers.
     fn layer_step(&mut self, version: Version, silent: &[u8]) -> Result<(), RecordError> {
-        let fills = Arc::clone(&self.fills);
+        let fills = Arc::clone(self.times.of(version));
         let commit = fills.chain().commit_at(version);
         let (step, commit) = commit.ok_or(RecordError::Damaged)?;
         let places = step.difference().places();
@@ -317,9 +362,9 @@ impl Rebuilt {
         record: Option<Record>,
     ) -> Result<(), RecordError> {
         let previous = self.newest.get(&key).cloned().flatten();
-        let created = previous
-            .as_ref()
-            .and_then(|old| ObjectRef::new(Arc::clone(old), self.fills.until(version)).created());
+        let created = previous.as_ref().and_then(|old| {
+            ObjectRef::new(Arc::clone(old), self.times.around(version).1).created()
+        });
         let current = match record {
             Some(Record::Foreign(object)) => {
                 let created = created.unwrap_or(version);
@@ -356,10 +401,7 @@ impl Rebuilt {
         previous: Option<Arc<Entry>>,
         current: Option<Arc<Entry>>,
     ) {
-        let (was, is) = (
-            self.fills.until(version.before()),
-            self.fills.until(version),
-        );
+        let (was, is) = self.times.around(version);
         self.events.push(Event::new(
             version,
             key,

@@ -172,6 +172,12 @@ impl Hub {
         (floor, state.events.iter().cloned().collect())
     }
 
+    /// The version of the oldest event.
+    pub(crate) fn oldest(&self) -> Option<Version> {
+        let state = self.state.read();
+        state.events.front().map(|event| event.version())
+    }
+
     pub(crate) fn push(&self, event: Arc<Event>, weight: usize) {
         let mut state = self.state.write();
         state.passed += weight as u64;

@@ -12,8 +12,8 @@ use polyplane_storage::Revision;
 use crate::chain::record::StepsRecord;
 use crate::entry::{Entry, ObjectRef, Versions};
 use crate::event::Event;
-use crate::export::{FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of};
-use crate::fills::Fills;
+use crate::export::{FOLDED, FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of};
+use crate::fills::{Fills, Times};
 use crate::key::Key;
 use crate::load::{Loaded, Opening};
 use crate::log::{Kept, Log};
@@ -53,13 +53,9 @@ pub enum ImportError {
 
 /// Reads an import.
 pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loaded, ImportError> {
-    let Opening {
-        params,
-        context,
-        born,
-    } = opening;
+    let Opening { params, context } = opening;
     let mut slices = Slices::default();
-    let mut reader = open(&import.bytes, &mut slices).await?;
+    let (form, mut reader) = open(&import.bytes, &mut slices).await?;
     let same = |same: bool, what| {
         if same {
             Ok(())
@@ -72,14 +68,15 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     let layer = &params.record.layer;
     same(reader.text()? == layer.0.as_bytes(), "layer")?;
     same(reader.u64()? == base.0, "base")?;
-    same(reader.version()? == born.birth(), "birth")?;
+    same(reader.version()? == opening.birth(), "birth")?;
     let head = reader.version()?;
     same(head.revision(base) == import.head, "head")?;
     let through = Revision(reader.u64()?);
 
-    let steps = StepsRecord::read(&mut reader.0).ok_or(ImportError::Damaged)?;
+    let steps = reader.steps(form == FOLDED)?;
     let fills = opening.stepped(&steps).await;
     let fills = fills.map_err(|_| ImportError::Layers)?;
+    let times = reader.times(form, &fills, opening).await?;
     let mut root = Root::of_layers(fills, context);
     root.head = head;
     let mut expiries = BTreeSet::new();
@@ -94,7 +91,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     for _ in 0..reader.count()? {
         root.remove(&reader.key()?, context);
     }
-    let kept = reader.history(&root, context, &mut slices).await?;
+    let kept = reader.history(&root, &times, context, &mut slices).await?;
     if reader.0.has_remaining() {
         return Err(ImportError::Damaged);
     }
@@ -113,8 +110,8 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     })
 }
 
-/// The content of an export that is whole and of a form that this program reads.
-async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<Reader, ImportError> {
+/// The form and the content of an export that is whole and of a form that this program reads.
+async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<(u16, Reader), ImportError> {
     if !bytes.starts_with(MAGIC) {
         return Err(ImportError::Form);
     }
@@ -123,14 +120,15 @@ async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<Reader, ImportError>
         .checked_sub(DIGEST_LEN)
         .ok_or(ImportError::Damaged)?;
     let mut reader = Reader(bytes.slice(MAGIC.len()..digest_at.max(MAGIC.len())));
-    if reader.u16()? != FORMAT {
+    let form = reader.u16()?;
+    if form != FORMAT && form != FOLDED {
         return Err(ImportError::Form);
     }
     let digest = digest_of(&bytes[..digest_at], slices).await;
     if digest.as_ref() != &bytes[digest_at..] {
         return Err(ImportError::Damaged);
     }
-    Ok(reader)
+    Ok((form, reader))
 }
 
 struct Reader(Bytes);
@@ -176,6 +174,36 @@ impl Reader {
         Key::from_bytes(&self.text()?).ok_or(ImportError::Damaged)
     }
 
+    fn steps(&mut self, folded: bool) -> Result<StepsRecord, ImportError> {
+        let steps = match folded {
+            true => StepsRecord::read_folded(&mut self.0),
+            false => StepsRecord::read(&mut self.0),
+        };
+        steps.ok_or(ImportError::Damaged)
+    }
+
+    /// The fills for the events that follow.
+    async fn times(
+        &mut self,
+        form: u16,
+        newest: &Arc<Fills>,
+        opening: &Opening<'_>,
+    ) -> Result<Times, ImportError> {
+        let mut times = Times::new(Arc::clone(newest));
+        if form != FOLDED {
+            return Ok(times);
+        }
+        let birth = newest.chain().birth();
+        for _ in 0..self.count()? {
+            let until = self.version()?;
+            let folded = self.u8()? == 1;
+            let steps = self.steps(folded)?;
+            let chain = steps.resolve(birth, &opening.params.layers).await;
+            times.push(until, chain.map_err(|_| ImportError::Layers)?);
+        }
+        Ok(times)
+    }
+
     fn object(&mut self, key: &Key, context: &Context) -> Result<Arc<Entry>, ImportError> {
         let versions = Versions {
             version: self.version()?,
@@ -198,6 +226,7 @@ impl Reader {
     async fn history(
         &mut self,
         root: &Root,
+        times: &Times,
         context: &Context,
         slices: &mut Slices,
     ) -> Result<Kept, ImportError> {
@@ -216,10 +245,7 @@ impl Reader {
             let age = Duration::from_millis(u64::from(self.u32()?));
             let version = self.version()?;
             let key = self.key()?;
-            let (was, is) = (
-                root.fills.until(version.before()),
-                root.fills.until(version),
-            );
+            let (was, is) = times.around(version);
             let before = newest.get(&key).cloned().flatten();
             let previous = self.side(&key, before.as_ref(), &was, context)?;
             let current = self.side(&key, root.resources.get(&key), &is, context)?;

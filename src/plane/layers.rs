@@ -4,18 +4,25 @@
 //! other is read from the store, once per process.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use polyplane_storage::Store;
 
 use crate::chain::Difference;
+use crate::chain::fold::{Row, Rows};
 use crate::key::Key;
 use crate::layer::{Layer, LayerHash};
 use crate::shelf::{ShelfError, load_layer, save_layer};
 
 /// From, to, and what is made anew.
 type Pair = (LayerHash, LayerHash, Vec<Key>);
+
+/// The rows of a fold: its layer, and what they say of which of its objects.
+type RowsOf = (LayerHash, Box<[(u32, Row)]>);
+
+/// Rows that are known at least before those that nobody has any more are looked for.
+const ROWS_MIN: usize = 64;
 
 /// Layers in memory, by their hash, and the store that has the others.
 pub struct Layers {
@@ -24,6 +31,15 @@ pub struct Layers {
     /// Those that the store is known to have.
     stored: Mutex<HashSet<LayerHash>>,
     differences: Mutex<HashMap<Pair, Arc<Difference>>>,
+    folded: Mutex<Folded>,
+}
+
+/// The rows of folds that planes in memory have.
+#[derive(Default)]
+struct Folded {
+    rows: HashMap<RowsOf, Weak<Rows>>,
+    /// How many there were when it was last looked for those that nobody has.
+    looked_at: usize,
 }
 
 impl Layers {
@@ -35,6 +51,7 @@ impl Layers {
             known: Mutex::new(HashMap::from([(empty.hash().clone(), empty)])),
             stored: Mutex::default(),
             differences: Mutex::default(),
+            folded: Mutex::default(),
         })
     }
 
@@ -83,5 +100,23 @@ impl Layers {
         let difference = differences.entry(pair);
         let make = || Difference::new(Arc::clone(from), Arc::clone(to), recreated);
         Arc::clone(difference.or_insert_with(make))
+    }
+
+    /// The rows of a fold, shared among planes that have equal ones. None if the layer has no such
+    /// objects.
+    pub(crate) fn rows(&self, layer: &Layer, rows: &[(u32, Row)]) -> Option<Arc<Rows>> {
+        let of = (layer.hash().clone(), Box::from(rows));
+        let mut folded = self.folded.lock();
+        if let Some(known) = folded.rows.get(&of).and_then(Weak::upgrade) {
+            return Some(known);
+        }
+        let made = Arc::new(Rows::of_layer(layer, rows)?);
+        // Doubling makes the look cheap however many planes wake.
+        if folded.rows.len() >= ROWS_MIN.max(2 * folded.looked_at) {
+            folded.rows.retain(|_, rows| rows.strong_count() > 0);
+            folded.looked_at = folded.rows.len();
+        }
+        folded.rows.insert(of, Arc::downgrade(&made));
+        Some(made)
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 
-use crate::chain::Chain;
 use crate::chain::record::StepsRecord;
 use crate::entry::Entry;
 use crate::fills::{Fills, FillsOf};
@@ -68,8 +67,6 @@ impl Plane {
     /// # Errors
     /// See [`OpenError`]; nothing was changed.
     pub async fn open(mut params: PlaneParams) -> Result<Arc<Self>, OpenError> {
-        let birth = params.layers.get(&params.record.layer).await?;
-        check_params(&birth, &params)?;
         let derive = Derive(params.derivation.clone());
         // What an object defines is derived once all of them are there.
         let mut context = Context {
@@ -82,14 +79,6 @@ impl Plane {
         let opening = Opening {
             params: &params,
             context: &context,
-            born: Fills::new(FillsOf {
-                birth: params.record.birth.unwrap_or(params.born),
-                birth_time: params.born_at.as_str().into(),
-                uid_seed: &params.uid_seed,
-                params: &params.record.params,
-                chain: Chain::new(birth, Vec::new()),
-                cache: params.committer.rendered(),
-            }),
         };
         let imported = match import {
             Some(import) => Some(import::read(&import, &opening).await),
@@ -124,17 +113,34 @@ impl Plane {
 pub(crate) struct Opening<'a> {
     pub(crate) params: &'a PlaneParams,
     pub(crate) context: &'a Context,
-    /// The plane as it was born.
-    pub(crate) born: Arc<Fills>,
 }
 
 impl Opening<'_> {
-    /// The plane as its steps have left it, without anything of its own.
+    /// The version of the plane's birth.
+    pub(crate) fn birth(&self) -> Version {
+        self.params.record.birth.unwrap_or(self.params.born)
+    }
+
+    /// The plane as its steps have left it, without anything of its own. Behind a fold the layers
+    /// that it has left are not needed, not even that of its birth.
     pub(crate) async fn stepped(&self, steps: &StepsRecord) -> Result<Arc<Fills>, OpenError> {
-        let birth = Arc::clone(self.born.chain().birth());
-        let chain = steps.resolve(birth, &self.params.layers).await?;
-        check_params(chain.newest(), self.params)?;
-        Ok(self.born.with(chain))
+        let params = self.params;
+        let chain = steps.resolve(&params.record.layer, &params.layers).await?;
+        check_params(chain.start(), params)?;
+        check_params(chain.newest(), params)?;
+        Ok(Fills::new(FillsOf {
+            birth: self.birth(),
+            birth_time: params.born_at.as_str().into(),
+            uid_seed: &params.uid_seed,
+            params: &params.record.params,
+            chain,
+            cache: params.committer.rendered(),
+        }))
+    }
+
+    /// The same as a root.
+    async fn root(&self, steps: &StepsRecord) -> Result<Root, OpenError> {
+        Ok(Root::of_layers(self.stepped(steps).await?, self.context))
     }
 }
 
@@ -142,8 +148,7 @@ impl Opening<'_> {
 struct Loading<'a> {
     opening: &'a Opening<'a>,
     keys: &'a KeySpace,
-    fills: Arc<Fills>,
-    /// Made with the first object: the steps stand before all of them.
+    /// Made of the steps, or of the layer of the birth if there are none.
     root: Option<Root>,
     expiries: BTreeSet<(u64, Key)>,
     newest: Revision,
@@ -151,9 +156,7 @@ struct Loading<'a> {
 
 impl Loading<'_> {
     async fn take(&mut self, item: KeyValue) -> Result<(), OpenError> {
-        let Opening {
-            params, context, ..
-        } = self.opening;
+        let Opening { params, context } = self.opening;
         let base = Base(params.record.base);
         self.newest = self.newest.max(item.modified);
         let record = |source| unreadable(&item.key, source);
@@ -166,15 +169,17 @@ impl Loading<'_> {
             (Kept::Head, _) => return Ok(()),
             (Kept::Steps, Record::Steps { index, steps }) => {
                 let version = Version::new(base, item.modified, *index);
-                self.fills = self.opening.stepped(&steps.clone().landed(version)).await?;
+                let steps = steps.clone().landed(version);
+                self.root = Some(self.opening.root(&steps).await?);
                 return Ok(());
             }
             (Kept::Steps, _) => return Err(record(RecordError::Damaged)),
         };
-        let fills = &self.fills;
-        let root = self
-            .root
-            .get_or_insert_with(|| Root::of_layers(Arc::clone(fills), context));
+        // The steps stand before all objects.
+        let root = match &mut self.root {
+            Some(root) => root,
+            none => none.insert(self.opening.root(&StepsRecord::default()).await?),
+        };
         let (versions, object) = match decoded {
             Record::Object { place, object } => {
                 let version = Version::new(base, item.modified, place.index);
@@ -200,14 +205,11 @@ impl Loading<'_> {
 
 /// Reads a plane's objects from the store.
 async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
-    let Opening {
-        params, context, ..
-    } = opening;
+    let params = opening.params;
     let base = Base(params.record.base);
     let mut loading = Loading {
         opening,
         keys,
-        fills: Arc::clone(&opening.born),
         root: None,
         expiries: BTreeSet::new(),
         newest: Revision(0),
@@ -226,13 +228,15 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         }
     }
     let Loading {
-        fills,
         root,
         expiries,
         mut newest,
         ..
     } = loading;
-    let mut root = root.unwrap_or_else(|| Root::of_layers(fills, context));
+    let mut root = match root {
+        Some(root) => root,
+        None => opening.root(&StepsRecord::default()).await?,
+    };
     let read_at = read_at.unwrap_or_default();
     if params.foreign.is_some() {
         // A foreign delete leaves no trace, so only the read itself says how far the state is.

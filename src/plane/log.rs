@@ -209,6 +209,13 @@ impl Log {
         self.memory.shed_logs();
     }
 
+    /// The version of the oldest event that is kept.
+    pub(crate) fn oldest(&self) -> Option<Version> {
+        let inner = self.inner.lock();
+        let oldest = inner.order.front()?;
+        oldest.hub.oldest()
+    }
+
     /// Everything up to this version stands in the hubs.
     pub(crate) fn appended(&self) -> Version {
         Version::from_raw(self.appended.load(Ordering::Acquire))

@@ -16,8 +16,12 @@ use crate::entry::{Flags, NewObject, Versions};
 use crate::key::{Key, Prefix};
 use crate::version::Version;
 
-/// The newest form of a value that this program writes and reads.
+/// The form of all values but one.
 const FORMAT: u8 = 1;
+/// The form of steps of which the first are folded. A program that does not know it says so.
+const FOLDED: u8 = 2;
+/// The newest form that this program reads.
+const NEWEST: u8 = FOLDED;
 const OBJECT: u8 = 0;
 const TOMBSTONE: u8 = 1;
 const HEAD: u8 = 2;
@@ -121,7 +125,7 @@ impl KeySpace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// A newer program wrote it.
-    #[error("a value has format {0}, this program reads up to {FORMAT}")]
+    #[error("a value has format {0}, this program reads up to {NEWEST}")]
     Newer(u8),
     /// It is not what a program of ours writes.
     #[error("a value is damaged")]
@@ -239,7 +243,12 @@ pub(crate) fn encode_head(index: u8, deleted: &[Version]) -> Bytes {
 /// The record of a plane's steps. The newest commit is the one that puts it, from `index` on.
 pub(crate) fn encode_steps(index: u8, steps: &StepsRecord) -> Bytes {
     let mut out = BytesMut::new();
-    start(&mut out, STEPS, index);
+    out.put_u8(match steps.fold {
+        Some(_) => FOLDED,
+        None => FORMAT,
+    });
+    out.put_u8(STEPS);
+    out.put_u8(index);
     steps.write(&mut out);
     out.freeze()
 }
@@ -256,7 +265,7 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
         return Err(RecordError::Damaged);
     }
     let format = rest.get_u8();
-    if format > FORMAT {
+    if format > NEWEST {
         return Err(RecordError::Newer(format));
     }
     let kind = rest.get_u8();
@@ -271,8 +280,12 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
             Ok(Record::Foreign(object))
         }
         MARKER if format == FORMAT && rest.is_empty() => Ok(Record::Marker),
-        STEPS if format == FORMAT => {
-            let steps = StepsRecord::read(&mut rest).ok_or(RecordError::Damaged)?;
+        STEPS if format == FORMAT || format == FOLDED => {
+            let steps = match format {
+                FOLDED => StepsRecord::read_folded(&mut rest),
+                _ => StepsRecord::read(&mut rest),
+            };
+            let steps = steps.ok_or(RecordError::Damaged)?;
             if rest.has_remaining() {
                 return Err(RecordError::Damaged);
             }
@@ -374,11 +387,9 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_by_name() {
         let mut value = BytesMut::from(&encode_tombstone(0, Version::ZERO)[..]);
-        value[0] = FORMAT + 1;
-        assert!(matches!(
-            decode(&value.freeze()),
-            Err(RecordError::Newer(2))
-        ));
+        value[0] = NEWEST + 1;
+        let newer = RecordError::Newer(NEWEST + 1);
+        assert_eq!(decode(&value.freeze()).err(), Some(newer));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::fills::Fills;
 use crate::key::Key;
 use crate::layer::{Layer, LayerHash};
 use crate::plane::Plane;
+use crate::record::encode_steps;
 use crate::sequencer::Queued;
 use crate::state::{Context, Root, Snapshot};
 use crate::version::{Stamp, Version};
@@ -51,6 +52,8 @@ pub struct Ahead {
     time: Str,
     /// The first place that is not taken.
     next: usize,
+    /// Whether earlier steps are folded.
+    folds: bool,
     /// The plane as it will be.
     after: Arc<Fills>,
 }
@@ -139,14 +142,10 @@ impl Plane {
             let stored = self.layers().bring(ahead.difference.to()).await;
             stored.map_err(|error| SubmitError::Unavailable(error.to_string()))?;
         }
-        let commit = Arc::new(ahead.commit(places_max));
+        let commit = Arc::new(ahead.commit(places_max, &ahead.folded(self)));
         let (reply, answer) = oneshot::channel();
-        let bytes = 512
-            + commit
-                .drops
-                .iter()
-                .map(|key| key.as_bytes().len())
-                .sum::<usize>();
+        let drops = commit.drops.iter().map(|key| key.as_bytes().len());
+        let bytes = encode_steps(0, commit.record()).len() + drops.sum::<usize>();
         let queued = Queued::layers(commit, bytes, reply);
         match self.wait_in_line(queued, &[], answer, Some(deadline)).await {
             Ok(_) => Ok(Stepped::Done),
@@ -190,7 +189,29 @@ impl Ahead {
             difference,
             time,
             next,
+            folds: false,
         }
+    }
+
+    /// Has the plane's earlier steps folded by the commit that begins a step. Every program that may
+    /// still come to the plane has to know that form: the store's floor says so.
+    #[must_use]
+    pub fn folding(self) -> Self {
+        Self {
+            folds: true,
+            ..self
+        }
+    }
+
+    /// The chain that the step is added to.
+    fn folded(&self, plane: &Plane) -> Arc<Chain> {
+        let before = self.cut.root().fills.chain();
+        // The log names what it shows of layers by the chain. History that is read from the store
+        // later comes with chains of its own.
+        let fold = || before.folded(plane.log().oldest(), plane.layers());
+        let begins = self.next == 0 && self.folds;
+        let folded = begins.then(fold).flatten();
+        folded.unwrap_or_else(|| Arc::clone(before))
     }
 
     /// The cut that was looked at. What is seen in it counts once it is durable.
@@ -236,8 +257,9 @@ impl Ahead {
         Some(ObjectRef::new(Arc::clone(entry), Arc::clone(&self.after)))
     }
 
-    /// The next commit. What is made anew goes and comes in one.
-    fn commit(&self, places_max: usize) -> LayerCommit {
+    /// The next commit, on top of the chain as it is or as it is folded. What is made anew goes and
+    /// comes in one.
+    fn commit(&self, places_max: usize, onto: &Chain) -> LayerCommit {
         let root = self.cut.root();
         let mut building = Building::default();
         let places = &self.difference.places()[self.next..];
@@ -257,7 +279,7 @@ impl Ahead {
         } = building;
         let commit = StepCommit::new(self.next, count, None);
         let before = Arc::clone(root.fills.chain());
-        let chain = with_commit(&before, &self.difference, &self.time, Arc::clone(&commit));
+        let chain = with_commit(onto, &self.difference, &self.time, Arc::clone(&commit));
         LayerCommit {
             record: StepsRecord::of(&chain, silent),
             fills: root.fills.with(chain),
@@ -285,7 +307,7 @@ fn with_commit(
     };
     step.push(commit);
     steps.push(step);
-    Chain::new(Arc::clone(chain.birth()), steps)
+    chain.with(steps)
 }
 
 #[derive(Default)]

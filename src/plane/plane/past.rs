@@ -46,6 +46,9 @@ impl Plane {
         let later = later.map_err(|cause| AtError::Expired(self.forgot(cause, version)))?;
         let mut root = (*newest).clone();
         for event in later {
+            // What was folded since is known to the events of before.
+            let known = event.previous().or(event.current());
+            root.fills = known.map_or(root.fills, |object| Arc::clone(object.fills()));
             match event.previous() {
                 Some(previous) => root.replace(Arc::clone(previous.entry())),
                 None => {

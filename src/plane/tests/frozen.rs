@@ -4,7 +4,8 @@ use bytes::BytesMut;
 use polyplane_tests::frozen::{Written, records};
 
 use super::*;
-use crate::chain::record::{CommitRecord, StepRecord, StepsRecord};
+use crate::chain::fold::{FoldedCommit, Mark, Row};
+use crate::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
 use crate::record::{
     KeySpace, Place, decode, encode_foreign, encode_head, encode_marker, encode_object,
     encode_steps, encode_tombstone,
@@ -13,6 +14,7 @@ use crate::shelf::frozen_layer;
 
 fn steps() -> StepsRecord {
     StepsRecord {
+        fold: None,
         steps: vec![StepRecord {
             to: LayerHash("ab12".to_owned()),
             time: "2026-01-01T00:00:00Z".into(),
@@ -31,6 +33,36 @@ fn steps() -> StepsRecord {
             ],
         }],
         silent: vec![0, 2],
+    }
+}
+
+/// The same behind steps that are folded.
+fn folded_steps() -> StepsRecord {
+    let mark = |commit, offset| Mark { commit, offset };
+    let row = |changed, came| Row { changed, came };
+    let fold = FoldRecord {
+        layer: LayerHash("cd34".to_owned()),
+        steps: 30,
+        newest: Version::from_raw(6 << 8 | 255),
+        commits: vec![
+            FoldedCommit {
+                version: Version::from_raw(2 << 8 | 7),
+                brought: Some((2, "2025-01-01T00:00:00Z".into())),
+            },
+            FoldedCommit {
+                version: Version::from_raw(6 << 8),
+                brought: None,
+            },
+        ],
+        rows: vec![
+            (0, row(mark(1, 9), None)),
+            (1, row(mark(0, 3), Some(mark(0, 3)))),
+            (200, row(mark(1, 254), Some(mark(0, 0)))),
+        ],
+    };
+    StepsRecord {
+        fold: Some(fold),
+        ..steps()
     }
 }
 
@@ -66,6 +98,7 @@ fn values() -> Vec<Written> {
         Written::new("marker", encode_marker()),
         Written::new("steps", encode_steps(2, &steps())),
         Written::new("steps, none", encode_steps(0, &StepsRecord::default())),
+        Written::new("steps, the first folded", encode_steps(2, &folded_steps())),
     ]
 }
 
@@ -107,6 +140,14 @@ fn frozen_steps_read_back_whole() {
     assert_eq!(StepsRecord::read(&mut out.freeze()), Some(steps()));
 }
 
+#[test]
+fn frozen_folded_steps_read_back_whole() {
+    let mut out = BytesMut::new();
+    folded_steps().write(&mut out);
+    let read = StepsRecord::read_folded(&mut out.freeze());
+    assert_eq!(read, Some(folded_steps()));
+}
+
 /// What a plane's owner sends to its successor. Another form would have every plane of a rolling
 /// upgrade loaded from the store.
 #[tokio::test(start_paused = true)]
@@ -126,6 +167,34 @@ async fn frozen_hand_off() {
         let magic = String::from_utf8_lossy(&bytes[..4]).into_owned();
         Ok(format!("{magic}, format {:?}", &bytes[4..6]))
     };
-    let written = [Written::new("export", bytes)];
+    let written = [
+        Written::new("export", bytes),
+        Written::new("export, steps folded", folded_export().await),
+    ];
     records("plane-export", &written, read).expect("as it was");
+}
+
+/// A plane that has folded a step, and whose log was read back from before that.
+async fn folded_export() -> Bytes {
+    let site = Site::new();
+    let of = |value: &str| {
+        let key = configmap("template-a");
+        let object = object("template-a", "layer", value);
+        Layer::build(vec![LayerObject { key, object }]).expect("a fine layer")
+    };
+    let soon = || Instant::now() + Duration::from_secs(5);
+    let mut plane = site.open("a").await;
+    let born = plane.snapshot().version();
+    for value in ["2", "3"] {
+        let ahead = plane.ahead(&of(value), "2027-07-07T00:00:00Z", &|_, _| false);
+        let ahead = ahead.expect("nothing to fill").expect("there is a way");
+        let stepped = plane.step(&ahead.folding(), soon()).await;
+        assert_eq!(stepped, Ok(Stepped::Done));
+        plane = site.open("a").await;
+    }
+    let scope = WatchScope::Prefix(configmaps());
+    let watch = plane.watch(scope, WatchFrom::After(born)).await;
+    drop(watch.expect("the store has its history"));
+    plane.pause(soon()).await.expect("nothing hangs");
+    plane.export().await.expect("it is small").bytes
 }

@@ -144,10 +144,12 @@ async fn what_cannot_be_read_is_refused_by_name() {
     ));
 
     let mut unknown = record(&layer());
+    unknown.id = "b".into();
     unknown.layer = LayerHash("none".into());
     let error = Plane::open(params(unknown)).await;
     assert!(matches!(error, Err(OpenError::Layer(_))));
     let mut unfilled = record(&layer());
+    unfilled.id = "b".into();
     unfilled.params.clear();
     let error = Plane::open(params(unfilled)).await;
     assert!(matches!(error, Err(OpenError::Unfilled(name)) if name == "CA"));

@@ -72,21 +72,37 @@ impl Site {
         self.open_with(id, Test::default()).await
     }
 
+    /// Opens a plane whose birth layer nobody has any more.
+    async fn open_left(&self, id: &str, birth: &LayerHash) -> Arc<Plane> {
+        let params = self.params(id, birth.clone(), Test::default()).await;
+        Plane::open(params).await.expect("the store answers")
+    }
+
     async fn open_with(&self, id: &str, test: Test) -> Arc<Plane> {
+        let birth = test.layer.hash().clone();
+        let params = self.params(id, birth, test).await;
+        Plane::open(params).await.expect("the store answers")
+    }
+
+    async fn params(&self, id: &str, layer: LayerHash, test: Test) -> PlaneParams {
         let guard = TestGuard::take(self.store.clone(), id, &test).await;
         let acquired = guard.inner.fence();
+        let layers = match layer == *test.layer.hash() {
+            true => self.layers_with(&test.layer).await,
+            false => Arc::clone(&self.layers),
+        };
         let record = PlaneRecord {
             id: id.to_owned(),
             base: test.base,
             birth: None,
-            layer: test.layer.hash().clone(),
+            layer,
             params: BTreeMap::from([("CA".to_owned(), "of the ring".to_owned())]),
         };
-        let params = PlaneParams {
+        PlaneParams {
             record,
             born: Version::new(Base(test.base), Revision(1), 0),
             born_at: "2026-01-01T00:00:00Z".to_owned(),
-            layers: self.layers_with(&test.layer).await,
+            layers,
             uid_seed: [7; 32],
             indexes: vec![Arc::new(ByLabel)],
             derivation: test.derivation,
@@ -96,8 +112,7 @@ impl Site {
             log: test.log,
             foreign: test.foreign,
             import: test.import,
-        };
-        Plane::open(params).await.expect("the store answers")
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Layer steps: the plane in memory, after a crash and after a hand-off is one and the same, and
 //! watchers are told each change once.
 
+mod folded;
 mod racing;
 
 use super::*;
@@ -55,13 +56,40 @@ fn recreates(old: &ObjectRef, new: &ObjectRef) -> bool {
     value(old) != value(new) && odd(old) && odd(new)
 }
 
+/// What becomes of the steps before the one that begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Stays,
+    Folds,
+}
+
+impl Before {
+    fn of(self, ahead: Ahead) -> Ahead {
+        match self {
+            Self::Stays => ahead,
+            Self::Folds => ahead.folding(),
+        }
+    }
+}
+
 /// Takes at most so many commits on the way to a layer; whether it is there.
 async fn steps(plane: &Arc<Plane>, to: &Arc<Layer>, commits: usize, places_max: usize) -> bool {
+    steps_after(Before::Stays, plane, to, commits, places_max).await
+}
+
+async fn steps_after(
+    before: Before,
+    plane: &Arc<Plane>,
+    to: &Arc<Layer>,
+    commits: usize,
+    places_max: usize,
+) -> bool {
     for _ in 0..commits {
         let ahead = plane.ahead(to, "2027-07-07T00:00:00Z", &recreates);
         let Some(ahead) = ahead.expect("nothing to fill") else {
             return true;
         };
+        let ahead = before.of(ahead);
         let stepped = plane.step_by(&ahead, places_max, soon()).await;
         assert_eq!(stepped, Ok(Stepped::Done), "nobody else is there");
     }
