@@ -212,6 +212,44 @@ fn engines_are_named_in_one_place() {
     report("an engine is named outside its file", &wrong);
 }
 
+/// A strategy takes schemas and features from its context: planes can differ in them, and a
+/// process-wide table is the same for all planes.
+#[test]
+fn no_strategy_reaches_a_global_catalogue() {
+    // The catalogue itself, and the layer that is made of it before there are planes.
+    let allowed = ["src/batteries/catalog.rs", "src/batteries/bootstrap.rs"];
+    // Ways to name the catalogue, to make another one, and to keep one for the process. A compiled
+    // pattern is a constant.
+    let banned = [
+        "catalog",
+        "Schemas::parse",
+        "Features::parse",
+        "KindTable::build",
+        "include_bytes!",
+        "include_str!",
+        "OnceLock",
+        "OnceCell",
+        "LazyCell",
+        "LazyLock<",
+        "thread_local!",
+    ];
+    let mut wrong = Vec::new();
+    for (name, text) in sources() {
+        let in_strategies = name.starts_with("src/batteries/") && !is_test(&name);
+        if !in_strategies || allowed.contains(&name.as_str()) {
+            continue;
+        }
+        for (at, line) in without_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("").trim();
+            let code = code.replace("LazyLock<Regex>", "");
+            if code != "pub mod catalog;" && banned.iter().any(|word| code.contains(word)) {
+                wrong.push(format!("{name}:{}: {code}", at + 1));
+            }
+        }
+    }
+    report("a strategy reaches a global catalogue", &wrong);
+}
+
 #[test]
 fn the_pure_crates_have_no_clock_no_io_and_no_floats() {
     let banned = [

@@ -101,6 +101,14 @@ pub enum Bad {
     Json(Value),
     /// A value of which only the engine that knows its fields can write the JSON.
     Shown(Box<str>),
+    /// A value of a type that schemas define, or a list of such values. The check that refuses it
+    /// has no schemas: [`Schemas::show`](crate::schema::Schemas::show) writes the text afterwards.
+    Typed {
+        /// The name of the definition.
+        definition: &'static str,
+        /// The value, or the list.
+        value: Value,
+    },
 }
 
 impl<T: Into<Value>> From<T> for Bad {
@@ -121,6 +129,10 @@ impl fmt::Display for Bad {
                 f.write_str(&String::from_utf8_lossy(&out))
             }
             Self::Plain(value) | Self::Json(value) => f.write_str(&crate::json::to_string(value)),
+            Self::Typed { definition, value } => {
+                debug_assert!(false, "no schemas have written the text of a {definition}");
+                f.write_str(&crate::json::to_string(value))
+            }
         }
     }
 }

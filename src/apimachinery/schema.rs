@@ -19,6 +19,7 @@ pub mod openapi;
 mod path;
 pub mod proto;
 mod scalars;
+mod shown;
 pub mod tags;
 pub mod validate;
 

@@ -1,4 +1,8 @@
 //! The generated data, put together into the tables of kinds that planes serve.
+//!
+//! Invariant: only code that builds or opens planes reads these tables. A strategy takes schemas
+//! and features from its [`Context`](polyplane_registry::strategy::Context), because planes can
+//! differ in them.
 
 use crate::features::Gate;
 use crate::strategy;

@@ -1,6 +1,5 @@
 //! The feature gates of upstream that our own code asks for.
 
-use crate::catalog;
 use polyplane_registry::Features;
 use polyplane_registry::features::FeatureError;
 
@@ -35,8 +34,8 @@ gates! {
 
 impl Gate {
     /// Whether the feature is on.
-    pub fn is_on(self) -> bool {
-        catalog::features().enabled(self.name())
+    pub fn is_on(self, features: &Features) -> bool {
+        features.enabled(self.name())
     }
 
     /// Makes sure that upstream knows all gates.
@@ -53,6 +52,7 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog;
 
     #[test]
     fn a_gate_that_upstream_does_not_have_is_found() {

@@ -138,7 +138,7 @@ impl Deletion for Delete<'_> {
             return Err(Stop::Settle);
         }
         let present = Present::read(run, call.row, existing)?;
-        let context = run.context(call.subresource());
+        let context = run.context(call.row, call.subresource());
         let strategy = &call.row.strategy;
         strategy.admit_delete(&context, present.tree())?;
         self.check_preconditions(options, &present)?;

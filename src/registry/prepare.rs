@@ -128,13 +128,18 @@ pub fn validate_update(
     with_declared(row, errors, tree, Some(old))
 }
 
-/// Adds what the declarations of the schema have to say, where the kind has not said it.
+/// Writes out the values that the kind refuses, and adds what the declarations of the schema have
+/// to say where the kind has not said it.
 fn with_declared(
     row: &Resource,
     mut errors: Vec<FieldError>,
     tree: &Value,
     old: Option<&Value>,
 ) -> Vec<FieldError> {
+    // First, because the rest compares messages.
+    for error in &mut errors {
+        row.schemas.show(&mut error.bad);
+    }
     if row.rules.declarative_validation {
         let mut seen = BTreeSet::new();
         errors.retain(|error| seen.insert(error.to_string()));

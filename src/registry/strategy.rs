@@ -11,9 +11,11 @@
 //! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
 
 use crate::convert::{Converter, PreparedIn};
+use crate::features::Features;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Str, Value};
@@ -33,6 +35,10 @@ pub struct Context<'a> {
     pub subresource: &'a str,
     /// Facts of this plane that kinds need.
     pub settings: &'a PlaneSettings,
+    /// The schemas that the kind's definition is part of.
+    pub schemas: &'a Schemas,
+    /// Which features are on.
+    pub features: &'a Features,
 }
 
 /// Facts of a plane that kinds need.

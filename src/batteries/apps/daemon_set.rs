@@ -184,7 +184,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             }
         }
         _ => {
-            let bad = shown::internal("io.k8s.api.apps.v1.DaemonSetUpdateStrategy", strategy);
+            let bad = shown::typed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy", strategy);
             errors.push(FieldError::not_supported(
                 path,
                 bad,

@@ -179,7 +179,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             rolling::at_most_all(unavailable, &first, errors);
         }
         _ => {
-            let bad = shown::internal("io.k8s.api.apps.v1.DeploymentStrategy", strategy);
+            let bad = shown::typed("io.k8s.api.apps.v1.DeploymentStrategy", strategy);
             errors.push(FieldError::not_supported(
                 path,
                 bad,

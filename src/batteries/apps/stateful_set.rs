@@ -111,9 +111,7 @@ impl Strategy for StatefulSet {
         if claims != before {
             let spec = Path::new("spec");
             let bad = match claims.as_array() {
-                Some(claims) => {
-                    shown::internal_list("io.k8s.api.core.v1.PersistentVolumeClaim", claims)
-                }
+                Some(claims) => shown::list("io.k8s.api.core.v1.PersistentVolumeClaim", claims),
                 None => Bad::Json(Value::Null),
             };
             errors.push(FieldError::invalid(
@@ -347,7 +345,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match strategy.str_at(&["type"]) {
         "" => errors.push(FieldError::required(path, "")),
         "OnDelete" if !rolling.is_null() => {
-            let bad = shown::internal(
+            let bad = shown::typed(
                 "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy",
                 rolling,
             );
@@ -378,7 +376,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             }
         }
         _ => {
-            let bad = shown::internal("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", strategy);
+            let bad = shown::typed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", strategy);
             errors.push(FieldError::invalid(
                 path,
                 bad,

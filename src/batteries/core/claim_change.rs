@@ -1,16 +1,17 @@
 //! What may not change in a PersistentVolumeClaim.
 
 use super::persistent_volume_claim::{CLASS_ANNOTATION, align_sources};
-use crate::catalog::tenant_kinds;
+use super::volume_checks::alike;
 use crate::shared::resource_names::amount;
-use crate::shared::{shown, text_diff};
+use crate::shared::text_diff;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 
 /// What is wrong with a changed claim beyond its content.
-pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (mut new, mut before) = (object.clone(), old.clone());
     align_sources(&mut before);
@@ -29,10 +30,10 @@ pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
         copy(&kept, &mut new, "volumeAttributesClassName");
     }
     let spec = Path::new("spec");
-    if !alike(&new["spec"], &before["spec"]) {
+    if !alike(schemas, SPEC, &new["spec"], &before["spec"]) {
         let diff = text_diff::texts(
-            &shown::internal_text(SPEC, &before["spec"]),
-            &shown::internal_text(SPEC, &new["spec"]),
+            &schemas.internal_text(SPEC, &before["spec"]),
+            &schemas.internal_text(SPEC, &new["spec"]),
         );
         let detail = format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{diff}"
@@ -123,12 +124,4 @@ fn copy(from: &Value, to: &mut Value, field: &str) {
         Some(value) => to.set(&["spec", field], value.clone()),
         None => drop(to.remove(&["spec", field])),
     }
-}
-
-fn alike(left: &Value, right: &Value) -> bool {
-    let kinds = tenant_kinds();
-    let schemas = kinds.schemas();
-    let definition = schemas.find(SPEC);
-    let definition = definition.expect("the generated schemas have every kind of upstream");
-    schemas.alike(definition, left, right)
 }

@@ -2,9 +2,9 @@
 //! core group and expire.
 
 use crate::shared::core_meta;
-use crate::shared::shown;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
@@ -63,14 +63,19 @@ impl Strategy for Event {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = self.validate_always(object);
         if let Self::Events = self {
             errors.extend(core_meta::validate_update(object, old));
             if object["series"] != old["series"] {
                 validate_series(object, &mut errors);
             }
-            errors.extend(validate_fixed(object, old));
+            errors.extend(validate_fixed(context.schemas, object, old));
         }
         errors
     }
@@ -268,10 +273,13 @@ fn validate_series(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_fixed(object: &Value, old: &Value) -> Vec<FieldError> {
+fn validate_fixed(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (stored, named) in FIXED {
-        let (now, then) = (text_of(stored, object), text_of(stored, old));
+        let (now, then) = (
+            text_of(schemas, stored, object),
+            text_of(schemas, stored, old),
+        );
         if now != then {
             let bad = Bad::Shown(now.into());
             errors.push(FieldError::invalid(
@@ -285,10 +293,10 @@ fn validate_fixed(object: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// A field as messages show it.
-fn text_of(name: &str, object: &Value) -> String {
+fn text_of(schemas: &Schemas, name: &str, object: &Value) -> String {
     match object[name].as_str() {
         Some(text) => Bad::from(text).to_string(),
-        None => shown::internal_field_text(STORED, name, object),
+        None => schemas.internal_field_text(STORED, name, object),
     }
 }
 

@@ -131,7 +131,7 @@ fn validate_taints(taints: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErro
         }
         if !known.insert((effect, key)) {
             let mut error =
-                FieldError::duplicate(&place, shown::internal("io.k8s.api.core.v1.Taint", taint));
+                FieldError::duplicate(&place, shown::typed("io.k8s.api.core.v1.Taint", taint));
             error.detail = "taints must be unique by key and effect pair".to_owned();
             errors.push(error);
         }
@@ -233,7 +233,7 @@ pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
             let path = status.child("addresses");
             errors.push(FieldError::duplicate(
                 &path.index(at),
-                shown::internal("io.k8s.api.core.v1.NodeAddress", address),
+                shown::typed("io.k8s.api.core.v1.NodeAddress", address),
             ));
         }
     }
@@ -323,7 +323,7 @@ fn validate_config_source(
         let detail = "exactly one reference subfield must be non-nil";
         errors.push(FieldError::invalid(
             path,
-            shown::internal("io.k8s.api.core.v1.NodeConfigSource", source),
+            shown::typed("io.k8s.api.core.v1.NodeConfigSource", source),
             detail,
         ));
         return;

@@ -5,18 +5,20 @@ use super::config_map::members;
 use super::persistent_volume_claim::CLASS_ANNOTATION;
 use super::volume_checks as checks;
 use super::volume_sources::{SOURCES, is_root, takes_mount_options};
-use crate::catalog::tenant_kinds;
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::pod_defaults::round_up;
 use crate::shared::resource_names::{amount, validate_positive};
 use crate::shared::{core_meta, shown, text_diff};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy, age};
 
+const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
+const AFFINITY: &str = "io.k8s.api.core.v1.VolumeNodeAffinity";
 const MOUNT_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
 /// Sources whose plugins are on their way out: field, as named, since when.
 const OLD_SOURCES: [(&str, &str, &str); 6] = [
@@ -99,7 +101,12 @@ impl Strategy for PersistentVolume {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         let stale = node_selector::has_bad_label_values(&old["spec"]["nodeAffinity"]["required"]);
         let values = if stale {
@@ -109,7 +116,7 @@ impl Strategy for PersistentVolume {
         };
         errors.extend(validate_spec(object, values));
         errors.extend(validate_mount_options(object));
-        errors.extend(validate_change(object, old));
+        errors.extend(validate_change(context.schemas, object, old));
         errors
     }
 
@@ -313,7 +320,7 @@ fn validate_mount_options(object: &Value) -> Option<FieldError> {
     ))
 }
 
-fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
+fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = Path::new("spec");
     let (mut new_sources, old_sources) = (sources_of(object), sources_of(old));
@@ -324,8 +331,9 @@ fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
     {
         drop(new_sources.remove(&["csi", "controllerExpandSecretRef"]));
     }
-    if !alike("PersistentVolumeSpec", &new_sources, &old_sources) {
-        let diff = text_diff::texts(&sources_text(&old_sources), &sources_text(&new_sources));
+    if !checks::alike(schemas, SPEC, &new_sources, &old_sources) {
+        let text = |sources| schemas.internal_part_text(SPEC, "PersistentVolumeSource", sources);
+        let diff = text_diff::texts(&text(&old_sources), &text(&new_sources));
         let detail = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
         errors.push(FieldError::forbidden(
             &spec.child("persistentvolumesource"),
@@ -340,9 +348,9 @@ fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
     if !before.is_null() {
         let mut renamed = before.clone();
         rename_labels(&mut renamed, affinity);
-        if affinity.is_null() || !alike("VolumeNodeAffinity", affinity, &renamed) {
+        if affinity.is_null() || !checks::alike(schemas, AFFINITY, affinity, &renamed) {
             let detail = "field is immutable, except for updating from beta label to GA";
-            let bad = shown::internal("io.k8s.api.core.v1.VolumeNodeAffinity", affinity);
+            let bad = shown::typed("io.k8s.api.core.v1.VolumeNodeAffinity", affinity);
             errors.push(FieldError::invalid(&Path::new("nodeAffinity"), bad, detail));
         }
     }
@@ -358,11 +366,6 @@ fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// The part of the spec that says where the data is.
-fn sources_text(sources: &Value) -> String {
-    const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
-    shown::internal_part_text(SPEC, "PersistentVolumeSource", sources)
-}
-
 fn sources_of(object: &Value) -> Value {
     let mut sources = Value::object();
     for source in &SOURCES {
@@ -399,15 +402,4 @@ fn rename_labels(old: &mut Value, new: &Value) {
             }
         }
     }
-}
-
-fn alike(definition: &str, left: &Value, right: &Value) -> bool {
-    let kinds = tenant_kinds();
-    let schemas = kinds.schemas();
-    let id = schemas.find(&format!("io.k8s.api.core.v1.{definition}"));
-    schemas.alike(
-        id.expect("the generated schemas have every kind of upstream"),
-        left,
-        right,
-    )
 }

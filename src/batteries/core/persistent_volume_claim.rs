@@ -55,7 +55,12 @@ impl Strategy for PersistentVolumeClaim {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = core_meta::validate_update(object, old);
         errors.extend(core_meta::validate(
             object,
@@ -63,7 +68,7 @@ impl Strategy for PersistentVolumeClaim {
             NameRule::DnsSubdomain,
         ));
         errors.extend(validate_spec(object, old));
-        errors.extend(super::claim_change::validate(object, old));
+        errors.extend(super::claim_change::validate(context.schemas, object, old));
         errors
     }
 

@@ -71,9 +71,15 @@ impl Strategy for Pod {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = metadata_errors(object, old);
         errors.extend(update::validate(
+            context.schemas,
             object,
             old,
             &PodOptions::for_pod(Some(old)),
@@ -91,12 +97,17 @@ impl Strategy for Pod {
         match context.subresource {
             "resize" => {
                 let mut errors = metadata_errors(object, old);
-                errors.extend(resize::validate(object, old, &options));
+                errors.extend(resize::validate(context.features, object, old, &options));
                 errors
             }
             "ephemeralcontainers" => {
                 let mut errors = metadata_errors(object, old);
-                errors.extend(resize::validate_ephemeral(object, old, &options));
+                errors.extend(resize::validate_ephemeral(
+                    context.schemas,
+                    object,
+                    old,
+                    &options,
+                ));
                 errors
             }
             _ => {

@@ -222,7 +222,7 @@ fn validate_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
             let detail = "unsupported scope applied to resource";
             errors.push(FieldError::invalid(
                 path,
-                shown::internal("io.k8s.api.core.v1.ScopeSelector", selector),
+                shown::typed("io.k8s.api.core.v1.ScopeSelector", selector),
                 detail,
             ));
         }

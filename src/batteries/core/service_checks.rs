@@ -222,7 +222,7 @@ fn validate_port_numbers(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             let shown = json!({"protocol": protocol, "port": number});
             errors.push(FieldError::duplicate(
                 &list.index(at),
-                shown::internal("io.k8s.api.core.v1.ServicePort", &shown),
+                shown::typed("io.k8s.api.core.v1.ServicePort", &shown),
             ));
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::shared::resource_names::amount;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
 use polyplane_registry::metadata::strings;
 
@@ -12,6 +13,13 @@ const MODES: [(&str, &str); 4] = [
     ("ReadWriteMany", "RWX"),
     ("ReadWriteOncePod", "RWOP"),
 ];
+
+/// True if two values of the type `definition` mean the same.
+pub fn alike(schemas: &Schemas, definition: &str, left: &Value, right: &Value) -> bool {
+    let id = schemas.find(definition);
+    let id = id.expect("the schemas of a kind define its parts");
+    schemas.alike(id, left, right)
+}
 
 /// The access modes as a table shows them.
 pub fn short_modes(modes: &Value) -> String {

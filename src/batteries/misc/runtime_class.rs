@@ -114,7 +114,7 @@ fn validate_tolerations(errors: &mut Errors, tolerations: &[Value], list: &Path<
         if seen.contains(&key(toleration)) {
             errors.push(FieldError::duplicate(
                 &list.index(at),
-                shown::internal("io.k8s.api.core.v1.Toleration", toleration),
+                shown::typed("io.k8s.api.core.v1.Toleration", toleration),
             ));
         } else {
             seen.push(key(toleration));

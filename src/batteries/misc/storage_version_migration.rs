@@ -32,7 +32,7 @@ impl Strategy for StorageVersionMigration {
             .iter()
             .any(|field| resource(object, field) != resource(old, field))
         {
-            let bad = shown::internal(SPEC, &object["spec"]);
+            let bad = shown::typed(SPEC, &object["spec"]);
             errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
         }
         errors
@@ -127,7 +127,7 @@ fn validate_status(errors: &mut Errors, status: &Value, old: &Value) {
         ),
     ];
     for (_, detail) in rules.iter().filter(|(broken, _)| *broken) {
-        let bad = shown::internal_list(CONDITION, status.items_at(&["conditions"]));
+        let bad = shown::list(CONDITION, status.items_at(&["conditions"]));
         errors.push(FieldError::invalid(&conditions_path, bad, *detail));
     }
 }

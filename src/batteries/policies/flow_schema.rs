@@ -111,7 +111,7 @@ fn validate(errors: &mut Errors, object: &Value) {
         let detail = format!("spec of '{name}' must equal the fixed value");
         errors.push(FieldError::invalid(
             &path,
-            shown::internal(DEFINITION, spec),
+            shown::typed(DEFINITION, spec),
             detail,
         ));
     }

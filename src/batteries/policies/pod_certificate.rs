@@ -38,7 +38,7 @@ impl Strategy for PodCertificate {
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = core_meta::validate_update(object, old);
         if object["spec"] != old["spec"] {
-            let bad = shown::internal(SPEC, &object["spec"]);
+            let bad = shown::typed(SPEC, &object["spec"]);
             errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
         }
         errors

@@ -6,9 +6,9 @@ use crate::shared::field_checks::{
     present, selector, selector_values,
 };
 use crate::shared::shown;
-use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::intorstring::IntOrString;
-use polyplane_apimachinery::{Value, json};
 use polyplane_registry::strategy::{Context, Strategy};
 
 /// Behaviour of PodDisruptionBudgets.
@@ -74,7 +74,8 @@ fn validate(object: &Value, values: SelectorValues) -> Errors {
     let (path, spec) = (Path::new("spec"), &object["spec"]);
     if present(&spec["minAvailable"]) && present(&spec["maxUnavailable"]) {
         let detail = "minAvailable and maxUnavailable cannot be both set";
-        errors.push(FieldError::invalid(&path, shown_spec(spec), detail));
+        let bad = shown::typed("io.k8s.api.policy.v1.PodDisruptionBudgetSpec", spec);
+        errors.push(FieldError::invalid(&path, bad, detail));
     }
     for field in ["minAvailable", "maxUnavailable"] {
         count_or_percent(&mut errors, &path.child(field), &spec[field]);
@@ -94,17 +95,4 @@ fn validate(object: &Value, values: SelectorValues) -> Errors {
         &known,
     );
     errors
-}
-
-/// The spec as texts show it.
-fn shown_spec(spec: &Value) -> Bad {
-    let text = |field: &str| json::to_string(&spec[field]);
-    let shown = format!(
-        r#"{{"MinAvailable":{},"Selector":{},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
-        text("minAvailable"),
-        shown::selector(&spec["selector"]),
-        text("maxUnavailable"),
-        text("unhealthyPodEvictionPolicy"),
-    );
-    Bad::Shown(shown.into())
 }

@@ -78,7 +78,7 @@ fn validate(errors: &mut Errors, object: &Value) {
             let detail = format!("spec of '{name}' {except}must equal the fixed value");
             errors.push(FieldError::invalid(
                 &path,
-                shown::internal(DEFINITION, spec),
+                shown::typed(DEFINITION, spec),
                 detail,
             ));
         }

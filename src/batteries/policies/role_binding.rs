@@ -52,7 +52,7 @@ impl Strategy for RoleBinding {
             object.str_at(&path) != old.str_at(&path)
         };
         if ["apiGroup", "kind", "name"].iter().any(differs) {
-            let bad = shown::internal(ROLE_REF, &object["roleRef"]);
+            let bad = shown::typed(ROLE_REF, &object["roleRef"]);
             errors.push(FieldError::invalid(&Path::new("roleRef"), bad, IMMUTABLE));
         }
         errors

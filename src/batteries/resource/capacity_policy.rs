@@ -7,11 +7,12 @@ use crate::shared::resource_names::amount;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::quantity::{Format, Quantity};
+use polyplane_registry::Features;
 
 const OPTIONS_MAX: usize = 10;
 
 /// What is wrong with the policy of `capacity`, which has one.
-pub fn validate(errors: &mut Errors, path: &Path<'_>, capacity: &Value) {
+pub fn validate(errors: &mut Errors, features: &Features, path: &Path<'_>, capacity: &Value) {
     let policy = &capacity["requestPolicy"];
     let most = amount(capacity.get("value"));
     let options = policy.items_at(&["validValues"]);
@@ -29,7 +30,9 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, capacity: &Value) {
         (true, false) => return,
         (false, false) => (
             "validValues",
-            Box::new(|errors, path, usual| validate_options(errors, path, options, &most, usual)),
+            Box::new(|errors, path, usual| {
+                validate_options(errors, features, path, options, &most, usual)
+            }),
         ),
         (true, true) => (
             "validRange",
@@ -50,6 +53,7 @@ type Check<'a> = Box<dyn Fn(&mut Errors, &Path<'_>, &Quantity) + 'a>;
 
 fn validate_options(
     errors: &mut Errors,
+    features: &Features,
     path: &Path<'_>,
     options: &[Value],
     most: &Quantity,
@@ -83,7 +87,7 @@ fn validate_options(
                 detail,
             ));
         }
-        let fractions = Gate::DRAFractionalCapacityRange.is_on();
+        let fractions = Gate::DRAFractionalCapacityRange.is_on(features);
         let shown = |option: &Quantity| match fractions {
             true => option.to_string(),
             false => option.value().to_string(),
@@ -263,12 +267,14 @@ fn validate_step(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog;
     use polyplane_apimachinery::json;
 
     fn found(value: &str, policy: Value) -> Vec<String> {
         let mut errors = Errors::new();
         validate(
             &mut errors,
+            &catalog::features(),
             &Path::new("p"),
             &json!({"value": value, "requestPolicy": policy}),
         );

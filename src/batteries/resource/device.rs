@@ -8,6 +8,7 @@ use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::resource_names::{amount, is_huge_pages};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
+use polyplane_registry::Features;
 
 /// The definition of an attribute.
 pub const ATTRIBUTE: &str = "io.k8s.api.resource.v1.DeviceAttribute";
@@ -43,6 +44,7 @@ pub fn is_advanced(device: &Value) -> bool {
 /// What is wrong with a device; `old` is the one of the same name before.
 pub fn validate(
     errors: &mut Errors,
+    features: &Features,
     path: &Path<'_>,
     device: &Value,
     old: Option<&Value>,
@@ -67,7 +69,7 @@ pub fn validate(
                 continue;
             }
             if device.bool_at(&["allowMultipleAllocations"]) {
-                capacity_policy::validate(errors, &policy, capacity);
+                capacity_policy::validate(errors, features, &policy, capacity);
             } else {
                 errors.push(FieldError::forbidden(
                     &policy,

@@ -37,7 +37,7 @@ impl Strategy for ResourceClaimTemplate {
         validate_spec(&mut errors, &object["spec"]);
         errors.extend(core_meta::validate_update(object, old));
         if object["spec"] != old["spec"] {
-            let bad = shown::internal(SPEC, &object["spec"]);
+            let bad = shown::typed(SPEC, &object["spec"]);
             errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
         }
         errors

@@ -8,6 +8,7 @@ use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::{core_meta, shown};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names, quote};
+use polyplane_registry::Features;
 use polyplane_registry::strategy::{Context, Strategy};
 use std::collections::BTreeSet;
 
@@ -21,15 +22,20 @@ const COUNTER_SETS_MAX: usize = 8;
 pub struct ResourceSlice;
 
 impl Strategy for ResourceSlice {
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = core_meta::validate_finalizers(object);
-        validate_spec(&mut errors, &object["spec"], &Value::Null);
+        validate_spec(&mut errors, context.features, &object["spec"], &Value::Null);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = core_meta::validate_update(object, old);
-        validate_spec(&mut errors, &object["spec"], &old["spec"]);
+        validate_spec(&mut errors, context.features, &object["spec"], &old["spec"]);
         errors
     }
 
@@ -56,7 +62,7 @@ impl Strategy for ResourceSlice {
     }
 }
 
-fn validate_spec(errors: &mut Errors, spec: &Value, old: &Value) {
+fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &Value) {
     let path = Path::new("spec");
     let driver = spec.str_at(&["driver"]);
     checks::driver_name(errors, &path.child("driver"), driver);
@@ -69,7 +75,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: &Value) {
         let detail = "only one of `sharedCounters` or `devices` is allowed";
         errors.push(FieldError::invalid(&path, "", detail));
     }
-    validate_devices(errors, &path.child("devices"), spec, old);
+    validate_devices(errors, features, &path.child("devices"), spec, old);
     let sets = spec.items_at(&["sharedCounters"]);
     let place = path.child("sharedCounters");
     if within(errors, &place, sets, COUNTER_SETS_MAX) {
@@ -166,7 +172,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         if terms.len() != 1 {
             let bad = match &selector["nodeSelectorTerms"] {
                 Value::Null => Bad::Json(Value::Null),
-                _ => shown::internal_list("io.k8s.api.core.v1.NodeSelectorTerm", terms),
+                _ => shown::list("io.k8s.api.core.v1.NodeSelectorTerm", terms),
             };
             let detail = "must have exactly one node selector term";
             errors.push(FieldError::invalid(
@@ -203,7 +209,13 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-fn validate_devices(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
+fn validate_devices(
+    errors: &mut Errors,
+    features: &Features,
+    path: &Path<'_>,
+    spec: &Value,
+    old: &Value,
+) {
     let devices = spec.items_at(&["devices"]);
     let max = if devices.iter().any(device::is_advanced) {
         ADVANCED_DEVICES_MAX
@@ -223,7 +235,7 @@ fn validate_devices(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Va
             .items_at(&["devices"])
             .iter()
             .find(|old| old["name"] == device["name"]);
-        device::validate(errors, &path.index(at), device, known, selection);
+        device::validate(errors, features, &path.index(at), device, known, selection);
     }
     let mut seen = BTreeSet::new();
     for (at, device) in devices.iter().enumerate() {
@@ -270,7 +282,7 @@ fn validate_partition_attribute(errors: &mut Errors, path: &Path<'_>, spec: &Val
                 errors.push(FieldError::required(&attributes.key(name), detail));
             }
             Some((_, attribute)) if attribute["string"].is_null() => {
-                let bad = shown::internal(device::ATTRIBUTE, attribute);
+                let bad = shown::typed(device::ATTRIBUTE, attribute);
                 let detail =
                     "must be a string value because `partitionTypeAttribute` names this attribute";
                 errors.push(FieldError::invalid(&attributes.key(name), bad, detail));

@@ -53,7 +53,7 @@ impl Strategy for CsiNode {
                 if driver["name"] == before["name"] && fixed(driver) != fixed(before) {
                     let mut kept = driver.clone();
                     drop(kept.remove(&["allocatable"]));
-                    let bad = shown::internal(DRIVER, &kept);
+                    let bad = shown::typed(DRIVER, &kept);
                     errors.push(FieldError::invalid(&path, bad, IMMUTABLE));
                 }
             }

@@ -6,7 +6,7 @@ use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::catalog::{features, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::strategy::{
     Allocation, BirthLayer, CompanionChange, Context, PlaneSettings, ServiceRange,
@@ -30,11 +30,14 @@ fn settings() -> PlaneSettings {
 
 fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T {
     let user = UserInfo::new("admin", &["system:masters"]);
+    let kinds = tenant_kinds();
     run(&Context {
         now: 1_715_000_000,
         user: &user,
         subresource,
         settings: &settings(),
+        schemas: kinds.schemas(),
+        features: &features(),
     })
 }
 

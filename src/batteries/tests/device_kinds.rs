@@ -64,6 +64,8 @@ fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
         user: &UserInfo::new("admin", &["system:masters"]),
         subresource: "",
         settings: &settings,
+        schemas: &row.schemas,
+        features: &row.features,
     };
     let mut object = json!({"metadata": {"name": "gpu", "namespace": "lab"}});
     object.set(&["spec"], spec);
@@ -112,6 +114,8 @@ fn an_allocation_grants_admin_access_only_in_a_labelled_namespace() {
         user: &UserInfo::new("scheduler", &[]),
         subresource: "status",
         settings: &settings,
+        schemas: &row.schemas,
+        features: &row.features,
     };
     let claim = |granted: bool| {
         json!({"metadata": {"name": "gpu", "namespace": "lab"},

@@ -155,13 +155,15 @@ impl Bench {
         }
     }
 
-    fn context<'a>(&'a self, subresource: &'a str) -> Context<'a> {
+    fn context<'a>(&'a self, row: &'a Resource, subresource: &'a str) -> Context<'a> {
         // The moment at which the recorded requests were made does not matter: ages are unknown.
         Context {
             now: 1_715_000_000,
             user: &self.user,
             subresource,
             settings: &self.settings,
+            schemas: &row.schemas,
+            features: &row.features,
         }
     }
 
@@ -240,7 +242,7 @@ impl Bench {
             tree.set(&["metadata", "name"], name);
         }
         let mut tree = self.stored(row, tree);
-        let context = self.context("");
+        let context = self.context(row, "");
         prepare::create(row, &context, &mut tree);
         let allocated = row.strategy.allocate(&context, &self.cut, &mut tree, None);
         let canonical = prepare::canonical(row, &mut tree);
@@ -286,7 +288,7 @@ impl Bench {
         let (mut tree, mut old) = (self.stored(row, tree), self.stored(row, old));
         tree.set(&["metadata", "resourceVersion"], "1");
         old.set(&["metadata", "resourceVersion"], "1");
-        let context = self.context(subresource);
+        let context = self.context(row, subresource);
         prepare::update(row, &context, &mut tree, &old);
         let allocated = if subresource.is_empty() {
             row.strategy

@@ -34,6 +34,8 @@ fn agreement(kind: &str) -> (usize, usize) {
         user: &user,
         subresource: "",
         settings: &settings,
+        schemas: &row.schemas,
+        features: &row.features,
     };
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));

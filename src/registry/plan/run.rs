@@ -97,13 +97,15 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// What strategies may know when an object is written through `subresource`.
-    pub fn context<'s>(&'s self, subresource: &'s str) -> Context<'s> {
+    /// What the strategy of `row` may know when an object is written through `subresource`.
+    pub fn context<'s>(&'s self, row: &'s Resource, subresource: &'s str) -> Context<'s> {
         Context {
             now: self.now,
             user: &self.call.request.user,
             subresource,
             settings: &self.call.tenant.settings,
+            schemas: &row.schemas,
+            features: &row.features,
         }
     }
 

@@ -218,7 +218,7 @@ fn prepare_new(
     if let Some(name) = run.missing_name(row, tree) {
         tree.set(&["metadata", "name"], name);
     }
-    let context = run.context(through);
+    let context = run.context(row, through);
     prepare::create(row, &context, tree);
     let allocation = row.strategy.allocate(&context, run.cut, tree, None)?;
     prepare::canonical(row, tree)?;
@@ -232,7 +232,7 @@ fn prepare_present(
     present: &Present,
     tree: &mut Value,
 ) -> Result<Allocation, Stop> {
-    let context = run.context(through);
+    let context = run.context(row, through);
     let old = present.tree();
     prepare::update(row, &context, tree, old);
     let version = present.object().version();
@@ -264,7 +264,8 @@ pub(super) fn validate<C: Change>(
             Target::New => None,
             Target::Present(present) => Some(present.tree()),
         };
-        check(run, change.row(), &run.context(through), tree, old)?;
+        let row = change.row();
+        check(run, row, &run.context(row, through), tree, old)?;
     }
     Ok(Valid(planned))
 }
@@ -369,7 +370,7 @@ impl Storing<'_, '_> {
             return Ok(Plan::Answer(Unstored::Tree(tree)));
         }
         let strategy = &self.row.strategy;
-        let companions = strategy.companions(&run.context(""), &tree);
+        let companions = strategy.companions(&run.context(self.row, ""), &tree);
         self.allocation.companions.extend(companions);
         self.claims.push(Claim::Absent(key.clone()));
         let put = object::put(run, self.row, key, &tree)?;
@@ -410,7 +411,7 @@ impl Storing<'_, '_> {
         let key = present.object.key().clone();
         self.claims
             .push(Claim::At(key.clone(), present.object.stamp()));
-        let context = self.run.context("");
+        let context = self.run.context(self.row, "");
         let mut nothing = Value::Null;
         let given_back = self.row.strategy.allocate(
             &context,

@@ -548,9 +548,63 @@ fn condition_text(condition: &Value) -> String {
     ])
 }
 
+/// The behavior as upstream's internal type: with Go's names, and with every field.
 fn behavior_text(behavior: &Value) -> String {
-    crate::shared::shown::internal_text(
-        "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior",
-        behavior,
-    )
+    let null = || Some("null".to_owned());
+    let plain = |value: &Value| given(value).or_else(null);
+    let number = |value: &Value| given(value).or_else(|| Some("0".to_owned()));
+    let policy = |policy: &Value| {
+        object(&[
+            ("Type", text(&policy["type"])),
+            ("Value", number(&policy["value"])),
+            ("PeriodSeconds", number(&policy["periodSeconds"])),
+        ])
+    };
+    let policies = |policies: &Value| {
+        let texts = policies.as_array()?.iter().map(policy);
+        Some(list(&texts.collect::<Vec<_>>()))
+    };
+    let rules = |rules: &Value| {
+        object(&[
+            (
+                "StabilizationWindowSeconds",
+                plain(&rules["stabilizationWindowSeconds"]),
+            ),
+            ("SelectPolicy", plain(&rules["selectPolicy"])),
+            ("Policies", policies(&rules["policies"]).or_else(null)),
+            ("Tolerance", plain(&rules["tolerance"])),
+        ])
+    };
+    object(&[
+        ("ScaleUp", part(&behavior["scaleUp"], rules).or_else(null)),
+        (
+            "ScaleDown",
+            part(&behavior["scaleDown"], rules).or_else(null),
+        ),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    #[test]
+    fn the_annotation_shows_each_field_of_the_internal_behavior() {
+        const BEHAVIOR: &str = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior";
+        let schemas = catalog::schemas();
+        let policy = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+        let full = json!({"stabilizationWindowSeconds": 5, "selectPolicy": "Max", "policies": [policy], "tolerance": "100m"});
+        for behavior in [
+            json!({}),
+            json!({"scaleUp": {}}),
+            json!({"scaleUp": {"policies": [{}]}, "scaleDown": {"policies": []}}),
+            json!({"scaleDown": full}),
+        ] {
+            assert_eq!(
+                behavior_text(&behavior),
+                schemas.internal_text(BEHAVIOR, &behavior)
+            );
+        }
+    }
 }

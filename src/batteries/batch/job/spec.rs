@@ -359,7 +359,7 @@ fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         return;
     }
     if spec.str_at(&["completionMode"]) != "Indexed" {
-        let bad = shown::internal("io.k8s.api.batch.v1.SuccessPolicy", policy);
+        let bad = shown::typed("io.k8s.api.batch.v1.SuccessPolicy", policy);
         errors.push(FieldError::invalid(
             path,
             bad,

@@ -144,7 +144,7 @@ impl Change<'_> {
             .iter()
             .any(|list| !pods.items_at(&[list]).is_empty());
         if (self.finish() || self.of("uncountedTerminatedPods")) && uncounted {
-            let bad = shown::internal("io.k8s.api.batch.v1.UncountedTerminatedPods", pods);
+            let bad = shown::typed("io.k8s.api.batch.v1.UncountedTerminatedPods", pods);
             let place = path.child("uncountedTerminatedPods");
             errors.push(FieldError::invalid(
                 &place,

@@ -1,11 +1,14 @@
 //! What is wrong with a whole Job, and with a change of its spec.
 
 use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
-use crate::shared::checks::{has, named};
+use crate::shared::checks::has;
 use crate::shared::{core_meta, shown};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::{Value, names};
+
+const FAILURE_POLICY: &str = "io.k8s.api.batch.v1.PodFailurePolicy";
+const SUCCESS_POLICY: &str = "io.k8s.api.batch.v1.SuccessPolicy";
 
 fn present(value: &Value) -> Option<&Value> {
     (!value.is_null()).then_some(value)
@@ -114,44 +117,22 @@ pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     errors.extend(whole_spec(object, Some(old)));
     let (new, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
     completions(new, before, &path, &mut errors);
-    let mut fixed = |field: &str, bad: Bad| {
+    let fixed = |field: &str, bad: fn(&Value) -> Bad, errors: &mut Vec<FieldError>| {
         if new[field] != before[field] {
-            errors.push(FieldError::invalid(
-                &path.child(field),
-                bad,
-                "field is immutable",
-            ));
+            let (place, bad) = (path.child(field), bad(&new[field]));
+            errors.push(FieldError::invalid(&place, bad, "field is immutable"));
         }
     };
-    fixed("selector", shown::selector(&new["selector"]));
+    fixed("selector", shown::selector, &mut errors);
     template(object, old, &path, &mut errors);
-    let mut fixed = |field: &str, bad: Bad| {
-        if new[field] != before[field] {
-            errors.push(FieldError::invalid(
-                &path.child(field),
-                bad,
-                "field is immutable",
-            ));
-        }
-    };
-    let mode = new["completionMode"].as_str();
-    fixed("completionMode", mode.map_or(Bad::Json(Value::Null), named));
-    fixed(
-        "podFailurePolicy",
-        shown::internal(
-            "io.k8s.api.batch.v1.PodFailurePolicy",
-            &new["podFailurePolicy"],
-        ),
-    );
-    fixed(
-        "backoffLimitPerIndex",
-        Bad::Json(new["backoffLimitPerIndex"].clone()),
-    );
-    fixed("managedBy", Bad::Json(new["managedBy"].clone()));
-    fixed(
-        "successPolicy",
-        shown::internal("io.k8s.api.batch.v1.SuccessPolicy", &new["successPolicy"]),
-    );
+    let json = |value: &Value| Bad::Json(value.clone());
+    fixed("completionMode", json, &mut errors);
+    let failure_policy = |value: &Value| shown::typed(FAILURE_POLICY, value);
+    fixed("podFailurePolicy", failure_policy, &mut errors);
+    fixed("backoffLimitPerIndex", json, &mut errors);
+    fixed("managedBy", json, &mut errors);
+    let success_policy = |value: &Value| shown::typed(SUCCESS_POLICY, value);
+    fixed("successPolicy", success_policy, &mut errors);
     name_allows_completions(object, &mut errors);
     errors
 }
@@ -186,7 +167,7 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
     };
     if !mutable {
         if *new != before {
-            let bad = shown::internal("io.k8s.api.core.v1.PodTemplateSpec", new);
+            let bad = shown::typed("io.k8s.api.core.v1.PodTemplateSpec", new);
             errors.push(FieldError::invalid(
                 &path.child("template"),
                 bad,
@@ -224,7 +205,7 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
         }
     }
     if new["spec"] != before["spec"] {
-        let bad = shown::internal("io.k8s.api.core.v1.PodSpec", &new["spec"]);
+        let bad = shown::typed("io.k8s.api.core.v1.PodSpec", &new["spec"]);
         errors.push(FieldError::invalid(
             &path.child("template.spec"),
             bad,

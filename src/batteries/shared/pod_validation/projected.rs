@@ -243,7 +243,7 @@ fn trust_bundle(
     let selector_path = path.child("labelSelector");
     match (name, signer) {
         (Some(_), Some(_)) => {
-            let bad = shown::internal("io.k8s.api.core.v1.ClusterTrustBundleProjection", value);
+            let bad = shown::typed("io.k8s.api.core.v1.ClusterTrustBundleProjection", value);
             errors.push(FieldError::invalid(
                 path,
                 bad,

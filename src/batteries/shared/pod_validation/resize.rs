@@ -4,16 +4,23 @@
 use super::update::same;
 use super::{PodOptions, Subject, annotations, is_sidecar, update};
 use crate::features::Gate;
-use crate::shared::{pod_defaults, pod_qos, shown, text_diff};
+use crate::shared::{pod_defaults, pod_qos, text_diff};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_registry::Features;
 
 /// Resources that can change while the pod runs.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 const ONLY_RESIZABLE: &str = "only cpu and memory resources are mutable";
 
 /// What is wrong with a pod whose ephemeral containers have changed.
-pub fn validate_ephemeral(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldError> {
+pub fn validate_ephemeral(
+    schemas: &Schemas,
+    new: &Value,
+    old: &Value,
+    options: &PodOptions,
+) -> Vec<FieldError> {
     if annotations::is_mirror(old) {
         return vec![FieldError::forbidden(
             &Path::new(""),
@@ -33,8 +40,8 @@ pub fn validate_ephemeral(new: &Value, old: &Value, options: &PodOptions) -> Vec
             Some(one) if one != container => {
                 const TYPE: &str = "io.k8s.api.core.v1.EphemeralContainer";
                 let (before, after) = (
-                    shown::internal_text(TYPE, container),
-                    shown::internal_text(TYPE, one),
+                    schemas.internal_text(TYPE, container),
+                    schemas.internal_text(TYPE, one),
                 );
                 let difference = text_diff::texts(&before, &after);
                 format!("existing ephemeral containers {quoted} may not be changed\n{difference}")
@@ -47,7 +54,12 @@ pub fn validate_ephemeral(new: &Value, old: &Value, options: &PodOptions) -> Vec
 }
 
 /// What is wrong with a pod that gets other resources.
-pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldError> {
+pub fn validate(
+    features: &Features,
+    new: &Value,
+    old: &Value,
+    options: &PodOptions,
+) -> Vec<FieldError> {
     debug_assert_eq!(options.subject, Subject::Pod);
     let refused = if annotations::is_mirror(old) {
         Some("static pods cannot be resized")
@@ -85,7 +97,7 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
     }
     validate_removals(new, old, &path, &mut errors);
     validate_containers(&mut rest, old, &path, &mut errors);
-    let volumes_change = Gate::InPlacePodVerticalScalingMemoryBackedVolumes.is_on();
+    let volumes_change = Gate::InPlacePodVerticalScalingMemoryBackedVolumes.is_on(features);
     if !volumes_change && new["volumes"] != old["volumes"] {
         let detail = "volumes are immutable on resize when InPlacePodVerticalScalingMemoryBackedVolumes feature gate is disabled";
         errors.push(FieldError::forbidden(&path.child("volumes"), detail));
@@ -264,6 +276,7 @@ fn without_empty(container: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog;
     use crate::shared::pod_defaults::default_pod;
     use polyplane_apimachinery::json;
 
@@ -288,7 +301,12 @@ mod tests {
     }
 
     fn complaints(new: &Value, old: &Value) -> Vec<String> {
-        let errors = validate(new, old, &PodOptions::for_pod(Some(old)));
+        let errors = validate(
+            &catalog::features(),
+            new,
+            old,
+            &PodOptions::for_pod(Some(old)),
+        );
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -348,8 +366,11 @@ mod tests {
         });
         new.set(&["spec", "ephemeralContainers"], Value::Array(vec![debug]));
         let options = PodOptions::for_pod(Some(&old));
-        assert_eq!(validate_ephemeral(&new, &old, &options), []);
-        let errors = validate_ephemeral(&old, &new, &options);
+        assert_eq!(
+            validate_ephemeral(&catalog::schemas(), &new, &old, &options),
+            []
+        );
+        let errors = validate_ephemeral(&catalog::schemas(), &old, &new, &options);
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,

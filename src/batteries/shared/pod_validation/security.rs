@@ -61,7 +61,7 @@ pub fn validate_container(
         .and_then(Value::as_bool)
         == Some(false)
     {
-        let whole = || shown::internal("io.k8s.api.core.v1.SecurityContext", context);
+        let whole = || shown::typed("io.k8s.api.core.v1.SecurityContext", context);
         if context.bool_at(&["privileged"]) {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             errors.push(FieldError::invalid(path, whole(), detail));
@@ -201,7 +201,7 @@ fn validate_seccomp(profile: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
             projected::validate_descending_path(file, &file_path, errors)
         }
         Some(_) => {
-            let whole = shown::internal("io.k8s.api.core.v1.SeccompProfile", profile);
+            let whole = shown::typed("io.k8s.api.core.v1.SeccompProfile", profile);
             let detail = "can only be set when seccomp type is Localhost";
             errors.push(FieldError::invalid(&file_path, whole, detail));
         }

@@ -165,7 +165,7 @@ fn validate_claims(
             _ => "",
         };
         if !detail.is_empty() {
-            let whole = shown::internal("io.k8s.api.core.v1.PodResourceClaim", claim);
+            let whole = shown::typed("io.k8s.api.core.v1.PodResourceClaim", claim);
             errors.push(FieldError::invalid(&path, whole, detail));
         }
         for source in sources {

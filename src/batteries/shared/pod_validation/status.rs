@@ -413,7 +413,7 @@ fn addresses<'a>(status: &'a Value, list: &str) -> Vec<&'a str> {
 fn validate_families(
     list: &[&str],
     shown: &Value,
-    definition: &str,
+    definition: &'static str,
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
@@ -433,7 +433,7 @@ fn validate_families(
         errors.push(FieldError::internal(path, detail));
     }
     if dual != Some(true) || list.len() > 2 {
-        let bad = shown::internal_list(definition, shown.as_array().unwrap_or(&[]));
+        let bad = shown::list(definition, shown.as_array().unwrap_or(&[]));
         errors.push(FieldError::invalid(
             path,
             bad,
@@ -459,7 +459,7 @@ fn validate_pod_ips(status: &Value, before: &Value, path: &Path<'_>, errors: &mu
             ));
         }
         first if first.is_some() == single.is_empty() => {
-            let bad = shown::internal_list(TYPE, status.items_at(&["podIPs"]));
+            let bad = shown::list(TYPE, status.items_at(&["podIPs"]));
             let detail = "podIP and podIPs must either both be set or both be unset";
             errors.push(FieldError::invalid(path, bad, detail));
         }

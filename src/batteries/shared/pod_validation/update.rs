@@ -5,6 +5,7 @@ use super::{PodOptions, annotations, tolerations};
 use crate::shared::resource_names::amount;
 use crate::shared::{pod_defaults, shown, text_diff};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -12,7 +13,12 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
 
 /// What is wrong with a changed pod, the common rules of metadata aside.
-pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldError> {
+pub fn validate(
+    schemas: &Schemas,
+    new: &Value,
+    old: &Value,
+    options: &PodOptions,
+) -> Vec<FieldError> {
     let mut errors = Vec::new();
     super::validate_pod(new, options, &mut errors);
     validate_annotations(new, old, options, &mut errors);
@@ -44,7 +50,7 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
     );
     validate_gates(new, old, &path.child("schedulingGates"), &mut errors);
     if !same(new, old) {
-        validate_rest(new, old, &path, &mut errors);
+        validate_rest(schemas, new, old, &path, &mut errors);
     }
     errors
 }
@@ -151,7 +157,13 @@ fn take(spec: &mut Value, from: &Value, path: &[&str]) {
 }
 
 /// Everything that may change is taken from the old spec; the rest has to be equal.
-fn validate_rest(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn validate_rest(
+    schemas: &Schemas,
+    new: &Value,
+    old: &Value,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let mut rest = new.clone();
     for list in ["containers", "initContainers"] {
         let before = old.items_at(&[list]);
@@ -173,8 +185,8 @@ fn validate_rest(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fie
         return;
     }
     let difference = text_diff::texts(
-        &shown::internal_text(SPEC, old),
-        &shown::internal_text(SPEC, &rest),
+        &schemas.internal_text(SPEC, old),
+        &schemas.internal_text(SPEC, &rest),
     );
     let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{difference}");
     errors.push(FieldError::forbidden(path, detail));
@@ -229,7 +241,7 @@ fn validate_node_affinity(new: &Value, old: &Value, path: &Path<'_>, errors: &mu
         let bad = if new.is_empty() {
             Bad::Plain(Value::Null)
         } else {
-            shown::internal_list(TERM, &new)
+            shown::list(TERM, &new)
         };
         errors.push(FieldError::invalid(&path, bad, detail));
         return;
@@ -239,7 +251,7 @@ fn validate_node_affinity(new: &Value, old: &Value, path: &Path<'_>, errors: &mu
             let detail = "only additions are allowed (no mutations or deletions)";
             errors.push(FieldError::invalid(
                 &path.index(at),
-                shown::internal(TERM, new),
+                shown::typed(TERM, new),
                 detail,
             ));
         }
