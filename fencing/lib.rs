@@ -36,16 +36,16 @@
 //! let terms = LeaseTerms::default();
 //!
 //! // The store was opened exclusively at revision 40; the member key was put at 41.
-//! let witness = Witness::embedded_store(Revision::new(40));
+//! let witness = Witness::embedded_store(Revision::new(40), terms);
 //! let me = Holder { replica: "polyplane-0".parse()?, incarnation: Incarnation::new(41) };
-//! let mut lease = ReadLease::new(terms, Rules::default());
+//! let mut lease = ReadLease::new(terms.read_lease(), Rules::default());
 //! lease.prove(now, Proof { sent: now });
 //!
 //! // The fence was left Held by a life before the opening: it is taken without a wait.
 //! let before = Holder { replica: "polyplane-0".parse()?, incarnation: Incarnation::new(7) };
 //! let left = Fence { holder: before, epoch: Epoch::new(3), state: FenceState::Held };
 //! let sighting = witness.judge(Some(Observed { value: left, revision: Revision::new(9) }));
-//! let mut fence = PlaneFence::new(me.clone(), PlaneKind::Tenant, terms, Rules::default());
+//! let mut fence = PlaneFence::new(me.clone(), PlaneKind::Tenant, Rules::default());
 //! let actions = fence.step(now, Event::Acquire(sighting));
 //! let [Action::Transact { attempt, transaction }] = actions.as_slice() else {
 //!     panic!("one transaction is asked for");
@@ -106,6 +106,7 @@ mod plane;
 mod read_lease;
 mod record;
 mod rules;
+mod terms;
 mod time;
 mod transaction;
 mod witness;
@@ -120,6 +121,7 @@ pub use polyplane_ring::{Incarnation, ReplicaId, Standing, ViewNumber};
 pub use read_lease::{LeaseStatus, Proof, ReadLease};
 pub use record::{Epoch, Fence, FenceState, Holder, Observed, Revision};
 pub use rules::{Rule, Rules};
-pub use time::{Duration, InvalidTerms, LeaseTerms, Time};
+pub use terms::{InvalidTerms, LeaseTerms, Terms};
+pub use time::{Duration, Time};
 pub use transaction::{Attempt, Compare, Directory, Outcome, Refusal, Transaction, Write};
 pub use witness::{Life, Sighting, Witness};

@@ -2,8 +2,10 @@
 //! member key's life and the read lease that hangs on it; must not know planes.
 //!
 //! The key is put once per incarnation, against absence. Whoever lost it is over: the driver drops
-//! every plane and starts a new [`Member`], a newcomer without planes (PROTOCOL 5).
+//! every plane and starts a new [`Member`], a newcomer without planes (PROTOCOL 5). `changing` has
+//! the lease terms: how all members come to others together (PROTOCOL 8).
 
+mod changing;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +17,12 @@ use polyplane_ring::{Incarnation, ReplicaId, Standing, ViewNumber};
 use crate::read_lease::{Proof, ReadLease};
 use crate::record::{Holder, Observed, Revision};
 use crate::rules::{Rule, Rules};
-use crate::time::{Duration, LeaseTerms, Time};
+use crate::terms::{LeaseTerms, Terms};
+use crate::time::{Duration, Time};
 use crate::transaction::{Attempt, Compare, Outcome, Transaction, Write};
+
+pub use changing::Adopter;
+use changing::Change;
 
 /// How often a living member reads and renews its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +41,7 @@ pub struct JoinFacts {
     /// The revision of the store's level floor, which this binary was found to reach.
     pub level_floor: Option<Revision>,
     /// The store's lease terms, if it has any yet.
-    pub terms: Option<Observed<LeaseTerms>>,
+    pub terms: Option<Observed<Terms>>,
 }
 
 /// Whether the replica's own executor got anywhere since the last tick.
@@ -80,6 +86,16 @@ pub enum Event {
         /// The incarnation it shows, if it shows one.
         found: Option<Incarnation>,
     },
+    /// The store's record of the lease terms, as it is now. An older one than the newest known
+    /// changes nothing.
+    Terms(Observed<Terms>),
+    /// Who is in the ring, and which record of the lease terms each member goes by.
+    Adopters {
+        /// All members at this revision of the store are in the list or gone.
+        at: ViewNumber,
+        /// The members, in any order.
+        members: Vec<Adopter>,
+    },
     /// Give the planes away: say Draining in the member key. There is no way back.
     Drain,
     /// Time has passed.
@@ -101,11 +117,9 @@ pub enum Action {
     },
     /// The replica has a life: fences may be taken in this holder's name.
     Joined(Holder),
-    /// The store's lease terms differ from this replica's: it does not join (PROTOCOL 8).
-    RefuseTerms {
-        /// What the store says.
-        stored: LeaseTerms,
-    },
+    /// Takers wait these out from now on: tell the [`Witness`](crate::Witness), and copy the read
+    /// lease wherever it is copied to, before anything else is done.
+    WaitBy(LeaseTerms),
     /// Read the own member key linearizably. Note the time before it is handed to the client.
     ReadMember,
     /// Renew the store lease.
@@ -120,7 +134,9 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Member {
     replica: ReplicaId,
-    terms: LeaseTerms,
+    terms: Terms,
+    /// When the store's record of them was written; none before it is known.
+    terms_at: Option<Revision>,
     cadence: Cadence,
     rules: Rules,
     attempts: u32,
@@ -136,8 +152,6 @@ enum Phase {
     /// Putting the own key, against absence.
     Joining(Attempt),
     Living(Living),
-    /// The store's terms are others.
-    Barred,
     Over,
 }
 
@@ -149,6 +163,7 @@ struct Living {
     read_at: Time,
     renewed_at: Time,
     drain: Drain,
+    change: Change,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -159,18 +174,20 @@ enum Drain {
 }
 
 impl Member {
-    /// A newcomer, and what to do first.
+    /// A newcomer, and what to do first. It goes by the store's lease terms; `founding` are those
+    /// of a store that has none yet.
     pub fn new(
         replica: ReplicaId,
-        terms: LeaseTerms,
+        founding: LeaseTerms,
         cadence: Cadence,
         rules: Rules,
     ) -> (Self, Vec<Action>) {
-        let lease = ReadLease::new(terms, rules);
+        let lease = ReadLease::new(founding.read_lease(), rules);
         let phase = Phase::New;
         let member = Self {
             replica,
-            terms,
+            terms: Terms::settled(founding),
+            terms_at: None,
             cadence,
             rules,
             attempts: 0,
@@ -184,10 +201,13 @@ impl Member {
     pub fn holder(&self) -> Option<&Holder> {
         match &self.phase {
             Phase::Living(living) => Some(&living.me),
-            Phase::New | Phase::Clearing(_) | Phase::Joining(_) | Phase::Barred | Phase::Over => {
-                None
-            }
+            Phase::New | Phase::Clearing(_) | Phase::Joining(_) | Phase::Over => None,
         }
+    }
+
+    /// The record of the lease terms that this replica goes by.
+    pub fn terms(&self) -> Terms {
+        self.terms
     }
 
     /// The right to answer from memory.
@@ -204,11 +224,12 @@ impl Member {
     pub(crate) fn times_mut(&mut self) -> impl Iterator<Item = &mut Time> {
         let living = match &mut self.phase {
             Phase::Living(living) => Some(living),
-            Phase::New | Phase::Clearing(_) | Phase::Joining(_) | Phase::Barred | Phase::Over => {
-                None
-            }
+            Phase::New | Phase::Clearing(_) | Phase::Joining(_) | Phase::Over => None,
         };
-        let times = living.map(|l| [&mut l.since, &mut l.read_at, &mut l.renewed_at]);
+        let times = living.map(|l| {
+            let own = [&mut l.since, &mut l.read_at, &mut l.renewed_at];
+            own.into_iter().chain(l.change.times_mut())
+        });
         times.into_iter().flatten()
     }
 
@@ -221,6 +242,8 @@ impl Member {
             Event::Proven(proof) => self.proven(now, proof),
             Event::LossProven => self.lost(),
             Event::PeerView { number, found } => self.peer_view(number, found),
+            Event::Terms(terms) => self.see_terms(terms),
+            Event::Adopters { at, members } => self.adopters(now, at, &members),
             Event::Drain => self.drain(),
             Event::Tick(progress) => self.tick(now, progress),
         }
@@ -230,15 +253,8 @@ impl Member {
         if self.phase != Phase::New {
             return Vec::new();
         }
-        if let Some(stored) = facts
-            .terms
-            .as_ref()
-            .filter(|terms| terms.value != self.terms)
-        {
-            self.phase = Phase::Barred;
-            return vec![Action::RefuseTerms {
-                stored: stored.value,
-            }];
+        if let Some(terms) = &facts.terms {
+            (self.terms, self.terms_at) = (terms.value, Some(terms.revision));
         }
         let attempt = self.next_attempt();
         let transaction = match facts.predecessor {
@@ -267,16 +283,17 @@ impl Member {
     fn join(&self, facts: &JoinFacts) -> Transaction {
         let mut writes = vec![self.put(Standing::Serving)];
         if facts.terms.is_none() {
-            writes.push(Write::PutLeaseTerms(self.terms));
+            writes.push(Write::PutTerms(self.terms));
         }
-        Transaction {
-            compares: vec![
-                Compare::MemberAbsent(self.replica.clone()),
-                Compare::LevelFloorAt(facts.level_floor),
-                Compare::LeaseTermsAt(facts.terms.as_ref().map(|terms| terms.revision)),
-            ],
-            writes,
+        let mut compares = vec![
+            Compare::MemberAbsent(self.replica.clone()),
+            Compare::LevelFloorAt(facts.level_floor),
+        ];
+        if self.rules.keep(Rule::JoinComparesTerms) {
+            let terms = facts.terms.as_ref().map(|terms| terms.revision);
+            compares.push(Compare::LeaseTermsAt(terms));
         }
+        Transaction { compares, writes }
     }
 
     fn done(&mut self, now: Time, attempt: Attempt, outcome: Outcome) -> Vec<Action> {
@@ -290,12 +307,14 @@ impl Member {
             Phase::Living(living) if living.drain == Drain::Announcing(attempt) => {
                 self.drain_done(outcome)
             }
+            Phase::Living(living) if living.change.waits_for(attempt) => {
+                self.change_done(attempt, &outcome)
+            }
             // A late outcome of what was given up.
             Phase::New
             | Phase::Clearing(_)
             | Phase::Joining(_)
             | Phase::Living(_)
-            | Phase::Barred
             | Phase::Over => Vec::new(),
         }
     }
@@ -317,8 +336,11 @@ impl Member {
             read_at: now,
             renewed_at: now,
             drain: Drain::Not,
+            // The transaction compared the record, or wrote it.
+            change: Change::adopted(),
         });
-        vec![Action::Joined(me), Action::ReadMember]
+        self.terms_at.get_or_insert(revision);
+        vec![self.go_by_terms(), Action::Joined(me), Action::ReadMember]
     }
 
     fn member_read(&mut self, now: Time, sent: Time, found: Option<Incarnation>) -> Vec<Action> {
@@ -377,7 +399,6 @@ impl Member {
             | Phase::Clearing(_)
             | Phase::Joining(_)
             | Phase::Living(_)
-            | Phase::Barred
             | Phase::Over => Vec::new(),
         }
     }
@@ -420,7 +441,8 @@ impl Member {
             return Vec::new();
         };
         let mut actions = Vec::new();
-        if now.since(living.read_at) >= cadence.read_every {
+        let reads = now.since(living.read_at) >= cadence.read_every;
+        if reads {
             living.read_at = now;
             actions.push(Action::ReadMember);
         }
@@ -428,6 +450,10 @@ impl Member {
         if due && progress == Progress::Made {
             living.renewed_at = now;
             actions.push(Action::Renew);
+        }
+        // As often as the key is read, so that a store that does not answer is not pressed.
+        if reads {
+            actions.extend(self.adopt());
         }
         actions
     }

@@ -78,8 +78,8 @@ impl EachName for Outcome {
 
 impl EachName for ReadLease {
     fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
-        if let Some(until) = self.until_mut() {
-            visit(Name::Time(until));
+        if let Some(sent) = self.proven_mut() {
+            visit(Name::Time(sent));
         }
     }
 }

@@ -26,7 +26,8 @@ pub use events::{Action, Event, Load, NotTaken, Streaming, TenureEnd};
 use crate::read_lease::{LeaseStatus, ReadLease};
 use crate::record::{Epoch, Holder, Revision};
 use crate::rules::{Rule, Rules};
-use crate::time::{LeaseTerms, Time};
+use crate::terms::LeaseTerms;
+use crate::time::Time;
 use crate::transaction::{Attempt, Compare, Outcome, Refusal};
 
 /// Which plane it is, as far as the protocol cares.
@@ -119,7 +120,6 @@ pub enum Verdict {
 pub struct PlaneFence {
     me: Holder,
     kind: PlaneKind,
-    terms: LeaseTerms,
     rules: Rules,
     /// Final refusals in a row that make the plane read-only.
     rejections_max: u8,
@@ -151,6 +151,8 @@ struct Taking {
     attempt: Attempt,
     epoch: Epoch,
     serve_from: Time,
+    /// What is waited out, should the fence turn out to be ours.
+    wait: LeaseTerms,
     /// The head named by the Released record it takes from.
     released_head: Option<Revision>,
 }
@@ -237,12 +239,11 @@ enum PartedStage {
 
 impl PlaneFence {
     /// A plane that this incarnation has nothing to do with yet.
-    pub fn new(me: Holder, kind: PlaneKind, terms: LeaseTerms, rules: Rules) -> Self {
+    pub fn new(me: Holder, kind: PlaneKind, rules: Rules) -> Self {
         let phase = Phase::Away;
         Self {
             me,
             kind,
-            terms,
             rules,
             rejections_max: REJECTIONS_MAX,
             attempts: 0,

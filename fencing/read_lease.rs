@@ -2,7 +2,7 @@
 //! know planes: an answer also needs a plane's tenure, see [`crate::PlaneFence::answer`].
 
 use crate::rules::{Rule, Rules};
-use crate::time::{LeaseTerms, Time};
+use crate::time::{Duration, Time};
 
 /// A proof that the own incarnation lived: a linearizable read of the member key that found it, or
 /// an acknowledged commit, which compared it.
@@ -30,7 +30,8 @@ pub enum LeaseStatus {
 /// does, as long as clocks differ by less than the margin over R.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReadLease {
-    terms: LeaseTerms,
+    /// R.
+    length: Duration,
     rules: Rules,
     state: State,
 }
@@ -38,15 +39,16 @@ pub struct ReadLease {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     Unproven,
-    Until(Time),
+    /// By a proof that counts from this time.
+    From(Time),
     Over,
 }
 
 impl ReadLease {
     /// A lease that still waits for its first proof.
-    pub fn new(terms: LeaseTerms, rules: Rules) -> Self {
+    pub fn new(length: Duration, rules: Rules) -> Self {
         Self {
-            terms,
+            length,
             rules,
             state: State::Unproven,
         }
@@ -65,12 +67,22 @@ impl ReadLease {
             true => proof.sent,
             false => now,
         };
-        let until = counted + self.terms.read_lease();
         self.state = match self.state {
-            State::Unproven => State::Until(until),
-            State::Until(known) => State::Until(known.max(until)),
+            State::Unproven => State::From(counted),
+            State::From(known) => State::From(known.max(counted)),
             State::Over => State::Over,
         };
+    }
+
+    /// Changes R, for the proofs known already as well: a shorter one ends the lease at once where
+    /// it has lasted so long.
+    pub fn set_length(&mut self, length: Duration) {
+        self.length = length;
+    }
+
+    /// R.
+    pub fn length(&self) -> Duration {
+        self.length
     }
 
     /// Ends the lease for good: the member key was seen gone or another's.
@@ -82,16 +94,16 @@ impl ReadLease {
     pub fn status(&self, now: Time) -> LeaseStatus {
         match self.state {
             State::Over => LeaseStatus::Over,
-            State::Until(until) if now < until => LeaseStatus::Open,
-            State::Until(_) if !self.rules.keep(Rule::AnswerNeedsLease) => LeaseStatus::Open,
-            State::Until(_) | State::Unproven => LeaseStatus::Lapsed,
+            State::From(sent) if now < sent + self.length => LeaseStatus::Open,
+            State::From(_) if !self.rules.keep(Rule::AnswerNeedsLease) => LeaseStatus::Open,
+            State::From(_) | State::Unproven => LeaseStatus::Lapsed,
         }
     }
 
     #[cfg(feature = "model")]
-    pub(crate) fn until_mut(&mut self) -> Option<&mut Time> {
+    pub(crate) fn proven_mut(&mut self) -> Option<&mut Time> {
         match &mut self.state {
-            State::Until(until) => Some(until),
+            State::From(sent) => Some(sent),
             State::Unproven | State::Over => None,
         }
     }
@@ -99,7 +111,7 @@ impl ReadLease {
     /// When the lease runs out unless a further proof comes, for a metric or a lock-free copy.
     pub fn until(&self) -> Option<Time> {
         match self.state {
-            State::Until(until) => Some(until),
+            State::From(sent) => Some(sent + self.length),
             State::Unproven | State::Over => None,
         }
     }
@@ -108,16 +120,13 @@ impl ReadLease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Duration;
     use proptest::prelude::*;
 
-    fn terms() -> LeaseTerms {
-        LeaseTerms::new(Duration::from_nanos(10), Duration::from_nanos(3)).expect("good terms")
-    }
+    const R: Duration = Duration::from_nanos(10);
 
     #[test]
     fn a_lapsed_lease_resumes_and_an_ended_one_does_not() {
-        let mut lease = ReadLease::new(terms(), Rules::default());
+        let mut lease = ReadLease::new(R, Rules::default());
         let at = Time::from_nanos;
         assert_eq!(lease.status(at(0)), LeaseStatus::Lapsed);
         lease.prove(at(7), Proof { sent: at(5) });
@@ -130,12 +139,23 @@ mod tests {
         assert_eq!(lease.status(at(31)), LeaseStatus::Over);
     }
 
+    #[test]
+    fn a_shorter_length_cuts_the_lease_that_is_proven() {
+        let mut lease = ReadLease::new(R, Rules::default());
+        let at = Time::from_nanos;
+        lease.prove(at(5), Proof { sent: at(5) });
+        lease.set_length(Duration::from_nanos(4));
+        assert_eq!(lease.status(at(8)), LeaseStatus::Open);
+        assert_eq!(lease.status(at(9)), LeaseStatus::Lapsed);
+        assert_eq!(lease.until(), Some(at(9)));
+    }
+
     proptest! {
         #[test]
         fn f4_no_order_of_proofs_answers_beyond_the_last_sending_plus_r(
             proofs in proptest::collection::vec((0_u64..100, 0_u64..50), 1..20), probe in 0_u64..300
         ) {
-            let mut lease = ReadLease::new(terms(), Rules::default());
+            let mut lease = ReadLease::new(R, Rules::default());
             let mut newest = 0;
             for (sent, delay) in proofs {
                 newest = newest.max(sent);

@@ -51,6 +51,18 @@ pub enum Rule {
     /// Of a batch whose barrier was refused, the history is read first and then since when the fence
     /// is another's.
     HistoryBeforeSuperseded,
+    /// Who joins compares the record of the lease terms it has read (8).
+    JoinComparesTerms,
+    /// While terms change, answers go by the shorter read lease (8).
+    ChangeAnswersByShorter,
+    /// While terms change, takers wait out the longer one (8).
+    ChangeWaitsByLonger,
+    /// The next terms become the current ones only when every member goes by both (8).
+    ChangeNeedsAll,
+    /// ... as seen in a view that is not older than the change (8).
+    ChangeNeedsNewView,
+    /// ... and the longer wait has passed since: who died without a word answers no more (8).
+    ChangeOutwaitsTheDead,
     /// What a bookmark may name is read before the tenure is looked at.
     BookmarkBeforeTenure,
     /// Whoever publishes a write tells its observers, whether or not its caller still waits.
@@ -59,7 +71,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, for a test that takes each of them out.
-    pub const ALL: [Rule; 25] = [
+    pub const ALL: [Rule; 31] = [
         Rule::CommitComparesFence,
         Rule::CommitComparesOwnMember,
         Rule::AcquireComparesFence,
@@ -83,6 +95,12 @@ impl Rule {
         Rule::ReadOnlyIsProbed,
         Rule::BegunIsDrivenOn,
         Rule::HistoryBeforeSuperseded,
+        Rule::JoinComparesTerms,
+        Rule::ChangeAnswersByShorter,
+        Rule::ChangeWaitsByLonger,
+        Rule::ChangeNeedsAll,
+        Rule::ChangeNeedsNewView,
+        Rule::ChangeOutwaitsTheDead,
         Rule::BookmarkBeforeTenure,
         Rule::PublisherTellsObservers,
     ];

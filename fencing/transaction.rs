@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use polyplane_ring::{Incarnation, ReplicaId, Standing};
 
 use crate::record::{Fence, Holder, Observed, Revision};
-use crate::time::LeaseTerms;
+use crate::terms::Terms;
 
 /// One condition of a transaction. Fence and directory are those of the machine's plane.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +45,15 @@ pub enum Write {
     /// Delete a member key.
     DeleteMember(ReplicaId),
     /// Put the store's lease terms.
-    PutLeaseTerms(LeaseTerms),
+    PutTerms(Terms),
+    /// Say that this life goes by the record of the lease terms that was written at this revision.
+    /// The record goes with the life.
+    PutAdoption {
+        /// Whose life.
+        holder: Holder,
+        /// Of which record.
+        terms: Revision,
+    },
 }
 
 /// All compares hold and all writes are done, or nothing is.

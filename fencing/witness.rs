@@ -6,6 +6,7 @@ use alloc::collections::BTreeMap;
 use polyplane_ring::{Incarnation, ReplicaId, ViewNumber};
 
 use crate::record::{Fence, FenceState, Holder, Observed, Revision};
+use crate::terms::LeaseTerms;
 use crate::time::Time;
 
 /// What a replica knows of one incarnation.
@@ -29,6 +30,7 @@ pub enum Life {
 pub struct Sighting {
     fence: Option<Observed<Fence>>,
     life: Life,
+    wait: LeaseTerms,
 }
 
 impl Sighting {
@@ -40,6 +42,11 @@ impl Sighting {
     /// What is known of its holder.
     pub fn life(&self) -> Life {
         self.life
+    }
+
+    /// The terms of the read lease that whoever takes the fence waits out.
+    pub(crate) fn wait(&self) -> LeaseTerms {
+        self.wait
     }
 }
 
@@ -53,26 +60,35 @@ pub struct Witness {
     /// first view that is new enough to know it.
     views: BTreeMap<ViewNumber, Time>,
     opened_at: Option<Revision>,
+    /// What takers wait out. It is read together with what is known of a holder: a wait that was
+    /// read before the holder was seen gone may be shorter than the lease that holder had by then.
+    wait: LeaseTerms,
 }
 
 impl Witness {
-    /// A witness on a store shared with other processes.
-    pub fn shared_store() -> Self {
+    /// A witness on a store shared with other processes, before anything is known of its terms.
+    pub fn shared_store(wait: LeaseTerms) -> Self {
         Self {
             alive: BTreeMap::new(),
             gone: BTreeMap::new(),
             views: BTreeMap::new(),
             opened_at: None,
+            wait,
         }
     }
 
     /// A witness on an embedded store that was opened exclusively at this revision: every
     /// incarnation created up to it is dead and nothing has to be waited for (PROTOCOL 22).
-    pub fn embedded_store(opened_at: Revision) -> Self {
+    pub fn embedded_store(opened_at: Revision, wait: LeaseTerms) -> Self {
         Self {
             opened_at: Some(opened_at),
-            ..Self::shared_store()
+            ..Self::shared_store(wait)
         }
+    }
+
+    /// What takers wait out from now on, as the own membership says.
+    pub fn wait_by(&mut self, wait: LeaseTerms) {
+        self.wait = wait;
     }
 
     /// Takes a view in: all member keys as they were at its number. An older view than the newest
@@ -157,7 +173,8 @@ impl Witness {
             }) => self.life(holder),
             Some(_) | None => Life::Unseen,
         };
-        Sighting { fence, life }
+        let wait = self.wait;
+        Sighting { fence, life, wait }
     }
 }
 
@@ -174,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_death_counts_from_when_it_was_first_seen() {
-        let mut witness = Witness::shared_store();
+        let mut witness = Witness::shared_store(LeaseTerms::default());
         let at = Time::from_nanos;
         assert_eq!(witness.life(&holder("a", 1)), Life::Unseen);
         let both = [holder("a", 3), holder("b", 5)];
@@ -207,7 +224,7 @@ mod tests {
 
     #[test]
     fn who_came_and_went_between_two_views_is_gone_since_the_second() {
-        let mut witness = Witness::shared_store();
+        let mut witness = Witness::shared_store(LeaseTerms::default());
         witness.observe(Time::from_nanos(10), ViewNumber::new(5), []);
         witness.observe(Time::from_nanos(90), ViewNumber::new(9), []);
         let passed = holder("a", 7);
@@ -221,7 +238,7 @@ mod tests {
 
     #[test]
     fn opening_an_embedded_store_proves_all_earlier_lives_over() {
-        let mut witness = Witness::embedded_store(Revision::new(7));
+        let mut witness = Witness::embedded_store(Revision::new(7), LeaseTerms::default());
         assert_eq!(witness.life(&holder("a", 7)), Life::BeforeOpening);
         witness.observe(Time::from_nanos(1), ViewNumber::new(8), [holder("a", 8)]);
         assert_eq!(witness.life(&holder("a", 8)), Life::Alive);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
+use polyplane_batteries::bootstrap::LEVEL;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::programs::{create_plane, next_release, polyplane, tagged_release};
 use polyplane_tests::ring::client::pool::Pool;
@@ -177,9 +178,10 @@ async fn stays_out(ring: &Ring, old: &Path) -> Result<()> {
     let output = ended.await.context("the old release runs on")??;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     println!("the old release: {}", said.trim());
-    let reason = "the store has come to level 2, this program knows level 1 only";
+    let (next, own) = (LEVEL + 1, LEVEL);
+    let reason = format!("the store has come to level {next}, this program knows level {own} only");
     ensure!(
-        !output.status.success() && said.contains(reason),
+        !output.status.success() && said.contains(&reason),
         "it says {said:?}"
     );
     Ok(())

@@ -30,7 +30,12 @@ fn main() -> ExitCode {
     };
     let limit = Duration::from_secs(seconds);
     let mut sound = true;
-    let every = [scenarios::small(), scenarios::tenure(), scenarios::large()];
+    let every = [
+        scenarios::small(),
+        scenarios::tenure(),
+        scenarios::changing(),
+        scenarios::large(),
+    ];
     for (name, scenario) in every.into_iter().flatten() {
         if name.contains(&wanted) {
             sound &= explore(&name, scenario, limit, reduction);
@@ -50,7 +55,11 @@ fn main() -> ExitCode {
     for seed in 0..2 {
         let name = format!("walks {seed}");
         if name.contains(&wanted) {
-            let walks = scenarios::wide().checker().threads(2).timeout(limit);
+            let walks = match seed {
+                0 => scenarios::wide(),
+                _ => scenarios::wide_changing(),
+            };
+            let walks = walks.checker().threads(2).timeout(limit);
             let walks = walks.finish_when(HasDiscoveries::AnyFailures);
             let walks = walks.spawn_simulation(seed, UniformChooser).join();
             sound &= report(&name, &walks);

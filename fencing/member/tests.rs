@@ -31,10 +31,7 @@ fn facts(predecessor: Option<u64>) -> Event {
     Event::Facts(JoinFacts {
         predecessor: predecessor.map(Incarnation::new),
         level_floor: Some(Revision::new(2)),
-        terms: Some(Observed {
-            value: terms(),
-            revision: Revision::new(3),
-        }),
+        terms: Some(observed(Terms::settled(terms()), 3)),
     })
 }
 
@@ -76,10 +73,11 @@ fn living() -> Member {
     let mut member = newcomer();
     let actions = member.step(at(90), facts(None));
     let actions = member.step(at(100), done(&actions, applied(9)));
-    let [Action::Joined(me), Action::ReadMember] = actions.as_slice() else {
+    let [Action::WaitBy(wait), Action::Joined(me), Action::ReadMember] = actions.as_slice() else {
         panic!("it joined, not {actions:?}");
     };
     assert_eq!(me.incarnation, Incarnation::new(9));
+    assert_eq!(*wait, terms());
     member
 }
 
@@ -147,40 +145,133 @@ fn a_join_of_unknown_outcome_starts_over_and_its_late_reply_means_nothing() {
 }
 
 #[test]
-fn other_lease_terms_bar_the_replica_and_absent_ones_are_put() {
+fn a_newcomer_goes_by_the_stores_terms_and_absent_ones_are_put() {
+    let stored = Terms {
+        current: LeaseTerms::default(),
+        next: Some(terms()),
+    };
+    let facts = |terms: Option<Observed<Terms>>| {
+        Event::Facts(JoinFacts {
+            predecessor: None,
+            level_floor: None,
+            terms,
+        })
+    };
     let mut member = newcomer();
-    let stored = LeaseTerms::default();
-    let terms = Some(Observed {
-        value: stored,
-        revision: Revision::new(3),
-    });
-    let others = JoinFacts {
-        predecessor: None,
-        level_floor: None,
-        terms,
-    };
-    let actions = member.step(at(90), Event::Facts(others));
-    assert_eq!(actions, [Action::RefuseTerms { stored }]);
-    assert_eq!(member.step(at(91), facts(None)), []);
+    let actions = member.step(at(90), facts(Some(observed(stored, 3))));
+    assert!(compares(
+        &actions,
+        &Compare::LeaseTermsAt(Some(Revision::new(3)))
+    ));
+    let joined = member.step(at(100), done(&actions, applied(9)));
+    assert_eq!(joined[0], Action::WaitBy(stored.current), "the longer wait");
+    assert_eq!(member.lease().length(), terms().read_lease());
+    let seen = Event::Terms(observed(stored, 3));
+    assert_eq!(member.step(at(101), seen), [], "it joined by this record");
 
-    let none = JoinFacts {
-        predecessor: None,
-        level_floor: None,
-        terms: None,
+    let mut founder = newcomer();
+    let actions = founder.step(at(90), facts(None));
+    assert!(compares(&actions, &Compare::LeaseTermsAt(None)));
+    let put = Write::PutTerms(Terms::settled(terms()));
+    assert!(sent(&actions).1.writes.contains(&put));
+    let joined = founder.step(at(100), done(&actions, applied(9)));
+    assert_eq!(joined[0], Action::WaitBy(terms()));
+    let seen = Event::Terms(observed(Terms::settled(terms()), 9));
+    assert_eq!(founder.step(at(101), seen), [], "it wrote this record");
+}
+
+fn observed<T>(value: T, revision: u64) -> Observed<T> {
+    let revision = Revision::new(revision);
+    Observed { value, revision }
+}
+
+fn compares(actions: &[Action], compare: &Compare) -> bool {
+    sent(actions).1.compares.contains(compare)
+}
+
+/// Of members that joined at revision 3, whether each has said that it goes by the record of 20.
+fn adopters(at: u64, members: &[(&str, bool)]) -> Event {
+    let members = members.iter().map(|(name, adopted)| Adopter {
+        holder: Holder {
+            replica: name.parse().expect("a replica id"),
+            incarnation: Incarnation::new(3),
+        },
+        adopted: adopted.then(|| Revision::new(20)),
+    });
+    Event::Adopters {
+        at: ViewNumber::new(at),
+        members: members.collect(),
+    }
+}
+
+/// PROTOCOL 8.
+#[test]
+fn terms_change_once_all_go_by_both_and_the_longer_wait_is_over() {
+    let long = LeaseTerms::new(Duration::from_nanos(50), Duration::from_nanos(10));
+    let next = long.expect("good terms");
+    let changing = Terms {
+        current: terms(),
+        next: Some(next),
     };
-    let actions = newcomer().step(at(90), Event::Facts(none));
-    assert!(
-        sent(&actions)
-            .1
-            .compares
-            .contains(&Compare::LeaseTermsAt(None))
+    let tick = || Event::Tick(Progress::Stuck);
+    let mut member = living();
+    assert_eq!(member.step(at(110), tick()), [Action::ReadMember]);
+    let actions = member.step(at(111), Event::Terms(observed(changing, 20)));
+    assert_eq!(actions[0], Action::WaitBy(next));
+    assert_eq!(member.lease().length(), terms().read_lease());
+    let me = member.holder().cloned().expect("it lives");
+    let adoption = Write::PutAdoption {
+        holder: me.clone(),
+        terms: Revision::new(20),
+    };
+    let (_, transaction) = sent(&actions);
+    assert_eq!(transaction.writes, [adoption]);
+    let record = Compare::LeaseTermsAt(Some(Revision::new(20)));
+    assert_eq!(
+        transaction.compares,
+        [Compare::MemberIs(me), record.clone()]
     );
-    assert!(
-        sent(&actions)
-            .1
-            .writes
-            .contains(&Write::PutLeaseTerms(self::terms()))
+
+    // No reply: said again, at the pace of the member reads.
+    assert_eq!(member.step(at(115), done(&actions, Outcome::Unknown)), []);
+    assert_eq!(member.step(at(119), tick()), []);
+    let again = member.step(at(120), tick());
+    assert_eq!(sent(&again).1, transaction);
+    assert_eq!(member.step(at(121), done(&again, applied(21))), []);
+    assert_eq!(member.step(at(130), tick()), [Action::ReadMember]);
+
+    for (at_revision, members) in [
+        (19, vec![("r0", true)]),
+        (25, vec![("r0", true), ("r1", false)]),
+    ] {
+        assert_eq!(member.step(at(141), adopters(at_revision, &members)), []);
+    }
+    let all = || adopters(25, &[("r0", true), ("r1", true)]);
+    assert_eq!(member.step(at(150), all()), []);
+    assert_eq!(member.step(at(209), all()), [], "the dead are outwaited");
+    let mut second = member.clone();
+    let others = adopters(25, &[("a", true), ("r0", true)]);
+    assert_eq!(second.step(at(300), others), [], "a is the one to do it");
+    let finish = member.step(at(210), all());
+    let (_, transaction) = sent(&finish);
+    assert_eq!(transaction.writes, [Write::PutTerms(Terms::settled(next))]);
+    assert!(transaction.compares.contains(&record));
+    assert_eq!(member.step(at(211), all()), [], "it is under way");
+    assert_eq!(member.step(at(212), done(&finish, Outcome::Unknown)), []);
+    let finish = member.step(at(213), all());
+    assert_eq!(member.step(at(214), done(&finish, applied(30))), []);
+    assert_eq!(member.step(at(300), all()), [], "it is done");
+
+    let settled = Event::Terms(observed(Terms::settled(next), 30));
+    assert_eq!(
+        member.step(at(301), settled.clone()),
+        [Action::WaitBy(next)]
     );
+    assert_eq!(member.lease().length(), next.read_lease());
+    assert_eq!(member.step(at(302), settled), [], "nothing more happens");
+    assert_eq!(member.step(at(303), all()), []);
+    let older = Event::Terms(observed(changing, 20));
+    assert_eq!(member.step(at(304), older), [], "it is older");
 }
 
 #[test]
@@ -291,6 +382,12 @@ fn any_event() -> impl Strategy<Value = Event> {
         (0_u64..100).prop_map(|sent| Event::Proven(Proof { sent: at(sent) })),
         Just(Event::LossProven),
         (1_u64..99, incarnation()).prop_map(|(number, found)| peer_view(number, found)),
+        (1_u64..99, any::<bool>()).prop_map(|(revision, changing)| {
+            let next = changing.then(LeaseTerms::default);
+            let current = terms();
+            Event::Terms(observed(Terms { current, next }, revision))
+        }),
+        (1_u64..99, any::<bool>()).prop_map(|(at, all)| adopters(at, &[("r0", true), ("r1", all)])),
         Just(Event::Drain),
         Just(Event::Tick(Progress::Made)),
     ]
@@ -318,7 +415,7 @@ proptest! {
                             compare, Compare::MemberAbsent(_) | Compare::MemberIs(_)
                         )));
                     }
-                    Action::ReadJoinFacts | Action::RefuseTerms { .. } | Action::ReadMember
+                    Action::ReadJoinFacts | Action::WaitBy(_) | Action::ReadMember
                     | Action::Renew | Action::DrainAnnounced => {}
                 }
             }

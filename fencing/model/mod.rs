@@ -7,6 +7,7 @@
 
 mod breach;
 mod canonical;
+mod changing;
 mod replica;
 pub mod scenarios;
 pub mod search;
@@ -16,7 +17,7 @@ mod world;
 
 use std::sync::Arc;
 
-use polyplane_fencing::{CommitPermit, Duration, LeaseTerms, ReplicaId, Rule, Rules};
+use polyplane_fencing::{CommitPermit, Duration, LeaseTerms, ReplicaId, Rule, Rules, Terms};
 use stateright::{Model, Property};
 
 pub use breach::Breach;
@@ -181,6 +182,10 @@ pub struct Scenario {
     pub read_only_after: u8,
     /// How far one happening moves the clocks. Where no answer depends on it, a whole wait at once.
     pub stride: u64,
+    /// The lease terms at the start, and those that they change to in the run.
+    pub first: LeaseTerms,
+    /// Neither wait is longer than that of the terms used otherwise.
+    pub then: Option<LeaseTerms>,
     /// What may happen at all; a scenario that hunts one hole leaves out what has no part in it.
     pub focus: Option<fn(&World, Happening) -> bool>,
     ids: Vec<ReplicaId>,
@@ -202,6 +207,8 @@ impl Scenario {
             puts: Puts::AsCommits,
             read_only_after: 1,
             stride: 1,
+            first: terms((READ_LEASE, MARGIN)),
+            then: None,
             focus: None,
             ids: (0..3).map(id).collect(),
         }
@@ -223,11 +230,12 @@ impl Scenario {
             ..self
         }
     }
+}
 
-    fn terms(&self) -> LeaseTerms {
-        let ticks = Duration::from_nanos;
-        LeaseTerms::new(ticks(READ_LEASE), ticks(MARGIN)).expect("neither is zero")
-    }
+/// R and the margin in ticks.
+fn terms((read_lease, margin): (u64, u64)) -> LeaseTerms {
+    let ticks = Duration::from_nanos;
+    LeaseTerms::new(ticks(read_lease), ticks(margin)).expect("neither is zero")
 }
 
 /// One state of the world.
@@ -268,6 +276,14 @@ pub enum Happening {
         from: usize,
         to: usize,
     },
+    /// The store's record of the lease terms names the next ones.
+    BeginChange,
+    /// A newcomer reads that record, long before it joins perhaps.
+    ReadTerms(usize),
+    /// A member sees the newest record, and goes by it.
+    SeeTerms(usize),
+    /// A member looks which of the members it knows go by the newest record.
+    SeeAdopters(usize),
     ReadMember(usize),
     SendMemberRead(usize),
     ServeMemberRead(usize),
@@ -335,6 +351,9 @@ impl Model for Scenario {
             by_publisher: self.rules.keep(Rule::PublisherTellsObservers),
             breach: None,
         };
+        if self.then.is_some() {
+            Arc::make_mut(&mut world.store).put_terms(Terms::settled(self.first));
+        }
         for process in 0..self.running {
             world.start(self, process);
         }
@@ -353,6 +372,7 @@ impl Model for Scenario {
             return;
         }
         self.time_and_members(world, out);
+        self.of_terms(world, out);
         for process in 0..self.names.len() {
             if world.replicas[process].runs() {
                 self.of_process(world, process, out);

@@ -2,12 +2,13 @@
 //! process's clock, the plane's published state, the batch in flight and one slow reader.
 
 use polyplane_fencing::{
-    Action, CommitPermit, Compare, Event, Fence, Holder, Incarnation, Intake, LeaseTerms, Member,
-    Observed, PlaneFence, PlaneKind, ReplicaId, Revision, Rules, Tenure, Time, Transaction,
-    Verdict, ViewNumber, Witness, member,
+    Action, CommitPermit, Compare, Event, Fence, Holder, Incarnation, Intake, Member, Observed,
+    PlaneFence, PlaneKind, ReplicaId, Revision, Tenure, Terms, Time, Transaction, Verdict,
+    ViewNumber, Witness, member,
 };
 
 mod canonical;
+mod changing;
 
 pub use canonical::since_origin;
 
@@ -99,6 +100,8 @@ pub struct Replica {
     /// What the newest member read has seen, and a bookmark that is half made.
     observed: usize,
     bookmark: Option<Option<usize>>,
+    /// The lease terms that a newcomer has read.
+    terms_read: Option<Observed<Terms>>,
 }
 
 /// A newcomer of this process's name.
@@ -108,7 +111,7 @@ pub fn newcomer(scenario: &Scenario, process: usize) -> Member {
         renew_every: polyplane_fencing::Duration::from_nanos(1),
     };
     let id = scenario.id(process);
-    let (member, _) = Member::new(id, scenario.terms(), cadence, scenario.rules);
+    let (member, _) = Member::new(id, scenario.first, cadence, scenario.rules);
     member
 }
 
@@ -135,6 +138,7 @@ impl Replica {
             gave_up: false,
             observed: 0,
             bookmark: None,
+            terms_read: None,
         }
     }
 
@@ -144,10 +148,9 @@ impl Replica {
             .holder()
             .cloned()
             .expect("a newcomer that joined has a life");
-        let (terms, rules): (LeaseTerms, Rules) = (scenario.terms(), scenario.rules);
-        let fence = PlaneFence::new(me.clone(), PlaneKind::Root, terms, rules);
+        let fence = PlaneFence::new(me.clone(), PlaneKind::Root, scenario.rules);
         let fence = fence.read_only_after(scenario.read_only_after);
-        let witness = Witness::shared_store();
+        let witness = Witness::shared_store(member.terms().wait(scenario.rules));
         *self = Self {
             clock: self.clock,
             lost_a_tick: self.lost_a_tick,
@@ -520,8 +523,9 @@ impl Replica {
     /// Whether a member read now would lengthen the read lease, or find the loss.
     pub fn wants_proof(&self) -> bool {
         self.machines.as_ref().is_some_and(|machines| {
-            let until = machines.member.lease().until().map_or(0, Time::as_nanos);
-            machines.member.holder().is_some() && until < self.clock + READ_LEASE
+            let lease = machines.member.lease();
+            let until = lease.until().map_or(0, Time::as_nanos);
+            machines.member.holder().is_some() && until < self.clock + lease.length().as_nanos()
         })
     }
 

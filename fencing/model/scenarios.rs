@@ -3,6 +3,8 @@
 
 use polyplane_fencing::Rule;
 
+pub use super::changing::changing;
+use super::changing::{to_longer, to_longer_at_any_pace, to_shorter};
 use super::{
     Budget, Happening, MARGIN, MemberReads, PeerViews, Puts, READ_LEASE, Replies, Scenario,
     Survival,
@@ -255,6 +257,14 @@ pub fn large() -> Vec<Named> {
             Scenario::new(refused_last_word(3)),
         ),
         (
+            "a crash while terms become longer, at any pace".to_owned(),
+            to_longer_at_any_pace(),
+        ),
+        (
+            "a join while terms become shorter".to_owned(),
+            to_shorter().processes(&[0, 1], 1),
+        ),
+        (
             "takeover, reads, drift, lagging replies".to_owned(),
             Scenario {
                 replies: Replies::Lagging,
@@ -382,6 +392,16 @@ pub fn wide() -> Scenario {
             ..Budget::default()
         })
         .processes(&[0, 1, 2, 0, 1], 3)
+    }
+}
+
+/// The same, and lease terms become longer at some time.
+pub fn wide_changing() -> Scenario {
+    let to_longer = to_longer();
+    Scenario {
+        first: to_longer.first,
+        then: to_longer.then,
+        ..wide()
     }
 }
 
@@ -527,6 +547,9 @@ pub fn without(rule: Rule) -> Scenario {
             ticks: 3,
             ..none
         }),
+        Rule::ChangeWaitsByLonger | Rule::ChangeNeedsAll => to_longer(),
+        Rule::JoinComparesTerms | Rule::ChangeNeedsNewView => to_longer().processes(&[0, 1], 1),
+        Rule::ChangeAnswersByShorter | Rule::ChangeOutwaitsTheDead => to_shorter(),
         Rule::BookmarkBeforeTenure => unread(Budget {
             writes: 1,
             acquires: 1,

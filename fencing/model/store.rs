@@ -3,7 +3,7 @@
 
 use polyplane_fencing::{
     Attempt, Compare, Directory, Epoch, Fence, FenceState, Holder, Incarnation, Observed, Outcome,
-    Refusal, Revision, Time, Transaction, Write,
+    Refusal, Revision, Terms, Time, Transaction, Write,
     naming::{EachName, Name},
 };
 
@@ -65,9 +65,10 @@ impl Message {
     pub fn outline(&self) -> String {
         let writes = self.transaction.writes.iter().map(|write| match write {
             Write::PutFence(fence) => format!("{:?}", fence.state),
-            Write::PutMember { .. } | Write::DeleteMember(_) | Write::PutLeaseTerms(_) => {
-                format!("{write:?}")
-            }
+            Write::PutMember { .. }
+            | Write::DeleteMember(_)
+            | Write::PutTerms(_)
+            | Write::PutAdoption { .. } => format!("{write:?}"),
         });
         let writes: Vec<String> = writes.collect();
         let (from, forgotten) = (self.from, self.forgotten);
@@ -83,18 +84,25 @@ impl Message {
     pub fn releases(&self) -> bool {
         self.transaction.writes.iter().any(|write| match write {
             Write::PutFence(fence) => matches!(fence.state, FenceState::Released { .. }),
-            Write::PutMember { .. } | Write::DeleteMember(_) | Write::PutLeaseTerms(_) => false,
+            Write::PutMember { .. }
+            | Write::DeleteMember(_)
+            | Write::PutTerms(_)
+            | Write::PutAdoption { .. } => false,
         })
     }
 }
 
 /// Fence, member keys and history count their revisions apart: nothing compares one's with
-/// another's, and so fewer states differ.
+/// another's, and so fewer states differ. Lease terms count with the member keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     fence: Option<Observed<Fence>>,
     members: [Option<Incarnation>; 3],
     member_revision: u64,
+    /// None where no scenario changes them.
+    terms: Option<Observed<Terms>>,
+    /// By whom, and which record of the terms.
+    adopted: [Option<(Incarnation, Revision)>; 3],
     history: Vec<u8>,
     /// Where the history stood when the fence was put, oldest first.
     fence_puts: Vec<(Revision, u8)>,
@@ -135,7 +143,9 @@ impl Store {
     pub fn outline(&self) -> String {
         let fence = self.fence.as_ref().map(|fence| &fence.value);
         let fence = fence.map(|fence| (&fence.holder, &fence.state));
-        format!("{fence:?} {:?} {}", self.members, self.history.len())
+        let terms = self.terms.as_ref().map(|terms| terms.value);
+        let (members, length) = (self.members, self.history.len());
+        format!("{fence:?} {members:?} {terms:?} {length}")
     }
 
     pub fn history_mut(&mut self) -> &mut Vec<u8> {
@@ -178,6 +188,55 @@ impl Store {
         let mut puts = self.fence_puts.iter();
         let first = puts.find(|(revision, _)| *revision > compared);
         first.map(|(_, length)| usize::from(*length))
+    }
+
+    pub fn terms(&self) -> Option<Observed<Terms>> {
+        self.terms.clone()
+    }
+
+    pub fn put_terms(&mut self, value: Terms) {
+        self.member_revision += 1;
+        let revision = self.view();
+        self.terms = Some(Observed { value, revision });
+    }
+
+    /// The record of the terms that this life has said it goes by.
+    pub fn adopted(&self, name: usize, incarnation: Incarnation) -> Option<Revision> {
+        let adopted = self.adopted[name].filter(|(of, _)| *of == incarnation);
+        adopted.map(|(_, terms)| terms)
+    }
+
+    /// Whether a transaction compares another record of the terms than there is.
+    pub fn has_other_terms(&self, transaction: &Transaction) -> bool {
+        let at = self.terms.as_ref().map(|terms| terms.revision);
+        let mut compares = transaction.compares.iter();
+        compares.any(|compare| matches!(compare, Compare::LeaseTermsAt(terms) if *terms != at))
+    }
+
+    /// Applies or refuses what a living member of this name sends.
+    pub fn apply_of_member(&mut self, name: usize, transaction: &Transaction) -> Outcome {
+        let mut compares = transaction.compares.iter();
+        let lost = compares.any(|compare| {
+            matches!(compare, Compare::MemberIs(me) if self.members[name] != Some(me.incarnation))
+        });
+        if lost || self.has_other_terms(transaction) {
+            return Outcome::Refused(Refusal {
+                at: self.view(),
+                fence: None,
+                own_incarnation: self.members[name],
+                directory: Directory::Present,
+            });
+        }
+        for write in &transaction.writes {
+            match write {
+                Write::PutTerms(terms) => self.put_terms(*terms),
+                Write::PutAdoption { holder, terms } => {
+                    self.adopted[name] = Some((holder.incarnation, *terms));
+                }
+                Write::PutFence(_) | Write::PutMember { .. } | Write::DeleteMember(_) => {}
+            }
+        }
+        Outcome::Applied(self.view())
     }
 
     pub fn put_member(&mut self, name: usize) -> Revision {
@@ -292,7 +351,9 @@ impl Store {
             Compare::MemberIsNot(holder) => key(&holder.replica) != Some(holder.incarnation),
             Compare::MemberAbsent(replica) => key(replica).is_none(),
             Compare::LevelFloorAt(floor) => floor.is_none(),
-            Compare::LeaseTermsAt(terms) => terms.is_none(),
+            Compare::LeaseTermsAt(terms) => {
+                *terms == self.terms.as_ref().map(|terms| terms.revision)
+            }
         }
     }
 }

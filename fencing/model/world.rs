@@ -23,6 +23,10 @@ impl World {
             Happening::Start(process) => self.start(scenario, process),
             Happening::See(process) => self.see(process),
             Happening::HearView { from, to } => self.hear_view(from, to),
+            Happening::BeginChange => self.begin_change(scenario),
+            Happening::ReadTerms(process) => self.read_terms(process),
+            Happening::SeeTerms(process) => self.see_terms(process),
+            Happening::SeeAdopters(process) => self.see_adopters(scenario, process),
             Happening::ReadMember(process) => self.read_member(process),
             Happening::SendMemberRead(process) => self.replica(process).send_member_read(),
             Happening::ServeMemberRead(process) => {
@@ -153,19 +157,31 @@ impl World {
     /// A newcomer removes its predecessor's key and puts its own, as [`member::Member`] says.
     pub(super) fn start(&mut self, scenario: &Scenario, process: usize) {
         let name = self.replicas[process].name();
+        let read = self.replica(process).take_terms_read();
         let facts = |store: &Store| member::JoinFacts {
             predecessor: store.member(name),
             level_floor: None,
-            terms: None,
+            terms: read.clone().or_else(|| store.terms()),
         };
         let mut member = replica::newcomer(scenario, process);
         let now = self.replicas[process].now();
         for _ in 0..2 {
             let predecessor = self.store.member(name);
             let actions = member.step(now, member::Event::Facts(facts(&self.store)));
-            let [member::Action::Transact { attempt, .. }] = actions[..] else {
+            let [
+                member::Action::Transact {
+                    attempt,
+                    transaction,
+                },
+            ] = &actions[..]
+            else {
                 panic!("a newcomer sends one transaction, not {actions:?}");
             };
+            if self.store.has_other_terms(transaction) {
+                // It reads them again.
+                return;
+            }
+            let attempt = *attempt;
             let revision = match predecessor {
                 Some(_) => {
                     self.expire(process);
@@ -217,12 +233,9 @@ impl World {
         self.member_event(process, event);
     }
 
-    fn member_event(&mut self, process: usize, event: member::Event) {
-        for action in self.replica(process).member_step(event) {
-            if action == member::Action::CloseAllPlanes {
-                self.fence_event(process, Event::MemberLost, None);
-            }
-        }
+    pub(super) fn member_event(&mut self, process: usize, event: member::Event) {
+        let actions = self.replica(process).member_step(event);
+        self.perform_of_member(process, actions);
     }
 
     pub(super) fn could_acquire(&self, process: usize) -> bool {

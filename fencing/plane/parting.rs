@@ -256,9 +256,10 @@ impl PlaneFence {
                 let record = self.last_word(&parted).writes.pop();
                 let fence = record.and_then(|write| match write {
                     Write::PutFence(value) => Some(value),
-                    Write::PutMember { .. } | Write::DeleteMember(_) | Write::PutLeaseTerms(_) => {
-                        None
-                    }
+                    Write::PutMember { .. }
+                    | Write::DeleteMember(_)
+                    | Write::PutTerms(_)
+                    | Write::PutAdoption { .. } => None,
                 });
                 let fence = fence.map(|value| crate::Observed { value, revision });
                 self.gone_from(&parted.goal, fence, revision)

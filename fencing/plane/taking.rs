@@ -8,6 +8,7 @@ use crate::plane::{
 };
 use crate::record::{Epoch, Fence, FenceState, Holder, Observed, Revision};
 use crate::rules::Rule;
+use crate::terms::LeaseTerms;
 use crate::time::{Duration, Time};
 use crate::transaction::{Compare, Directory, Outcome, Refusal, Transaction, Write};
 use crate::witness::{Life, Sighting};
@@ -39,34 +40,27 @@ impl PlaneFence {
             }
             Phase::Lost => return Vec::new(),
         }
+        let wait = sighting.wait();
         let Some(fence) = sighting.fence() else {
-            return self.take(
-                now,
-                None,
-                Ground::Free {
-                    released_head: None,
-                },
-            );
+            let released_head = None;
+            return self.take(now, None, Ground::Free { released_head }, wait);
         };
         let holder = &fence.value.holder;
         match (&fence.value.state, sighting.life()) {
-            (FenceState::Released { head, .. }, _) => self.take(
-                now,
-                Some(fence),
-                Ground::Free {
-                    released_head: Some(*head),
-                },
-            ),
+            (FenceState::Released { head, .. }, _) => {
+                let released_head = Some(*head);
+                self.take(now, Some(fence), Ground::Free { released_head }, wait)
+            }
             (FenceState::Deleted, _) => {
                 let fence = fence.revision;
                 vec![Action::NotTaken(NotTaken::Deleted { fence })]
             }
             (FenceState::Held, _) if *holder == self.me => self.looked(now, sighting),
             (FenceState::Held, Life::BeforeOpening) => {
-                self.take(now, Some(fence), Ground::BeforeOpening(holder))
+                self.take(now, Some(fence), Ground::BeforeOpening(holder), wait)
             }
             (FenceState::Held, Life::Gone { since }) => {
-                self.take(now, Some(fence), Ground::Gone { holder, since })
+                self.take(now, Some(fence), Ground::Gone { holder, since }, wait)
             }
             (FenceState::Held, Life::Alive) => vec![Action::AskHolder(holder.clone())],
             (FenceState::Held, Life::Unseen) => vec![Action::NotTaken(NotTaken::ViewTooOld)],
@@ -76,15 +70,23 @@ impl PlaneFence {
     /// What the fence says, holds: an own fence without a tenure is adopted.
     pub(super) fn looked(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
         match sighting.fence() {
-            Some(fence) => self.adopt_if_own(now, fence).unwrap_or_default(),
+            Some(fence) => {
+                let adopted = self.adopt_if_own(now, fence, sighting.wait());
+                adopted.unwrap_or_default()
+            }
             None => Vec::new(),
         }
     }
 
-    fn adopt_if_own(&mut self, now: Time, fence: &Observed<Fence>) -> Option<Vec<Action>> {
+    fn adopt_if_own(
+        &mut self,
+        now: Time,
+        fence: &Observed<Fence>,
+        wait: LeaseTerms,
+    ) -> Option<Vec<Action>> {
         let own = fence.value.holder == self.me && fence.value.state == FenceState::Held;
         let adopt = own && self.phase == Phase::Away && self.rules.keep(Rule::OwnFenceIsAdopted);
-        adopt.then(|| self.take(now, Some(fence), Ground::Own))
+        adopt.then(|| self.take(now, Some(fence), Ground::Own, wait))
     }
 
     fn take(
@@ -92,6 +94,7 @@ impl PlaneFence {
         now: Time,
         fence: Option<&Observed<Fence>>,
         ground: Ground<'_>,
+        wait: LeaseTerms,
     ) -> Vec<Action> {
         let epoch = fence
             .map_or(Epoch::default(), |fence| fence.value.epoch)
@@ -109,15 +112,16 @@ impl PlaneFence {
             Ground::Free { released_head } => (now, released_head),
             Ground::BeforeOpening(_) => (now, None),
             Ground::Gone { since, .. } if self.rules.keep(Rule::TakeoverWaits) => {
-                (since + self.wait(), None)
+                (since + self.length(wait), None)
             }
-            Ground::Own if self.rules.keep(Rule::AdoptionWaits) => (now + self.wait(), None),
+            Ground::Own if self.rules.keep(Rule::AdoptionWaits) => (now + self.length(wait), None),
             Ground::Gone { .. } | Ground::Own => (now, None),
         };
         self.phase = Phase::Taking(Taking {
             attempt,
             epoch,
             serve_from,
+            wait,
             released_head,
         });
         vec![Action::Transact {
@@ -155,10 +159,10 @@ impl PlaneFence {
         compares
     }
 
-    fn wait(&self) -> Duration {
+    fn length(&self, wait: LeaseTerms) -> Duration {
         match self.rules.keep(Rule::TakeoverWaitsMargin) {
-            true => self.terms.read_lease() + self.terms.margin(),
-            false => self.terms.read_lease(),
+            true => wait.wait(),
+            false => wait.read_lease(),
         }
     }
 
@@ -171,7 +175,7 @@ impl PlaneFence {
         self.phase = Phase::Away;
         match outcome {
             Outcome::Applied(revision) => self.taken(&taking, revision),
-            Outcome::Refused(refusal) => self.taking_refused(now, &refusal),
+            Outcome::Refused(refusal) => self.taking_refused(now, taking.wait, &refusal),
             Outcome::Rejected => vec![Action::NotTaken(NotTaken::Rejected)],
             // It may land later. What the fence then says, holds.
             Outcome::Unknown => vec![Action::ReadFence],
@@ -256,16 +260,13 @@ impl PlaneFence {
         }]
     }
 
-    fn taking_refused(&mut self, now: Time, refusal: &Refusal) -> Vec<Action> {
+    fn taking_refused(&mut self, now: Time, wait: LeaseTerms, refusal: &Refusal) -> Vec<Action> {
         if !self.lives(refusal) {
             return self.lose(Some(refusal));
         }
         // An earlier acquire of ours, given up, landed first.
-        if let Some(actions) = refusal
-            .fence
-            .as_ref()
-            .and_then(|f| self.adopt_if_own(now, f))
-        {
+        let fence = refusal.fence.as_ref();
+        if let Some(actions) = fence.and_then(|fence| self.adopt_if_own(now, fence, wait)) {
             return actions;
         }
         match (self.kind, refusal.directory) {

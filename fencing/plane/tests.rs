@@ -51,13 +51,13 @@ fn record(holder: Holder, epoch: u64, state: FenceState, revision: u64) -> Obser
 }
 
 fn witness() -> Witness {
-    let mut witness = Witness::shared_store();
+    let mut witness = Witness::shared_store(terms());
     witness.observe(at(100), ViewNumber::new(9), [me(), holder("peer", 4)]);
     witness
 }
 
 fn fresh() -> PlaneFence {
-    PlaneFence::new(me(), PlaneKind::Tenant, terms(), Rules::default())
+    PlaneFence::new(me(), PlaneKind::Tenant, Rules::default())
 }
 
 fn acquire(fence: Option<Observed<Fence>>) -> Event {
@@ -104,7 +104,7 @@ fn held() -> (PlaneFence, Tenure) {
 }
 
 fn lease(sent: u64) -> ReadLease {
-    let mut lease = ReadLease::new(terms(), Rules::default());
+    let mut lease = ReadLease::new(terms().read_lease(), Rules::default());
     lease.prove(at(sent), Proof { sent: at(sent) });
     lease
 }

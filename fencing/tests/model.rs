@@ -32,7 +32,8 @@ fn searched(scenario: &Scenario, reduction: Reduction, outlines: &mut BTreeSet<S
 /// reduced one comes to as well, and nothing else.
 #[test]
 fn the_whole_space_of_every_small_scenario_is_sound() {
-    for (name, scenario) in scenarios::small().into_iter().chain(scenarios::tenure()) {
+    let small = scenarios::small().into_iter().chain(scenarios::tenure());
+    for (name, scenario) in small.chain(scenarios::changing()) {
         let (mut all, mut few) = (BTreeSet::new(), BTreeSet::new());
         let every = searched(&scenario, Reduction::None, &mut all);
         let reduced = searched(&scenario, Reduction::Full, &mut few);
@@ -135,8 +136,10 @@ proptest! {
     fn no_random_run_breaks_an_invariant(
         choices in proptest::collection::vec(any::<u16>(), 150..600)
     ) {
-        let run = run(&scenarios::wide(), &choices);
-        prop_assert!(run.is_ok(), "{}", run.err().unwrap_or_default());
+        for scenario in [scenarios::wide(), scenarios::wide_changing()] {
+            let run = run(&scenario, &choices);
+            prop_assert!(run.is_ok(), "{}", run.err().unwrap_or_default());
+        }
     }
 
     #[test]

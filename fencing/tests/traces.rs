@@ -29,7 +29,8 @@ use std::path::PathBuf;
 
 use debug::Value;
 use polyplane_fencing::{
-    Action, Attempt, CommitPermit, Event, Intake, Outcome, PlaneFence, Revision, Rules, Time,
+    Action, Attempt, CommitPermit, Event, Intake, LeaseTerms, Outcome, PlaneFence, Revision, Rules,
+    Time,
 };
 
 /// Where today's machine does something else.
@@ -144,6 +145,8 @@ struct Trace {
 /// Today's machine in the place of one that a trace tells of.
 struct Replay {
     machine: PlaneFence,
+    /// What takers waited out.
+    terms: LeaseTerms,
     now: Time,
     /// The attempts of the trace by today's number.
     sent: BTreeMap<u64, Attempt>,
@@ -214,7 +217,8 @@ impl Replay {
         let kind = event::kind(between(line, " kind=", " "));
         let terms = event::terms(&Value::read(between(line, " terms=", "\n")));
         Self {
-            machine: PlaneFence::new(me, kind, terms, Rules::default()),
+            machine: PlaneFence::new(me, kind, Rules::default()),
+            terms,
             now,
             sent: BTreeMap::new(),
             probes: false,
@@ -261,7 +265,9 @@ impl Replay {
         let told = Value::read(between(line, " event=", " actions="));
         let actions = Value::read(between(line, " actions=", " tenure="));
         let tenure = Value::read(line.rsplit_once(" tenure=").map_or("", |(_, last)| last));
-        let event = event::event(&told, |attempt| self.sent.get(&attempt).copied());
+        let event = event::event(&told, self.terms, |attempt| {
+            self.sent.get(&attempt).copied()
+        });
         let event = event.ok_or("today's machine did not send that")?;
         let today = match &event {
             Event::CommitSent if self.probes => Vec::new(),

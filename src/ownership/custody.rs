@@ -301,5 +301,5 @@ fn machine(keys: &PlaneKeys, life: &LifeCell) -> PlaneFence {
         Some(_) => PlaneKind::Tenant,
         None => PlaneKind::Root,
     };
-    PlaneFence::new(keys.me.clone(), kind, life.terms(), life.rules())
+    PlaneFence::new(keys.me.clone(), kind, life.rules())
 }

@@ -10,6 +10,7 @@ use crate::members;
 use crate::pace::Pace;
 use crate::record::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::ring::{Command, JoinError, Shared, newcomer};
+use crate::terms;
 use crate::translate::{MemberPut, member_outcome, member_txn, revision};
 use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
 use polyplane_fencing::{
@@ -123,6 +124,7 @@ async fn run(
         biased;
         () = shared.stop.cancelled() => {}
         () = members::follow(&shared) => {}
+        () = terms::follow(&shared) => {}
         () = lives => {}
     }
     shared.stop.cancel();
@@ -190,10 +192,7 @@ impl Driver {
                     let lease = lease.expect("the key was put under a lease");
                     return Ok(self.begin(holder, record, lease).await);
                 }
-                Action::RefuseTerms { stored } => {
-                    let own = shared.options.terms;
-                    return Err(JoinError::Terms { stored, own });
-                }
+                Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
                 Action::ReadMember
                 | Action::Renew
                 | Action::DrainAnnounced
@@ -256,7 +255,6 @@ impl Driver {
         let life = LifeCell::new(
             holder,
             MemberPut { record, lease },
-            shared.options.terms,
             shared.options.rules(),
             Arc::clone(&shared.clock),
             Arc::clone(&shared.machine),
@@ -271,10 +269,13 @@ impl Driver {
     async fn live(&mut self, life: &Arc<LifeCell>) -> After {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut told = self.shared.terms.subscribe();
+        told.mark_changed();
         if self.draining.is_some() {
             self.drain(life).await;
         }
         loop {
+            let changes = self.shared.terms.borrow().changes();
             tokio::select! {
                 // The end comes first, then what was asked for, then routine.
                 biased;
@@ -291,10 +292,14 @@ impl Driver {
                     }
                     None => return After::Left,
                 },
+                _ = told.changed() => terms::tell(&self.shared, life),
                 _ = ticks.tick() => {
                     let progress = self.beats.progress();
                     for action in self.step(Event::Tick(progress)) {
-                        self.routine(life, &action);
+                        self.routine(life, action);
+                    }
+                    if changes {
+                        terms::tell(&self.shared, life);
                     }
                 }
             }
@@ -302,7 +307,7 @@ impl Driver {
     }
 
     /// What a living member does again and again, each on a task of its own.
-    fn routine(&self, life: &Arc<LifeCell>, action: &Action) {
+    fn routine(&self, life: &Arc<LifeCell>, action: Action) {
         let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
         match action {
             Action::ReadMember => {
@@ -317,10 +322,9 @@ impl Driver {
                 });
             }
             Action::Renew => drop(tokio::spawn(renew(store, life))),
+            Action::Transact { .. } | Action::WaitBy(_) => terms::act(&self.shared, &life, action),
             Action::ReadJoinFacts
-            | Action::Transact { .. }
             | Action::Joined(_)
-            | Action::RefuseTerms { .. }
             | Action::DrainAnnounced
             | Action::CloseAllPlanes => {}
         }
@@ -352,7 +356,7 @@ impl Driver {
                 | Action::Renew
                 | Action::ReadJoinFacts
                 | Action::Joined(_)
-                | Action::RefuseTerms { .. } => self.routine(life, &action),
+                | Action::WaitBy(_) => self.routine(life, action),
             }
         }
     }
@@ -376,7 +380,7 @@ impl Driver {
                 _ = ticks.tick() => {
                     let progress = self.beats.progress();
                     for action in self.step(Event::Tick(progress)) {
-                        self.routine(life, &action);
+                        self.routine(life, action);
                     }
                 }
             }

@@ -16,13 +16,13 @@
 //! # Where the rules of `fencing/PROTOCOL.md` are
 //! The machines keep 1, 2, 6, 7, 9, 10 and 17; the drivers send each transaction once and report
 //! its outcome (`custody`). Of the others, by number: 3 and 16 in `custody` (the tenure's copy) and
-//! `life` (the read lease's); 5 in `driver` and `members`; 8 in `driver`; 11 in `life` and `driver`;
+//! `life` (the read lease's); 5 in `driver` and `members`; 8 in `driver` and `terms`; 11 in `life` and `driver`;
 //! 12 in `let_go` (the root is released with the head that the member keys have moved on); 14 in
 //! `steward` (compaction); 18 in `suspicion` and `driver` (progress); 19 in `handler` and `steward`;
 //! 21 in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]. `fences` removes the fences of planes
 //! that are gone (10). A replica that only the store does not reach asks its peers (`hearsay`).
 //! `floor` has the level floor of `src/plane/DESIGN.md`: which binaries may join, and which layer
-//! planes have.
+//! planes have. `terms` has the lease terms and their change.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
@@ -52,6 +52,7 @@ mod slot;
 mod steward;
 mod suspicion;
 mod take;
+mod terms;
 mod translate;
 
 #[cfg(test)]
@@ -68,9 +69,11 @@ pub use peers::{
     Told,
 };
 pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
+pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
 pub use polyplane_ring::{
     Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,
 };
 pub use record::{Damaged, Floor};
 pub use remove::DeleteError;
 pub use ring::{JoinError, Ring, RingStats};
+pub use terms::{CHANGE_LEVEL, ChangeError};

@@ -9,7 +9,8 @@ use crate::translate::MemberPut;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_fencing::{
-    Holder, LeaseStatus, LeaseTerms, Member, Proof, Rule, Rules, Time, member,
+    Attempt, Holder, LeaseStatus, Member, Observed, Outcome, Proof, Rule, Rules, Terms, Time,
+    member,
 };
 use polyplane_ring::{Incarnation, ViewNumber};
 use polyplane_storage::{Clock, LeaseId, Revision};
@@ -33,7 +34,6 @@ pub(crate) struct LifeCell {
     holder: Holder,
     member_key: Bytes,
     put: MemberPut,
-    terms: LeaseTerms,
     rules: Rules,
     clock: Arc<dyn Clock>,
     machine: Arc<Mutex<Member>>,
@@ -54,7 +54,6 @@ impl LifeCell {
     pub(crate) fn new(
         holder: Holder,
         put: MemberPut,
-        terms: LeaseTerms,
         rules: Rules,
         clock: Arc<dyn Clock>,
         machine: Arc<Mutex<Member>>,
@@ -64,7 +63,6 @@ impl LifeCell {
             member_key: member_key(&holder.replica),
             holder,
             put,
-            terms,
             rules,
             clock,
             machine,
@@ -95,11 +93,6 @@ impl LifeCell {
     /// What a further put of the member key says.
     pub(crate) fn put(&self) -> &MemberPut {
         &self.put
-    }
-
-    /// R and the margin.
-    pub(crate) fn terms(&self) -> LeaseTerms {
-        self.terms
     }
 
     /// The rules in force.
@@ -183,17 +176,47 @@ impl LifeCell {
         self.tell(member::Event::PeerView { number, found });
     }
 
-    /// Steps the machine with an event that asks for nothing but the end, and copies its lease.
+    /// The store's record of the lease terms. What is returned is done in order; the read lease goes
+    /// by the record already.
+    pub(crate) fn see_terms(&self, terms: Observed<Terms>) -> Vec<member::Action> {
+        self.step(member::Event::Terms(terms))
+    }
+
+    /// Which record of the lease terms each member goes by.
+    pub(crate) fn see_adopters(
+        &self,
+        at: ViewNumber,
+        members: Vec<member::Adopter>,
+    ) -> Vec<member::Action> {
+        self.step(member::Event::Adopters { at, members })
+    }
+
+    /// What became of a transaction about the lease terms.
+    pub(crate) fn done(&self, attempt: Attempt, outcome: Outcome) {
+        self.tell(member::Event::Done { attempt, outcome });
+    }
+
+    /// Steps the machine with an event that asks for nothing but the end.
     fn tell(&self, event: member::Event) {
+        let _ = self.step(event);
+    }
+
+    /// Steps the machine and copies its lease.
+    fn step(&self, event: member::Event) -> Vec<member::Action> {
         let mut machine = self.machine.lock();
         // A later life's machine stands there once this life is over; and that the key of one that
         // has left is gone is no loss.
         if machine.holder() != Some(&self.holder) || self.ended.load(Ordering::Acquire) {
-            return;
+            return Vec::new();
         }
         let actions = machine.step(self.now(), event);
         let ends = actions.contains(&member::Action::CloseAllPlanes);
-        let until = machine.lease().until().map_or(UNPROVEN, Time::as_nanos);
+        if !ends {
+            // Under the lock: the lease may have become shorter, and a copy of the longer one must
+            // not follow.
+            let until = machine.lease().until().map_or(UNPROVEN, Time::as_nanos);
+            self.until.store(until, Ordering::Release);
+        }
         drop(machine);
         match ends {
             true => {
@@ -204,11 +227,9 @@ impl LifeCell {
                 );
                 self.end();
             }
-            false => {
-                self.until.fetch_max(until, Ordering::AcqRel);
-                self.changed.notify_waiters();
-            }
+            false => self.changed.notify_waiters(),
         }
+        actions
     }
 
     /// Ends this life in memory: no guard of it answers or commits from here on.

@@ -18,7 +18,7 @@ pub struct ReplicaOptions {
     pub weight: Weight,
     /// How long its member key outlives its last renewal. Renewed at a third of it.
     pub member_ttl: Duration,
-    /// R and the margin. They must be those of the store's record, or the replica does not join.
+    /// R and the margin of a store that has none yet. Every replica goes by the store's.
     pub terms: LeaseTerms,
     /// The level of this binary: it joins only a store whose floor is not above it.
     pub level: u32,

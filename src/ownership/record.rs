@@ -3,13 +3,17 @@
 
 use crate::peers::Life;
 use bytes::Bytes;
-use polyplane_fencing::{Duration, Epoch, Fence, FenceState, LeaseTerms, Revision};
+use polyplane_fencing::{
+    Duration, Epoch, Fence, FenceState, Incarnation, LeaseTerms, Revision, Terms,
+};
 use polyplane_plane::LayerHash;
 use polyplane_ring::ReplicaId;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The record of the lease terms (PROTOCOL 8).
+/// The record of the lease terms (PROTOCOL 8). What members say of it stands behind it.
 pub(crate) const TERMS_KEY: &[u8] = b"terms";
+/// Where each member says which record of the lease terms it goes by.
+const ADOPTIONS: &[u8] = b"terms/";
 /// The record of the level floor.
 pub(crate) const FLOOR_KEY: &[u8] = b"floor";
 /// Where complaints about unreachable peers stand (PROTOCOL 18).
@@ -38,6 +42,17 @@ pub(crate) fn complaint_key(from: &ReplicaId, about: &ReplicaId) -> Bytes {
     let mut key = COMPLAINTS.to_vec();
     key.extend_from_slice(format!("{from}/{about}").as_bytes());
     key.into()
+}
+
+/// The key at which a replica says which record of the lease terms it goes by.
+pub(crate) fn adoption_key(replica: &ReplicaId) -> Bytes {
+    [ADOPTIONS, replica.as_str().as_bytes()].concat().into()
+}
+
+/// Whose word on the lease terms stands at this key.
+pub(crate) fn adoption_of(key: &[u8]) -> Option<ReplicaId> {
+    let name = key.strip_prefix(ADOPTIONS)?;
+    std::str::from_utf8(name).ok()?.parse().ok()
 }
 
 /// Who complains about whom, by the key.
@@ -131,26 +146,86 @@ pub(crate) fn decode_fence(key: &[u8], value: &[u8]) -> Result<Fence, Damaged> {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct TermsRecord {
+struct Lengths {
     read_lease_nanos: u64,
     margin_nanos: u64,
 }
 
+impl From<LeaseTerms> for Lengths {
+    fn from(terms: LeaseTerms) -> Self {
+        Self {
+            read_lease_nanos: terms.read_lease().as_nanos(),
+            margin_nanos: terms.margin().as_nanos(),
+        }
+    }
+}
+
+impl Lengths {
+    fn terms(&self) -> Result<LeaseTerms, Damaged> {
+        let nanos = Duration::from_nanos;
+        let terms = LeaseTerms::new(nanos(self.read_lease_nanos), nanos(self.margin_nanos));
+        terms.map_err(|_| Damaged("terms".to_owned()))
+    }
+}
+
+/// While no change is under way this is what programs of level 1 write and read. They would take no
+/// notice of `next`, so it is written only where none of them may join any more.
+#[derive(Serialize, Deserialize)]
+struct TermsRecord {
+    #[serde(flatten)]
+    current: Lengths,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next: Option<Lengths>,
+}
+
 /// The lease terms as they stand in the store.
-pub(crate) fn encode_terms(terms: LeaseTerms) -> Bytes {
+pub(crate) fn encode_terms(terms: &Terms) -> Bytes {
     json(&TermsRecord {
-        read_lease_nanos: terms.read_lease().as_nanos(),
-        margin_nanos: terms.margin().as_nanos(),
+        current: terms.current.into(),
+        next: terms.next.map(Lengths::from),
     })
 }
 
 /// Lease terms read back.
-pub(crate) fn decode_terms(value: &[u8]) -> Result<LeaseTerms, Damaged> {
-    let damaged = || Damaged("terms".to_owned());
-    let record: TermsRecord = serde_json::from_slice(value).map_err(|_| damaged())?;
-    let nanos = Duration::from_nanos;
-    LeaseTerms::new(nanos(record.read_lease_nanos), nanos(record.margin_nanos))
-        .map_err(|_| damaged())
+pub(crate) fn decode_terms(value: &[u8]) -> Result<Terms, Damaged> {
+    let damaged = |_| Damaged("terms".to_owned());
+    let record: TermsRecord = serde_json::from_slice(value).map_err(damaged)?;
+    Ok(Terms {
+        current: record.current.terms()?,
+        next: record.next.map(|next| next.terms()).transpose()?,
+    })
+}
+
+/// A member's word on the lease terms: which life of it goes by which record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Adoption {
+    incarnation: u64,
+    /// The revision of the record.
+    terms: u64,
+}
+
+impl Adoption {
+    pub(crate) fn new(incarnation: Incarnation, terms: Revision) -> Self {
+        Self {
+            incarnation: incarnation.get(),
+            terms: terms.get(),
+        }
+    }
+
+    /// The revision of the record, if it is the word of this life.
+    pub(crate) fn by(self, incarnation: Incarnation) -> Option<Revision> {
+        (self.incarnation == incarnation.get()).then(|| Revision::new(self.terms))
+    }
+}
+
+/// A member's word on the lease terms as it stands in the store.
+pub(crate) fn encode_adoption(adoption: Adoption) -> Bytes {
+    json(&adoption)
+}
+
+/// A member's word on the lease terms read back.
+pub(crate) fn decode_adoption(value: &[u8]) -> Option<Adoption> {
+    serde_json::from_slice(value).ok()
 }
 
 /// The store's level floor. Without a record it is that of a store nobody has raised.
@@ -205,7 +280,7 @@ fn json(record: &impl Serialize) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_fencing::{Holder, Incarnation};
+    use polyplane_fencing::Holder;
 
     #[test]
     fn a_fence_survives_its_encoding() {
@@ -239,8 +314,22 @@ mod tests {
 
     #[test]
     fn terms_floor_and_complaints_survive_their_encoding() {
-        let terms = LeaseTerms::default();
-        assert_eq!(decode_terms(&encode_terms(terms)), Ok(terms));
+        let settled = Terms::settled(LeaseTerms::default());
+        let length = Duration::from_millis(7);
+        let changing = Terms {
+            next: LeaseTerms::new(length, length).ok(),
+            ..settled
+        };
+        for terms in [settled, changing] {
+            assert_eq!(decode_terms(&encode_terms(&terms)), Ok(terms));
+        }
+        let level_1 = br#"{"readLeaseNanos":300000000,"marginNanos":100000000}"#;
+        assert_eq!(encode_terms(&settled), level_1[..]);
+        let incarnation = Incarnation::new(9);
+        let adoption = Adoption::new(incarnation, Revision::new(57));
+        assert_eq!(decode_adoption(&encode_adoption(adoption)), Some(adoption));
+        assert_eq!(adoption.by(incarnation), Some(Revision::new(57)));
+        assert_eq!(adoption.by(Incarnation::new(10)), None);
         let floor = Floor {
             level: 3,
             layer: Some(LayerHash("ab".to_owned())),
@@ -253,6 +342,8 @@ mod tests {
             "a.b".parse().expect("a replica id"),
             "c".parse().expect("a replica id"),
         );
+        assert_eq!(adoption_of(&adoption_key(&from)), Some(from.clone()));
+        assert_eq!(adoption_of(TERMS_KEY), None);
         let key = complaint_key(&from, &about);
         assert_eq!(complaint_of(&key), Some((from, about)));
     }

@@ -11,12 +11,12 @@ use crate::options::ReplicaOptions;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
 use crate::record::Damaged;
 use crate::suspicion::Suspicion;
+use crate::terms::TermsSeen;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use polyplane_fencing::member::Cadence;
 use polyplane_fencing::{
-    Duration as Length, Fence, Holder, LeaseTerms, Member as Machine, Observed, Sighting, Time,
-    Witness,
+    Duration as Length, Fence, Holder, Member as Machine, Observed, Sighting, Terms, Time, Witness,
 };
 use polyplane_plane::LayerHash;
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
@@ -37,14 +37,6 @@ const COMMANDS_MAX: usize = 16;
 /// Why a replica does not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The store's lease terms are others (PROTOCOL 8).
-    #[error("the store says {stored}, this replica is set to {own}")]
-    Terms {
-        /// What the store says.
-        stored: LeaseTerms,
-        /// What this replica was told.
-        own: LeaseTerms,
-    },
     /// The store has been used by newer programs and cannot be served by this one any more.
     #[error("the store has come to level {floor}, this program knows level {level} only")]
     Floor {
@@ -118,6 +110,8 @@ pub(crate) struct Shared {
     pub(crate) view_changed: watch::Sender<ViewNumber>,
     /// Everything up to here has been told by the watch on the member keys.
     pub(crate) told: watch::Sender<Revision>,
+    /// What the store says of the lease terms, and each member of what it goes by.
+    pub(crate) terms: watch::Sender<TermsSeen>,
     /// The level of each member's binary.
     pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
     pub(crate) suspicion: Suspicion,
@@ -147,8 +141,9 @@ impl Ring {
     ) -> Result<Arc<Self>, JoinError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let witness = match store.opened_at() {
-            Some(at) => Witness::embedded_store(crate::translate::revision(at)),
-            None => Witness::shared_store(),
+            // The terms are the store's from the join on; before, nothing is taken.
+            Some(at) => Witness::embedded_store(crate::translate::revision(at), options.terms),
+            None => Witness::shared_store(options.terms),
         };
         let (machine, _) = newcomer(&options);
         let shared = Arc::new(Shared {
@@ -162,6 +157,7 @@ impl Ring {
             heard: ArcSwap::default(),
             view_changed: watch::Sender::new(ViewNumber::default()),
             told: watch::Sender::new(Revision(0)),
+            terms: watch::Sender::default(),
             levels: Mutex::default(),
             suspicion: Suspicion::default(),
             stop: CancellationToken::new(),
@@ -386,6 +382,16 @@ impl Ring {
     pub(crate) fn level_of_all(&self) -> Option<Level> {
         let levels = self.shared.levels.lock();
         levels.values().min_by_key(|level| level.number).cloned()
+    }
+
+    /// The lease terms this replica goes by.
+    pub fn terms(&self) -> Terms {
+        self.shared.machine.lock().terms()
+    }
+
+    /// While the lease terms change: the members that have not said yet that they go by both.
+    pub fn terms_awaited(&self) -> Vec<ReplicaId> {
+        crate::terms::awaited(&self.shared)
     }
 
     /// The level of each member's binary.

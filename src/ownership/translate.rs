@@ -3,7 +3,10 @@
 
 use crate::birth::DirectoryKey;
 use crate::member_record::{MemberRecord, member_key};
-use crate::record::{FLOOR_KEY, TERMS_KEY, decode_fence, encode_fence, encode_terms};
+use crate::record::{
+    Adoption, FLOOR_KEY, TERMS_KEY, adoption_key, decode_fence, encode_adoption, encode_fence,
+    encode_terms,
+};
 use bytes::Bytes;
 use polyplane_fencing::{
     self as fencing, Directory, Holder, Incarnation, Observed, Outcome, Refusal, Transaction, Write,
@@ -106,8 +109,13 @@ fn op(write: &Write, plane: Option<&PlaneKeys>, member: Option<&MemberPut>) -> O
         Write::DeleteMember(replica) => Op::Delete {
             key: member_key(replica),
         },
-        Write::PutLeaseTerms(terms) => {
-            put(Bytes::from_static(TERMS_KEY), encode_terms(*terms), None)
+        Write::PutTerms(terms) => put(Bytes::from_static(TERMS_KEY), encode_terms(terms), None),
+        // It goes with the life, for whoever counts the members' words.
+        Write::PutAdoption { holder, terms } => {
+            let member = member.expect("only a member says what it goes by");
+            let adoption = Adoption::new(holder.incarnation, *terms);
+            let key = adoption_key(&holder.replica);
+            put(key, encode_adoption(adoption), Some(member.lease))
         }
     }
 }

@@ -62,9 +62,9 @@ impl SoleHolder {
             replica: "sole".parse().expect("a replica id"),
             incarnation: Incarnation::new(fence.0),
         };
-        let (terms, rules) = (LeaseTerms::default(), Rules::default());
-        let mut machine = PlaneFence::new(me.clone(), PlaneKind::Root, terms, rules);
-        let asked = machine.step(NOW, Event::Acquire(Witness::shared_store().judge(None)));
+        let mut machine = PlaneFence::new(me.clone(), PlaneKind::Root, Rules::default());
+        let witness = Witness::shared_store(LeaseTerms::default());
+        let asked = machine.step(NOW, Event::Acquire(witness.judge(None)));
         let [Action::Transact { attempt, .. }] = asked[..] else {
             unreachable!("an absent fence is taken by one transaction");
         };

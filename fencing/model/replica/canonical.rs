@@ -17,7 +17,7 @@ impl Replica {
             let may_be_told = commit_under_way || self.unsettled.is_some();
             self.gave_up &= may_be_told;
         }
-        if scenario.peer_views == PeerViews::Untold {
+        if scenario.peer_views == PeerViews::Untold && scenario.then.is_none() {
             self.members = [None; 3];
         }
         let reads_are_over = spent.reads == scenario.budget.reads && self.read.is_none();

@@ -7,13 +7,13 @@ use polyplane_storage::CommitFault;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     done: Vec<(String, Version)>,
     denied: Vec<String>,
 }
 
 /// Writes names that are used once, until it is told to stop.
-async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>) -> Told {
+pub(super) async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>) -> Told {
     let mut told = Told::default();
     for n in 0.. {
         if stop.load(Ordering::Acquire) {
@@ -115,33 +115,32 @@ async fn run(seed: u64, misfortunes: u64) {
     stop.store(true, Ordering::Release);
     for (birth, client) in clients {
         let told = client.await.expect("every write was answered");
-        let versions = told.done.iter().map(|(_, version)| *version);
-        assert!(
-            versions.is_sorted_by(|a, b| a < b),
-            "seed {seed}: versions fell"
-        );
-        let plane = town.find(&birth).await;
-        plane
-            .answerable(Instant::now() + PATIENCE)
-            .await
-            .expect("it answers");
-        let cut = plane.snapshot();
-        for (name, _) in &told.done {
-            assert!(value(&cut, name).is_some(), "seed {seed}: {name} is lost");
-        }
-        for name in &told.denied {
-            assert!(
-                value(&cut, name).is_none(),
-                "seed {seed}: {name} was denied"
-            );
-        }
-        println!(
-            "seed {seed}, {}: {} done, {} denied",
-            birth.id,
-            told.done.len(),
-            told.denied.len()
-        );
+        judge(&town, &birth, &told, &format!("seed {seed}")).await;
     }
+}
+
+/// What a client was told is so.
+pub(super) async fn judge(town: &Town, birth: &Birth, told: &Told, run: &str) {
+    let versions = told.done.iter().map(|(_, version)| *version);
+    assert!(versions.is_sorted_by(|a, b| a < b), "{run}: versions fell");
+    let plane = town.find(birth).await;
+    plane
+        .answerable(Instant::now() + PATIENCE)
+        .await
+        .expect("it answers");
+    let cut = plane.snapshot();
+    for (name, _) in &told.done {
+        assert!(value(&cut, name).is_some(), "{run}: {name} is lost");
+    }
+    for name in &told.denied {
+        assert!(value(&cut, name).is_none(), "{run}: {name} was denied");
+    }
+    println!(
+        "{run}, {}: {} done, {} denied",
+        birth.id,
+        told.done.len(),
+        told.denied.len()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

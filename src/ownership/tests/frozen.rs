@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use polyplane_fencing as fencing;
-use polyplane_fencing::{Epoch, Fence, FenceState, Standing};
+use polyplane_fencing::{Epoch, Fence, FenceState, Incarnation, Standing};
 use polyplane_plane::{LayerHash, Version};
 use polyplane_ring::{Pin, ReplicaId, Weight};
 use polyplane_tests::frozen::{Written, records};
@@ -14,8 +14,9 @@ use crate::birth::{Birth, DirectoryKey};
 use crate::member_record::{MemberRecord, decode_member, member_key};
 use crate::peers::{Figures, Life, PeerMessage, PeerReply, Told};
 use crate::record::{
-    FLOOR_KEY, Floor, TERMS_KEY, complaint_key, complaint_of, decode_fence, decode_floor,
-    decode_life, decode_terms, encode_fence, encode_floor, encode_life, encode_terms, fence_key,
+    Adoption, FLOOR_KEY, Floor, TERMS_KEY, adoption_key, adoption_of, complaint_key, complaint_of,
+    decode_adoption, decode_fence, decode_floor, decode_life, decode_terms, encode_adoption,
+    encode_fence, encode_floor, encode_life, encode_terms, fence_key,
 };
 
 fn replica(name: &str) -> ReplicaId {
@@ -52,6 +53,18 @@ fn member(zone: Option<&str>, standing: Standing) -> Bytes {
     record.encode(standing)
 }
 
+fn changing() -> Terms {
+    let length = fencing::Duration::from_millis;
+    Terms {
+        current: LeaseTerms::default(),
+        next: LeaseTerms::new(length(500), length(150)).ok(),
+    }
+}
+
+fn adoption() -> Adoption {
+    Adoption::new(Incarnation::new(41), fencing::Revision::new(57))
+}
+
 fn kept() -> Vec<Written> {
     let released = |successor: Option<&str>| FenceState::Released {
         head: fencing::Revision::new(7),
@@ -78,7 +91,13 @@ fn kept() -> Vec<Written> {
             member(Some("z1"), Standing::Draining),
         ),
         Written::new("key of the terms", TERMS_KEY),
-        Written::new("terms", encode_terms(LeaseTerms::default())),
+        Written::new(
+            "terms",
+            encode_terms(&Terms::settled(LeaseTerms::default())),
+        ),
+        Written::new("terms, changing", encode_terms(&changing())),
+        Written::new("key of an adoption", adoption_key(&replica("polyplane-0"))),
+        Written::new("adoption", encode_adoption(adoption())),
         Written::new("key of the floor", FLOOR_KEY),
         Written::new("floor, raised", encode_floor(&floor(None, Some("ab12")))),
         Written::new("floor, being raised", encode_floor(&floor(Some(2), None))),
@@ -100,6 +119,8 @@ fn read_kept(name: &str, bytes: &[u8]) -> Result<String> {
             format!("{:?}", seen.context("no member")?)
         }
         "terms" => format!("{:?}", decode_terms(bytes)?),
+        "adoption" => format!("{:?}", decode_adoption(bytes).context("no adoption")?),
+        "key of an adoption" => format!("{:?}", adoption_of(bytes).context("no adoption")?),
         "floor" => format!("{:?}", decode_floor(bytes)?),
         "complaint" => format!("{:?}", decode_life(bytes).context("no life")?),
         "key of a complaint" => format!("{:?}", complaint_of(bytes).context("no complaint")?),

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::record::{FLOOR_KEY, Floor, encode_floor};
-use polyplane_fencing::Duration as Length;
 use polyplane_plane::Answerable;
 use polyplane_plane::LayerHash;
 use polyplane_storage::ReadFault;
@@ -51,20 +50,6 @@ async fn of_two_incarnations_the_newer_lives() {
         .expect("the old life is over");
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
     old.ring.vanish();
-}
-
-/// PROTOCOL 8.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_of_other_terms_does_not_join() {
-    let town = Town::new();
-    town.join("a").await;
-    let millis = Length::from_millis;
-    let other = ReplicaOptions {
-        terms: LeaseTerms::new(millis(150), millis(100)).expect("neither is zero"),
-        ..options("b")
-    };
-    let joined = joined(&town.store, other).await;
-    assert!(matches!(joined.err(), Some(JoinError::Terms { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

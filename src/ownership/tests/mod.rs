@@ -11,6 +11,7 @@ mod membership;
 mod refusals;
 mod seeds;
 mod tape;
+mod terms;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};

@@ -1,0 +1,295 @@
+//! The lease terms: what the store says of them, what each member says it goes by, and the change
+//! of both on a store in use (PROTOCOL 8). Owns following these records and what is sent about
+//! them; which step may follow which is decided by the membership machine.
+//!
+//! The record and the members' words stand behind one prefix, so that one watch tells both.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use polyplane_fencing::member::{Action, Adopter};
+use polyplane_fencing::{Duration, Incarnation, LeaseTerms, Observed, Revision, Terms};
+use polyplane_ring::{ReplicaId, ViewNumber};
+use polyplane_storage::{
+    self as storage, CommitError, Compare, Op, RangeRequest, ReadError, Txn, WatchEnd, prefix_end,
+};
+
+use crate::life::LifeCell;
+use crate::members::holder;
+use crate::pace::Pace;
+use crate::planes::Planes;
+use crate::record::{
+    Adoption, Damaged, FLOOR_KEY, TERMS_KEY, adoption_of, decode_adoption, decode_floor,
+    decode_terms, encode_terms,
+};
+use crate::ring::{READ_EVERY, Shared};
+use crate::translate::{member_outcome, member_txn, revision};
+
+/// The first level whose programs know that terms change. The store's floor must have come to it:
+/// an older program would go by the current terms alone.
+pub const CHANGE_LEVEL: u32 = 2;
+/// Member reads that one read lease must outlast, or a slow one stops all answers.
+const READS_MIN: u64 = 2;
+/// Longer terms would keep a dead replica's planes from their clients for longer than any store's
+/// lease would.
+const LENGTH_MAX: Duration = Duration::from_millis(60_000);
+/// The margin's least share of the read lease: how far the rates of two clocks may be apart.
+const MARGIN_SHARE: u64 = 10;
+
+/// What the store has told of the lease terms so far.
+#[derive(Debug, Default)]
+pub(crate) struct TermsSeen {
+    record: Option<Observed<Terms>>,
+    adopted: BTreeMap<ReplicaId, Adoption>,
+}
+
+/// Why the lease terms are not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// No replica could live by them.
+    #[error("{0}")]
+    Terms(String),
+    /// Programs may join that do not know that terms change.
+    #[error(
+        "the store's level floor is {floor}, and lease terms change from level {CHANGE_LEVEL} on: \
+         raise the floor once every replica has that level"
+    )]
+    Floor {
+        /// The store's.
+        floor: u32,
+    },
+    /// The terms change already, to others.
+    #[error("the lease terms are changing to {next}: wait until they have")]
+    UnderWay {
+        /// To these.
+        next: LeaseTerms,
+    },
+    /// No replica has joined this store yet.
+    #[error("the store has no lease terms yet")]
+    None,
+    /// The store did not answer.
+    #[error("the store's lease terms cannot be read")]
+    Read(#[from] ReadError),
+    /// The store did not take it, or somebody else has changed them meanwhile.
+    #[error("the store's lease terms cannot be written")]
+    Commit(#[from] CommitError),
+    /// What stands there was not written by this program.
+    #[error("the store's lease terms cannot be understood")]
+    Damaged(#[from] Damaged),
+}
+
+impl TermsSeen {
+    fn see(&mut self, key: &[u8], value: Option<&Bytes>, at: storage::Revision) {
+        if let Some(replica) = adoption_of(key) {
+            match value.and_then(|value| decode_adoption(value)) {
+                Some(adoption) => self.adopted.insert(replica, adoption),
+                None => self.adopted.remove(&replica),
+            };
+        } else if let (TERMS_KEY, Some(value)) = (key, value) {
+            match decode_terms(value) {
+                Ok(value) => {
+                    let revision = revision(at);
+                    self.record = Some(Observed { value, revision });
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the store's lease terms cannot be understood");
+                }
+            }
+        }
+    }
+
+    /// Whether a change is under way.
+    pub(crate) fn changes(&self) -> bool {
+        let record = self.record.as_ref();
+        record.is_some_and(|record| record.value.next.is_some())
+    }
+
+    fn adopted(&self, replica: &ReplicaId, incarnation: Incarnation) -> Option<Revision> {
+        self.adopted.get(replica)?.by(incarnation)
+    }
+}
+
+/// Follows the lease terms for ever. A watch that ends is taken up by a new read.
+pub(crate) async fn follow(shared: &Arc<Shared>) {
+    let mut pace = Pace::default();
+    loop {
+        match follow_once(shared, &mut pace).await {
+            Ok(end) => tracing::debug!(%end, "the watch on the lease terms ended"),
+            Err(error) => tracing::debug!(%error, "the lease terms cannot be read"),
+        }
+        pace.wait().await;
+    }
+}
+
+async fn follow_once(shared: &Arc<Shared>, pace: &mut Pace) -> Result<WatchEnd, ReadError> {
+    let start = Bytes::from_static(TERMS_KEY);
+    let mut found = TermsSeen::default();
+    let mut read_at = None;
+    let mut request = Some(RangeRequest::prefix(start.clone()));
+    while let Some(page) = request {
+        let reply = shared.store.range(page.clone()).await?;
+        request = page.next_page(&reply);
+        read_at.get_or_insert(reply.revision);
+        for item in &reply.items {
+            found.see(&item.key, Some(&item.value), item.modified);
+        }
+    }
+    shared.terms.send_replace(found);
+    let (end, read_at) = (prefix_end(&start), read_at.unwrap_or_default());
+    let mut watch = shared.store.watch(start, end, read_at).await?;
+    *pace = Pace::default();
+    loop {
+        let batch = match watch.next().await {
+            Ok(batch) => batch,
+            Err(end) => return Ok(end),
+        };
+        if !batch.events.is_empty() {
+            shared.terms.send_modify(|seen| {
+                for event in &batch.events {
+                    seen.see(&event.key, event.value.as_ref(), event.revision);
+                }
+            });
+        }
+    }
+}
+
+/// Has a life go by what the store says of the lease terms. Called at each change of it, and again
+/// and again while a change is under way.
+pub(crate) fn tell(shared: &Arc<Shared>, life: &Arc<LifeCell>) {
+    let record = shared.terms.borrow().record.clone();
+    let Some(record) = record else {
+        return;
+    };
+    let (changes, since) = (record.value.next.is_some(), record.revision);
+    for action in life.see_terms(record) {
+        act(shared, life, action);
+    }
+    if changes {
+        let (at, members) = adopters(shared);
+        if at.get() < since.get() {
+            // The watch on the members is silent while nobody comes or goes.
+            let store = Arc::clone(&shared.store);
+            tokio::spawn(async move {
+                if let Err(error) = store.request_progress().await {
+                    tracing::debug!(%error, "the store was not asked for its progress");
+                }
+            });
+        }
+        for action in life.see_adopters(at, members) {
+            act(shared, life, action);
+        }
+    }
+}
+
+/// The members of the view, and which record of the terms each has said that it goes by.
+fn adopters(shared: &Shared) -> (ViewNumber, Vec<Adopter>) {
+    // The revision first: the view is then at least as new.
+    let told = *shared.told.borrow();
+    let view = shared.view.load_full();
+    let seen = shared.terms.borrow();
+    let members = view.members().map(|member| Adopter {
+        holder: holder(member),
+        adopted: seen.adopted(&member.id, member.incarnation),
+    });
+    (ViewNumber::new(told.0), members.collect())
+}
+
+/// The members of whom it is not known that they go by the record of a change that is under way.
+pub(crate) fn awaited(shared: &Shared) -> Vec<ReplicaId> {
+    let record = shared.terms.borrow().record.clone();
+    let Some(record) = record.filter(|record| record.value.next.is_some()) else {
+        return Vec::new();
+    };
+    let (_, mut members) = adopters(shared);
+    members.retain(|member| !member.goes_by(record.revision));
+    let names = members.into_iter().map(|member| member.holder.replica);
+    names.collect()
+}
+
+/// Does what the membership machine says about the lease terms.
+pub(crate) fn act(shared: &Arc<Shared>, life: &Arc<LifeCell>, action: Action) {
+    match action {
+        Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
+        Action::Transact {
+            attempt,
+            transaction,
+        } => {
+            let (store, life) = (Arc::clone(&shared.store), Arc::clone(life));
+            // What follows a lost reply is sent again by the machine, at its own pace.
+            tokio::spawn(async move {
+                let txn = member_txn(&transaction, Some(life.put()));
+                let outcome = member_outcome(store.commit(txn).await);
+                life.done(attempt, outcome);
+            });
+        }
+        Action::ReadJoinFacts
+        | Action::Joined(_)
+        | Action::ReadMember
+        | Action::Renew
+        | Action::DrainAnnounced
+        | Action::CloseAllPlanes => {}
+    }
+}
+
+impl Planes {
+    /// Begins the change to other lease terms, unless it has begun or is done. The replicas finish
+    /// it by themselves: [`Ring::terms`](crate::Ring::terms) tells when.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; the terms are what they were.
+    pub async fn change_terms(&self, wanted: LeaseTerms) -> Result<Terms, ChangeError> {
+        check(wanted)?;
+        let (_, floor) = self.store().get(FLOOR_KEY).await?;
+        let floor = floor.map_or(Ok(0), |found| decode_floor(&found.value).map(|f| f.level))?;
+        if floor < CHANGE_LEVEL {
+            return Err(ChangeError::Floor { floor });
+        }
+        let (_, found) = self.store().get(TERMS_KEY).await?;
+        let found = found.ok_or(ChangeError::None)?;
+        let terms = decode_terms(&found.value)?;
+        match terms.next {
+            Some(next) if next == wanted => return Ok(terms),
+            Some(next) => return Err(ChangeError::UnderWay { next }),
+            None if terms.current == wanted => return Ok(terms),
+            None => {}
+        }
+        let changing = Terms {
+            next: Some(wanted),
+            ..terms
+        };
+        let key = Bytes::from_static(TERMS_KEY);
+        let unchanged = Compare::Unchanged {
+            key: key.clone(),
+            revision: found.modified,
+        };
+        let put = Op::Put {
+            key,
+            value: encode_terms(&changing),
+            lease: None,
+        };
+        // The floor is not compared: it never falls.
+        let txn = Txn {
+            compares: vec![unchanged],
+            ops: vec![put],
+        };
+        self.store().commit(txn).await?;
+        tracing::info!(terms = %wanted, "the lease terms begin to change");
+        Ok(changing)
+    }
+}
+
+/// Whether replicas can live by these terms.
+fn check(terms: LeaseTerms) -> Result<(), ChangeError> {
+    let reads = u64::try_from(READ_EVERY.as_millis()).unwrap_or(u64::MAX);
+    let read_lease_min = Duration::from_millis(READS_MIN * reads);
+    let (read_lease, margin) = (terms.read_lease(), terms.margin());
+    let problem = if read_lease < read_lease_min || read_lease > LENGTH_MAX {
+        "the read lease must be between 200 ms and 60 s"
+    } else if margin.as_nanos() < read_lease.as_nanos() / MARGIN_SHARE || margin > LENGTH_MAX {
+        "the margin must be between a tenth of the read lease and 60 s"
+    } else {
+        return Ok(());
+    };
+    Err(ChangeError::Terms(problem.to_owned()))
+}
