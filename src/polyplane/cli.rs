@@ -133,7 +133,8 @@ pub struct ServeOptions {
     /// certificates that were made by hand for the first release are replaced.
     #[arg(long, env = "POLYPLANE_ACCEPT_UNMARKED_PEERS")]
     pub accept_unmarked_peers: bool,
-    /// Seconds after which the ring takes a silent replica for dead.
+    /// Seconds after which the ring takes a silent replica for dead. Replicas of one ring may differ in
+    /// it: to change it, restart them one after another.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,
     /// Seconds that a stop may take: control planes are handed over, then requests in flight end.
@@ -375,6 +376,24 @@ pub enum PluginAction {
         /// planes come to that release's bootstrap objects, and no older one starts any more.
         #[arg(long)]
         raise_floor: bool,
+    },
+    /// Shows the terms of the read lease, or changes them on the ring in use.
+    ///
+    /// A replica answers from memory for the length of the read lease after the store last confirmed
+    /// it, and the replicas that take the planes of a dead one wait for the read lease and the margin.
+    /// A change is a step of all replicas together. This command begins it and waits until it is done;
+    /// if interrupted, the replicas go on, and the same command waits again.
+    Terms {
+        /// The new read lease, 200 to 60000: longer bridges a slower store, shorter lets planes of a
+        /// dead replica go on sooner.
+        #[arg(long, value_name = "MILLISECONDS", requires = "margin")]
+        read_lease: Option<u64>,
+        /// The new margin, at least a tenth of the read lease: by how much clocks may differ over it.
+        #[arg(long, value_name = "MILLISECONDS", requires = "read_lease")]
+        margin: Option<u64>,
+        /// Seconds to wait until all replicas go by the new terms.
+        #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+        timeout: u64,
     },
     /// Shows which replica owns a control plane.
     Locate {

@@ -9,6 +9,7 @@ mod list;
 mod pinned;
 mod print;
 mod ring;
+mod terms;
 
 use crate::cli::{PluginAction, PluginCommand};
 use anyhow::{Context, bail};
@@ -78,6 +79,14 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
                 }
                 ring::show(&client).await
             }
+            PluginAction::Terms {
+                read_lease,
+                margin,
+                timeout,
+            } => match read_lease.zip(margin) {
+                Some(wanted) => terms::change(&client, wanted, Duration::from_secs(timeout)).await,
+                None => terms::show(&client).await,
+            },
             PluginAction::Locate { name } => ring::locate(&client, &name).await,
             PluginAction::Delete { name, yes, timeout } => {
                 delete(&client, &name, yes, Duration::from_secs(timeout)).await

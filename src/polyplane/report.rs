@@ -1,10 +1,13 @@
-//! What `/polyplane/ring` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
+//! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
 //! with what the others say of themselves. The plugin prints it.
 
 use crate::world::{Asked, Missing, World};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::control_plane::{GROUP, RESOURCE};
-use polyplane_ownership::{Member, PeerMessage, PeerReply, Pin, Place, ROOT, Standing};
+use polyplane_ownership::{
+    ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, Place, ROOT, Standing,
+    Terms,
+};
 use polyplane_registry::write::chain;
 use polyplane_server::BoxFuture;
 use serde::Serialize;
@@ -15,6 +18,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 const RING: &str = "/polyplane/ring";
 const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
+const TERMS: &str = "/polyplane/ring/terms";
 const LOCATE: &str = "/polyplane/locate/";
 
 #[derive(Serialize)]
@@ -50,6 +54,26 @@ struct Replica {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownTerms {
+    #[serde(flatten)]
+    current: Lengths,
+    /// What they are changing to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<Lengths>,
+    /// The replicas that do not go by both yet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    awaited: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Lengths {
+    read_lease_millis: u64,
+    margin_millis: u64,
+}
+
+#[derive(Serialize)]
 struct Raised {
     floor: u32,
 }
@@ -76,6 +100,11 @@ pub fn of<'a>(
     if path == RING {
         return Some(Box::pin(async { json(&ring(world).await) }));
     }
+    if path == TERMS {
+        return Some(Box::pin(async {
+            json(&show_terms(world, world.planes.ring().terms()))
+        }));
+    }
     let name = path.strip_prefix(LOCATE).filter(|name| !name.is_empty())?;
     Some(Box::pin(async move { json(&locate(world, name).await?) }))
 }
@@ -85,7 +114,44 @@ pub fn command<'a>(
     world: &'a Arc<World>,
     path: &'a str,
 ) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
-    (path == RAISE_FLOOR).then(|| Box::pin(async move { json(&raise(world).await?) }) as _)
+    if path == RAISE_FLOOR {
+        return Some(Box::pin(async move { json(&raise(world).await?) }));
+    }
+    let lengths = path.strip_prefix(TERMS)?.strip_prefix('/')?;
+    Some(Box::pin(async move {
+        json(&change_terms(world, lengths).await?)
+    }))
+}
+
+/// Begins the change to terms that are named by two numbers of milliseconds.
+async fn change_terms(world: &World, lengths: &str) -> Result<ShownTerms, ApiError> {
+    let lengths = lengths.split_once('/').and_then(|(read_lease, margin)| {
+        let length = |text: &str| Some(Length::from_millis(text.parse().ok()?));
+        LeaseTerms::new(length(read_lease)?, length(margin)?).ok()
+    });
+    let wanted = lengths.ok_or_else(|| {
+        ApiError::bad_request("the terms are a read lease and a margin in milliseconds, not 0")
+    })?;
+    match world.planes.change_terms(wanted).await {
+        Ok(terms) => Ok(show_terms(world, terms)),
+        Err(error @ (ChangeError::Terms(_) | ChangeError::Floor { .. })) => {
+            Err(ApiError::bad_request(chain(&error)))
+        }
+        Err(error) => Err(ApiError::service_unavailable(chain(&error))),
+    }
+}
+
+fn show_terms(world: &World, terms: Terms) -> ShownTerms {
+    let lengths = |terms: LeaseTerms| Lengths {
+        read_lease_millis: terms.read_lease().as_nanos() / 1_000_000,
+        margin_millis: terms.margin().as_nanos() / 1_000_000,
+    };
+    let awaited = world.planes.ring().terms_awaited();
+    ShownTerms {
+        current: lengths(terms.current),
+        next: terms.next.map(lengths),
+        awaited: awaited.iter().map(ToString::to_string).collect(),
+    }
 }
 
 async fn raise(world: &World) -> Result<Raised, ApiError> {
