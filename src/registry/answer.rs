@@ -1,5 +1,7 @@
 //! What the registry answers: bytes in the negotiated media type, ready to be written.
 
+use crate::call::Call;
+use crate::negotiate::Representation;
 use bytes::Bytes;
 use futures_util::Stream;
 use std::borrow::Cow;
@@ -62,6 +64,24 @@ pub struct Answer {
     pub watch: Liveness,
     /// The bytes.
     pub body: AnswerBody,
+}
+
+impl Answer {
+    /// One that ends by itself, in the representation that was negotiated.
+    pub(crate) fn finite(
+        call: &Call<'_>,
+        wish: Representation,
+        outcome: Outcome,
+        body: AnswerBody,
+    ) -> Self {
+        Self {
+            outcome,
+            content_type: Cow::Borrowed(wish.content_type()),
+            warnings: call.take_warnings(),
+            watch: Liveness::Finite,
+            body,
+        }
+    }
 }
 
 /// Whether a body ends by itself.

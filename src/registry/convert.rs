@@ -189,16 +189,16 @@ pub async fn ahead<'o>(
     call: &Call<'_>,
     objects: impl Iterator<Item = &'o ObjectRef>,
 ) -> Result<(), ApiError> {
-    if call.row.strategy.converter().is_none() {
+    let Some(converter) = call.row.strategy.converter() else {
         return Ok(());
-    }
+    };
     call.converted.lock().clear();
     let objects: Vec<&ObjectRef> = objects.collect();
     for wanted in [Wanted::Served, Wanted::Prepared] {
         if wanted == Wanted::Prepared && Form::prepared(call.row) == Form::served(call.row) {
             continue;
         }
-        convert_all(call, &objects, wanted).await?;
+        convert_all(call, &*converter, &objects, wanted).await?;
     }
     Ok(())
 }
@@ -252,15 +252,14 @@ impl Upcoming {
 /// Converts objects in as few batches as they have versions, within bounds.
 async fn convert_all(
     call: &Call<'_>,
+    converter: &dyn Converter,
     objects: &[&ObjectRef],
     wanted: Wanted,
 ) -> Result<(), ApiError> {
-    let Some(converter) = call.row.strategy.converter() else {
-        return Ok(());
-    };
     let to = wanted.form(call.row);
-    let mut left: Vec<&ObjectRef> = objects.to_vec();
-    left.retain(|object| !is_same(call.row, Form::of(call.row, object), to));
+    let others = objects.iter().copied();
+    let others = others.filter(|object| !is_same(call.row, Form::of(call.row, object), to));
+    let mut left: Vec<&ObjectRef> = others.collect();
     while let Some(first) = left.first() {
         let from = Form::of(call.row, first);
         let mut batch = Vec::new();

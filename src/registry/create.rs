@@ -45,10 +45,6 @@ impl Change for Create<'_> {
         &self.options
     }
 
-    fn subject(&self) -> Expected<'_> {
-        Expected::of(self.call.row)
-    }
-
     fn row(&self) -> &Resource {
         self.call.row
     }

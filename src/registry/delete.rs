@@ -385,7 +385,7 @@ fn set_finalizers(tree: &mut Value, finalizers: Vec<Str>) {
 pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
     let listing = ListOptions::parse(call.request, ListPurpose::List)?;
     let options = options(call)?;
-    let selection = Selection::parse(call, &listing.label_selector, &listing.field_selector, None)?;
+    let selection = Selection::of(call, &listing)?;
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;
     let items = list::collect(call, &selection, &prefix, &page);

@@ -1,6 +1,6 @@
 //! From a request to the verb that answers it.
 
-use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
+use crate::answer::{Answer, AnswerBody, Outcome};
 use crate::authority::{Authority, Gate};
 use crate::call::{Call, Tenant};
 use crate::convert::{self, Wanted};
@@ -22,7 +22,6 @@ use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
 use polyplane_auth::Verdict;
 use polyplane_plane::ObjectRef;
-use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -179,22 +178,12 @@ impl Registry {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
                 let json = subresource::scale_json(call, &object_tree(call, &object).await?)?;
-                Ok(finite(
-                    call,
-                    wish,
-                    Outcome::Ok,
-                    view::value(wish.encoding, json),
-                ))
+                Ok(of_json(call, wish, Outcome::Ok, json))
             }
             ("scale", Verb::Update | Verb::Patch) => {
                 let written = subresource::write_scale(call).await?;
                 let json = subresource::scale_json(call, &tree(call, &written).await?)?;
-                Ok(finite(
-                    call,
-                    wish,
-                    Outcome::Ok,
-                    view::value(wish.encoding, json),
-                ))
+                Ok(of_json(call, wish, Outcome::Ok, json))
             }
             ("binding", Verb::Create) => {
                 drop(subresource::bind(call).await?);
@@ -207,7 +196,7 @@ impl Registry {
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
                 answerable(call).await?;
                 let connect::EmptyLog = connect::connect(call, sub).await?;
-                Ok(finite(
+                Ok(Answer::finite(
                     call,
                     wish,
                     Outcome::NoContent,
@@ -237,12 +226,7 @@ impl Registry {
         let as_of = authority.newest(call.tenant, call.request.deadline).await?;
         call.request.permit.check(&as_of).await?;
         let json = reviews::review(call, &as_of).await?;
-        Ok(finite(
-            call,
-            wish,
-            Outcome::Created,
-            view::value(wish.encoding, json),
-        ))
+        Ok(of_json(call, wish, Outcome::Created, json))
     }
 
     async fn delete(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
@@ -274,19 +258,14 @@ impl Registry {
                 (_, None) => return Err(ApiError::internal("a deletion without an object")),
             };
             let body = view::object(call, wish, &shown)?;
-            return Ok(finite(call, wish, deleted.outcome, body));
+            return Ok(Answer::finite(call, wish, deleted.outcome, body));
         }
         let body = object.map(ObjectRef::body).unwrap_or_default();
         let uid = scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default();
         let what = Qualified::new(&call.row.group, &call.row.name);
         let mut json = Vec::new();
         Success::deleted(what, call.name()?, &uid).write(&mut json);
-        Ok(finite(
-            call,
-            wish,
-            deleted.outcome,
-            view::value(wish.encoding, json),
-        ))
+        Ok(of_json(call, wish, deleted.outcome, json))
     }
 
     async fn answer_change(
@@ -341,7 +320,7 @@ impl Registry {
             convert::ahead(call, std::iter::once(object)).await?;
         }
         let body = view::object(call, wish, &shown)?;
-        Ok(finite(call, wish, outcome, body))
+        Ok(Answer::finite(call, wish, outcome, body))
     }
 }
 
@@ -424,7 +403,7 @@ async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
     let object = read(call).await?;
     convert::ahead(call, std::iter::once(&object)).await?;
     let body = view::object(call, wish, &Shown::Stored(&object))?;
-    Ok(finite(call, wish, Outcome::Ok, body))
+    Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
 /// One object, as of now.
@@ -445,7 +424,7 @@ async fn delete_collection(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let listed = delete::delete_collection(call, wish).await?;
     let body = listed.body(call).await?;
-    Ok(finite(call, wish, Outcome::Ok, body))
+    Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
 /// The tree of what was written, in the version that it is prepared in.
@@ -467,6 +446,11 @@ async fn object_tree(call: &Call<'_>, object: &ObjectRef) -> Result<Value, ApiEr
     convert::tree(call, object, Wanted::Prepared)
 }
 
+/// The answer that is this JSON.
+fn of_json(call: &Call<'_>, wish: Representation, outcome: Outcome, json: Vec<u8>) -> Answer {
+    Answer::finite(call, wish, outcome, view::value(wish.encoding, json))
+}
+
 fn success(call: &Call<'_>, wish: Representation) -> Answer {
     let mut json = Vec::new();
     Success {
@@ -474,20 +458,5 @@ fn success(call: &Call<'_>, wish: Representation) -> Answer {
         code: Some(201),
     }
     .write(&mut json);
-    finite(
-        call,
-        wish,
-        Outcome::Created,
-        view::value(wish.encoding, json),
-    )
-}
-
-fn finite(call: &Call<'_>, wish: Representation, outcome: Outcome, body: AnswerBody) -> Answer {
-    Answer {
-        outcome,
-        content_type: Cow::Borrowed(wish.content_type()),
-        warnings: call.take_warnings(),
-        watch: Liveness::Finite,
-        body,
-    }
+    of_json(call, wish, Outcome::Created, json)
 }

@@ -6,12 +6,12 @@
 //!
 //! Invariant: all pages of one list show one revision of the store.
 
-use crate::answer::{Answer, Liveness, Outcome};
+use crate::answer::{Answer, Outcome};
 use crate::call::Call;
 use crate::list::{self, Items, Page, Token};
 use crate::negotiate::{self, Conversions};
 use crate::object::new_object;
-use crate::options::{ListOptions, ListPurpose, VersionMatch};
+use crate::options::{ListOptions, ListPurpose};
 use crate::parameters::RESOURCE_VERSION;
 use crate::select::Selection;
 use crate::view::{self, Shown};
@@ -21,7 +21,6 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Forgotten, Key, ObjectRef, Slices, Version};
 use polyplane_storage::{ReadError, Revision};
-use std::borrow::Cow;
 
 /// Objects that one read of the store returns. A page of a client may take several reads.
 const READ_OBJECTS_MAX: usize = 500;
@@ -90,7 +89,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
     let (_, found) = one(call, objects, name, None, None).await?;
     let object = found.ok_or_else(|| call.not_found(name))?;
     let body = view::object(call, wish, &Shown::Stored(&object))?;
-    Ok(answer(call, wish, body))
+    Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
 /// Answers a list.
@@ -100,12 +99,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
 pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
-    let selection = Selection::parse(
-        call,
-        &options.label_selector,
-        &options.field_selector,
-        call.request.name.as_ref(),
-    )?;
+    let selection = Selection::of(call, &options)?;
     let from = first(call, &options).await?;
     drop(call.newest().await?);
     let (revision, items) = collect(call, objects, &selection, &from).await?;
@@ -123,21 +117,7 @@ pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answ
         limit: from.limit,
     };
     let body = list::write(call, wish, &items, &page)?;
-    Ok(answer(call, wish, body))
-}
-
-fn answer(
-    call: &Call<'_>,
-    wish: negotiate::Representation,
-    body: crate::answer::AnswerBody,
-) -> Answer {
-    Answer {
-        outcome: Outcome::Ok,
-        content_type: Cow::Borrowed(wish.content_type()),
-        warnings: call.take_warnings(),
-        watch: Liveness::Finite,
-        body,
-    }
+    Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
 /// Where a page begins and what it shows.
@@ -175,11 +155,6 @@ async fn first(call: &Call<'_>, options: &ListOptions) -> Result<First, ApiError
         });
     }
     let asked = list::parse_version(&options.resource_version)?;
-    let exact = match options.version_match {
-        VersionMatch::Exact => true,
-        VersionMatch::Unset => options.limit > 0 && asked != 0,
-        VersionMatch::NotOlderThan => false,
-    };
     answerable(call).await?;
     if asked != 0 {
         list::reached(call, asked).await?;
@@ -187,13 +162,9 @@ async fn first(call: &Call<'_>, options: &ListOptions) -> Result<First, ApiError
     Ok(First {
         name: Vec::new(),
         token: None,
-        exact: exact.then(|| Version::from_raw(asked)),
+        exact: options.is_exact(asked).then(|| Version::from_raw(asked)),
         since: now,
-        // A list of "any version" knows no pages.
-        limit: match options.resource_version.as_str() {
-            "0" => 0,
-            _ => options.limit,
-        },
+        limit: options.first_limit(),
     })
 }
 
@@ -204,11 +175,7 @@ async fn collect(
     selection: &Selection,
     first: &First,
 ) -> Result<(Revision, Items), ApiError> {
-    let mut items = Items {
-        items: Vec::new(),
-        next: None,
-        remaining: None,
-    };
+    let mut items = Items::default();
     let mut at = first
         .exact
         .map(|version| version.revision(call.tenant.plane.base()));

@@ -3,12 +3,12 @@
 //! A page token names a version, the key to go on from and when the first page was made; the
 //! server keeps nothing for it. Pages of one list are cut from one version, by undoing the log.
 
-use crate::answer::{Answer, AnswerBody, Liveness, Outcome};
+use crate::answer::{Answer, AnswerBody, Outcome};
 use crate::call::Call;
 use crate::list_writer::{CHUNK_BYTES, ListWriter};
 use crate::long::Listed;
 use crate::negotiate::{self, Conversions, Encoding, Number, Representation, Shape};
-use crate::options::{ListOptions, ListPurpose, VersionMatch};
+use crate::options::{ListOptions, ListPurpose};
 use crate::parameters;
 use crate::select::{self, Selection};
 use crate::view::{self, RowObject};
@@ -21,7 +21,6 @@ use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{AtError, Forgotten, ObjectRef, Prefix, Snapshot, Start, Version};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -93,24 +92,13 @@ pub struct Page {
 pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
-    let selection = Selection::parse(
-        call,
-        &options.label_selector,
-        &options.field_selector,
-        call.request.name.as_ref(),
-    )?;
+    let selection = Selection::of(call, &options)?;
     let prefix = select::prefix(call);
     let page = page(call, &options, &prefix).await?;
     call.stands_in(&page.cut)?;
     let listed = Listed::new(call, wish, selection, prefix, page)?;
     let body = listed.body(call).await?;
-    Ok(Answer {
-        outcome: Outcome::Ok,
-        content_type: Cow::Borrowed(wish.content_type()),
-        warnings: call.take_warnings(),
-        watch: Liveness::Finite,
-        body,
-    })
+    Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
 /// What the rows of a list's table show, if it is one.
@@ -196,20 +184,23 @@ pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &P
     all.expect("no page has so many bytes").0
 }
 
-/// The same with their bytes, unless there are more than `bytes_max` of them.
+/// The same with their bytes; the first of them alone if there are more than `bytes_max` bytes.
+///
+/// # Errors
+/// Those objects.
 pub fn collect_within(
     call: &Call<'_>,
     selection: &Selection,
     prefix: &Prefix,
     page: &Page,
     bytes_max: usize,
-) -> Option<(Items, usize)> {
+) -> Result<(Items, usize), Vec<ObjectRef>> {
     let mut items = Items::default();
     if let Some(key) = selection.single(call) {
         let object = page.cut.get(&key);
         let object = object.filter(|object| selection.matches(call.row, object));
         items.items.extend(object);
-        return Some((items, 0));
+        return Ok((items, 0));
     }
     let mut bytes = 0;
     for object in page.cut.range(prefix, start_of(page)) {
@@ -224,11 +215,11 @@ pub fn collect_within(
         }
         bytes += object.body_len();
         if bytes > bytes_max {
-            return None;
+            return Err(items.items);
         }
         items.items.push(object);
     }
-    Some((items, bytes))
+    Ok((items, bytes))
 }
 
 /// Where a page begins.
@@ -253,11 +244,7 @@ pub async fn page(
         return continued(call, options, prefix).await;
     }
     let asked = parse_version(&options.resource_version)?;
-    let exact = match options.version_match {
-        VersionMatch::Exact => true,
-        VersionMatch::Unset => options.limit > 0 && asked != 0,
-        VersionMatch::NotOlderThan => false,
-    };
+    let exact = options.is_exact(asked);
     answerable(call).await?;
     let cut = if exact {
         let cut = cut_at(call, Version::from_raw(asked), prefix).await?;
@@ -269,12 +256,6 @@ pub async fn page(
         }
         call.newest().await?
     };
-    // Upstream answers a list of "any version" from its cache, which knows no pages.
-    let limit = if options.resource_version == "0" {
-        0
-    } else {
-        options.limit
-    };
     let version = if exact {
         Version::from_raw(asked)
     } else {
@@ -285,7 +266,7 @@ pub async fn page(
         cut,
         start: Vec::new(),
         since: call.environment.now(),
-        limit,
+        limit: options.first_limit(),
     })
 }
 

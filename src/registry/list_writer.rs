@@ -27,31 +27,26 @@ enum Form<'a> {
 impl<'a> ListWriter<'a> {
     /// Writes the head, up to the items; `meta` is the JSON of the list's metadata.
     pub fn begin(call: &'a Call<'a>, shape: Shape, include: RowObject, meta: &str) -> Self {
-        let partial = match shape {
-            Shape::Table(version) => {
-                let mut table = TableWriter::new(call, version, include);
-                table.begin(meta.as_bytes(), Columns::Shown);
-                let form = Form::Table(table);
-                return Self { call, form };
+        let mut list = Self::go_on(call, shape, include);
+        match &mut list.form {
+            Form::Table(table) => table.begin(meta.as_bytes(), Columns::Shown),
+            Form::Items {
+                out,
+                partial,
+                is_empty,
+            } => {
+                let (kind, api) = match partial {
+                    Some(version) => ("PartialObjectMetadataList", version.api_version()),
+                    None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
+                };
+                let head = format!(
+                    "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api}\",\"metadata\":{meta},\"items\":["
+                );
+                out.extend_from_slice(head.as_bytes());
+                *is_empty = true;
             }
-            Shape::Metadata(version, _) => Some(version),
-            Shape::Whole => None,
-        };
-        let (kind, api) = match partial {
-            Some(version) => ("PartialObjectMetadataList", version.api_version()),
-            None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
-        };
-        let head = format!(
-            "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api}\",\"metadata\":{meta},\"items\":["
-        );
-        let mut out = Vec::with_capacity(CHUNK_BYTES);
-        out.extend_from_slice(head.as_bytes());
-        let form = Form::Items {
-            out,
-            partial,
-            is_empty: true,
-        };
-        Self { call, form }
+        }
+        list
     }
 
     /// Goes on behind objects that were written before.

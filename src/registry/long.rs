@@ -128,8 +128,8 @@ pub struct Listed {
 enum Size {
     /// It is written at once. A very small one holds no memory: the seat of its request bounds it.
     Whole(Items, Option<Hold>),
-    /// It is written piece by piece.
-    Streamed(Pin),
+    /// It is written piece by piece; where it ends is known.
+    Streamed(Pin, Items),
 }
 
 impl Listed {
@@ -144,19 +144,18 @@ impl Listed {
         prefix: Prefix,
         page: Page,
     ) -> Result<Self, ApiError> {
-        let factor = match wish.encoding {
-            Encoding::Json => 1,
-            Encoding::Yaml => TREE_FACTOR,
+        // Only JSON can be written piece by piece.
+        let (factor, whole_max) = match wish.encoding {
+            Encoding::Json => (1, LONG_BYTES),
+            Encoding::Yaml => (TREE_FACTOR, usize::MAX),
         };
-        let short = list::collect_within(call, &selection, &prefix, &page, LONG_BYTES);
+        let short = list::collect_within(call, &selection, &prefix, &page, whole_max);
         let size = match short {
-            Some((items, bytes)) if bytes < HELD_BYTES_MIN => Size::Whole(items, None),
-            Some((items, bytes)) => Size::Whole(items, Some(room(call, bytes * factor)?)),
-            None if wish.encoding == Encoding::Json => Size::Streamed(Pin::new(call)?),
-            None => {
-                let items = list::collect(call, &selection, &prefix, &page);
-                let bytes: usize = items.items.iter().map(ObjectRef::body_len).sum();
-                Size::Whole(items, Some(room(call, bytes * factor)?))
+            Ok((items, bytes)) if bytes < HELD_BYTES_MIN => Size::Whole(items, None),
+            Ok((items, bytes)) => Size::Whole(items, Some(room(call, bytes * factor)?)),
+            Err(first) => {
+                let pin = Pin::new(call)?;
+                Size::Streamed(pin, end_of(call, &selection, &prefix, &page, &first))
             }
         };
         Ok(Self {
@@ -173,16 +172,15 @@ impl Listed {
     /// # Errors
     /// 406 for the shape of one object, 422 for a bad table option, 500 if stored bytes are damaged.
     pub async fn body(self, call: &Call<'_>) -> Result<AnswerBody, ApiError> {
-        let pin = match self.size {
+        let (pin, ends) = match self.size {
             Size::Whole(items, hold) => {
                 convert::ahead(call, items.items.iter()).await?;
                 let body = list::write(call, self.wish, &items, &self.page)?;
                 return Ok(held(body, hold));
             }
-            Size::Streamed(pin) => pin,
+            Size::Streamed(pin, ends) => (pin, ends),
         };
         let include = list::included(call, self.wish)?;
-        let ends = end_of(call, &self.selection, &self.prefix, &self.page);
         let mut list = LongList {
             tenant: call.tenant.clone(),
             request: Arc::new(bare(call.request, call.request.deadline)),
@@ -221,16 +219,27 @@ fn held(body: AnswerBody, hold: Option<Hold>) -> AnswerBody {
     }
 }
 
-/// The last key of a page and how many are behind it, without its items.
-fn end_of(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &Page) -> Items {
+/// The last key of a page and how many are behind it, without its items, of which `first` are the
+/// first.
+fn end_of(
+    call: &Call<'_>,
+    selection: &Selection,
+    prefix: &Prefix,
+    page: &Page,
+    first: &[ObjectRef],
+) -> Items {
     let mut items = Items::default();
     if page.limit == 0 {
         return items;
     }
-    let mut last = None;
-    let all = page.cut.range(prefix, list::start_of(page));
+    let mut last = first.last().cloned();
+    let start = match first.last() {
+        Some(known) => Start::After(known.key().as_bytes()),
+        None => list::start_of(page),
+    };
+    let all = page.cut.range(prefix, start);
     let selected = all.filter(|object| selection.matches(call.row, object));
-    for (count, object) in selected.enumerate() {
+    for (count, object) in (first.len()..).zip(selected) {
         if count == page.limit {
             items.end_after(last.as_ref(), selection, prefix, page);
             return items;

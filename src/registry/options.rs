@@ -229,6 +229,24 @@ impl ListOptions {
         }
     }
 
+    /// Whether a list shows exactly the version that was asked for, which is not 0 if it was any.
+    pub fn is_exact(&self, asked: u64) -> bool {
+        match self.version_match {
+            VersionMatch::Exact => true,
+            VersionMatch::Unset => self.limit > 0 && asked != 0,
+            VersionMatch::NotOlderThan => false,
+        }
+    }
+
+    /// Most items of the first page; 0 is no limit. Upstream answers a list of "any version" from its
+    /// cache, which knows no pages.
+    pub fn first_limit(&self) -> usize {
+        match self.resource_version.as_str() {
+            "0" => 0,
+            _ => self.limit,
+        }
+    }
+
     fn check(&self, match_text: &str, purpose: ListPurpose) -> Vec<FieldError> {
         let path = Path::new("resourceVersionMatch");
         let mut errors = Vec::new();

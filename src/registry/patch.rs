@@ -341,10 +341,6 @@ impl Change for PatchObject<'_> {
         &self.options
     }
 
-    fn subject(&self) -> Expected<'_> {
-        Expected::of(self.call.row)
-    }
-
     fn row(&self) -> &Resource {
         self.call.row
     }

@@ -46,8 +46,11 @@ pub trait Change: Send {
     /// What the client said beside the object.
     fn options(&self) -> &WriteOptions;
 
-    /// The kind that the client sends and that admission looks at.
-    fn subject(&self) -> Expected<'_>;
+    /// The kind that the client sends and that admission looks at; that of the row, unless it is a
+    /// subresource of its own kind.
+    fn subject(&self) -> Expected<'_> {
+        Expected::of(self.row())
+    }
 
     /// The row that the object is stored under.
     fn row(&self) -> &Resource;

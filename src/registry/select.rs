@@ -4,6 +4,7 @@ use crate::call::{Call, tree_of};
 use crate::convert::{self, Form};
 use crate::kind::{Resource, Scope};
 use crate::kinds::Kinds;
+use crate::options::ListOptions;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::fields::FieldSelector;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -25,20 +26,15 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Reads the selectors of a request.
+    /// Reads the selectors of a request, whose path may name one object.
     ///
     /// # Errors
     /// 400 for a selector that cannot be read or names a field that cannot be selected by.
-    pub fn parse(
-        call: &Call<'_>,
-        labels: &str,
-        fields: &str,
-        name: Option<&Str>,
-    ) -> Result<Self, ApiError> {
-        let row = call.row;
-        let parsed =
-            Selector::parse(labels).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let fields = FieldSelector::parse(fields)
+    pub fn of(call: &Call<'_>, options: &ListOptions) -> Result<Self, ApiError> {
+        let (row, name) = (call.row, call.request.name.as_ref());
+        let parsed = Selector::parse(&options.label_selector)
+            .map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let fields = FieldSelector::parse(&options.field_selector)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         for term in fields.terms() {
             check_field(row, &term.field).map_err(ApiError::bad_request)?;

@@ -1,6 +1,5 @@
 //! PUT: a changed object, or with some kinds a new one.
 
-use crate::body::Expected;
 use crate::call::Call;
 use crate::create::Sent;
 use crate::kind::Resource;
@@ -45,10 +44,6 @@ impl Change for Update<'_> {
 
     fn options(&self) -> &WriteOptions {
         &self.options
-    }
-
-    fn subject(&self) -> Expected<'_> {
-        Expected::of(self.call.row)
     }
 
     fn row(&self) -> &Resource {

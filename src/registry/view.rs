@@ -242,6 +242,7 @@ impl<'a> TableWriter<'a> {
 
     /// Writes what stands before the rows; `metadata` is the JSON of the list's metadata.
     pub fn begin(&mut self, metadata: &[u8], columns: Columns) {
+        self.rows = 0;
         let api = self.version.api_version();
         self.out.extend_from_slice(
             format!("{{\"kind\":\"Table\",\"apiVersion\":\"{api}\",\"metadata\":").as_bytes(),

@@ -44,12 +44,7 @@ const TIMEOUT_SECONDS_MIN: u64 = 1800;
 pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::stream(call.request)?;
     let options = ListOptions::parse(call.request, ListPurpose::Watch)?;
-    let selection = Selection::parse(
-        call,
-        &options.label_selector,
-        &options.field_selector,
-        call.request.name.as_ref(),
-    )?;
+    let selection = Selection::of(call, &options)?;
     let include = RowObject::parse(call)?;
     answerable(call).await?;
     let asked = number_of_version(&options.resource_version)?;

@@ -100,12 +100,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let wish = negotiate::output(request, negotiate::Conversions::Offered).expect("offered");
     let options = options::ListOptions::parse(request, options::ListPurpose::List);
     let options = options.expect("sound");
-    let selection = select::Selection::parse(
-        &call,
-        &options.label_selector,
-        &options.field_selector,
-        None,
-    );
+    let selection = select::Selection::of(&call, &options);
     let selection = selection.expect("sound");
     let prefix = select::prefix(&call);
     let page = list::page(&call, &options, &prefix).await.expect("there");
