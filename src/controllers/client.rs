@@ -4,7 +4,11 @@ use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_registry::{Answer, Permit, Registry, Resource, ResourceRequest, Tenant, Verb};
+use polyplane_plane::ObjectRef;
+use polyplane_registry::call::tree_of;
+use polyplane_registry::{
+    Answer, Kinds, Permit, Registry, Resource, ResourceRequest, Tenant, Verb, convert,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -77,8 +81,122 @@ impl<'a> Own<'a> {
     }
 }
 
-/// The tree of a stored object.
-pub(crate) fn tree(object: &polyplane_plane::ObjectRef) -> Value {
-    let parsed = json::parse(&object.body(), &json::Limits::default());
-    parsed.map(|parsed| parsed.value).unwrap_or_default()
+/// The tree of a stored object, in the version that its kind is stored in today.
+///
+/// # Errors
+/// See [`convert::stored_tree`].
+pub(crate) fn tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError> {
+    convert::stored_tree(kinds, object)
+}
+
+/// A stored object's `metadata`, which no conversion changes but for labels and annotations: objects
+/// that nobody here can convert have finalizers and owners too.
+///
+/// # Errors
+/// 500 if its bytes are damaged.
+pub(crate) fn metadata(object: &ObjectRef) -> Result<Value, ApiError> {
+    let mut tree = tree_of(&object.body())?;
+    let mut only = Value::object();
+    if let Some(metadata) = tree.remove(&["metadata"]) {
+        only.set(&["metadata"], metadata);
+    }
+    Ok(only)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_batteries::catalog::{features, schemas};
+    use polyplane_plane::{
+        Committer, Flags, Key, Layer, Layers, LogBounds, NewObject, Plane, PlaneParams,
+        PlaneRecord, SoleHolder, Version,
+    };
+    use polyplane_registry::strategy::Plain;
+    use polyplane_registry::{KindTable, Strategy};
+    use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
+
+    /// Config maps of v0 call their data `values`.
+    #[derive(Debug)]
+    struct Values;
+
+    impl Strategy for Values {
+        fn to_stored(&self, _: &str, mut map: Value) -> Value {
+            let values = map.remove(&["values"]).unwrap_or_default();
+            map.set(&["data"], values);
+            map
+        }
+    }
+
+    const ROWS: &str = r#"{"groups": [{"name": "", "versions": [
+      {"version": "v1", "resources": [{"name": "configmaps", "singular": "configmap",
+        "kind": "ConfigMap", "namespaced": true, "definition": "io.k8s.api.core.v1.ConfigMap",
+        "verbs": ["get", "list"]}]},
+      {"version": "v0", "resources": [{"name": "configmaps", "singular": "configmap",
+        "kind": "ConfigMap", "namespaced": true, "definition": "io.k8s.api.core.v1.ConfigMap",
+        "storage": {"group": "", "resource": "configmaps", "version": "v1"},
+        "verbs": ["get", "list"]}]}
+    ]}]}"#;
+
+    fn kinds() -> Kinds {
+        let strategy = |_: &str, version: &str, _: &str| {
+            Some(match version {
+                "v0" => Arc::new(Values) as Arc<dyn Strategy>,
+                _ => Arc::new(Plain),
+            })
+        };
+        let table = KindTable::build(&[ROWS.as_bytes()], schemas(), features(), &strategy, 1);
+        Kinds::new(Arc::new(table.expect("the rows are sound")), None)
+    }
+
+    async fn plane() -> Arc<Plane> {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+        let plane = Plane::open(PlaneParams {
+            record: PlaneRecord {
+                id: "test".into(),
+                base: 0,
+                birth: None,
+                layer: Layer::empty().hash().clone(),
+                params: Default::default(),
+            },
+            born: Version::from_raw(256),
+            born_at: "2024-05-06T07:08:09Z".into(),
+            layers: Layers::new(Arc::clone(&store)),
+            uid_seed: [0; 32],
+            indexes: Vec::new(),
+            derivation: None,
+            committer: Committer::new(store),
+            guard: guard.expect("memory takes the fence"),
+            acquired: Revision(1),
+            log: LogBounds::default(),
+            foreign: None,
+            import: None,
+        });
+        plane.await.expect("an empty plane opens")
+    }
+
+    #[tokio::test]
+    async fn an_object_is_read_in_the_version_its_bytes_are_in() {
+        let (kinds, plane) = (kinds(), plane().await);
+        let stored = |version: &str| {
+            let head = r#"{"metadata":{"name":"m","#;
+            let object = NewObject {
+                body: format!(r#"{head}"finalizers":["f"]}},"values":{{"k":"v"}}}}"#).into(),
+                version_slot: head.len(),
+                labels: None,
+                storage_version: version.into(),
+                expires: None,
+                flags: Flags::NONE,
+            };
+            let key = Key::new("", "configmaps", Some("default"), "m");
+            plane.external(key, &object, Revision(2), Revision(2))
+        };
+        let map = tree(&kinds, &stored("v0")).expect("it is converted");
+        assert_eq!(map.str_at(&["data", "k"]), "v");
+        // Nobody knows this version, but what every version has can be read.
+        tree(&kinds, &stored("v7")).expect_err("nobody can read it");
+        let known = metadata(&stored("v7")).expect("it is the same in all");
+        assert_eq!(known.items_at(&["metadata", "finalizers"]).len(), 1);
+        assert!(known.get("values").is_none());
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
     if !object.flags().has(Flags::DELETING) {
         return Ok(Progress::Done);
     }
-    let mut object = tree(&object);
+    let mut object = tree(&root.kinds(), &object)?;
     let id = object.str_at(&["status", "id"]).to_owned();
     let finalizers = object.items_at(&["metadata", "finalizers"]);
     if !finalizers.contains(&Value::string(control_plane::FINALIZER)) {

@@ -5,7 +5,7 @@
 //! and by every write; a plane without owner references keeps nothing. An entry is a hint: before
 //! anything is done the stored object is asked.
 
-use crate::client::{Own, tree};
+use crate::client::{Own, metadata};
 use crate::work::{Desk, Progress};
 use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
@@ -108,10 +108,12 @@ impl Dependents {
         if !owners.is_empty() {
             self.remember(tenant, key, &owners);
             let kinds = tenant.kinds();
-            if owners
-                .iter()
-                .all(|owner| state(&kinds, &cut, key, owner) != State::Solid)
-            {
+            // An owner that cannot be read keeps its dependents.
+            let keeps = |owner: &Owner| {
+                let state = state(&kinds, &cut, key, owner);
+                matches!(state, Ok(State::Solid) | Err(_))
+            };
+            if !owners.iter().any(keeps) {
                 work.push(Work::Dependent(key.clone()));
             }
         }
@@ -252,23 +254,20 @@ fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
     ))
 }
 
-fn state(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> State {
+fn state(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> Result<State, ApiError> {
     let Some(key) = owner_key(kinds, dependent, owner) else {
-        return State::Solid;
+        return Ok(State::Solid);
     };
     let Some(object) = cut.get(&key) else {
-        return State::Absent;
+        return Ok(State::Absent);
     };
     let body = object.body();
     if scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default() != owner.uid.as_str() {
-        return State::Absent;
+        return Ok(State::Absent);
     }
-    let foreground = || has_finalizer(&tree(&object), FOREGROUND);
-    if object.flags().has(Flags::DELETING) && foreground() {
-        State::Waiting
-    } else {
-        State::Solid
-    }
+    let waits =
+        object.flags().has(Flags::DELETING) && has_finalizer(&metadata(&object)?, FOREGROUND);
+    Ok(if waits { State::Waiting } else { State::Solid })
 }
 
 fn has_finalizer(object: &Value, name: &str) -> bool {
@@ -293,11 +292,11 @@ pub(crate) async fn dependent(
     let states: Vec<State> = owners
         .iter()
         .map(|owner| state(&kinds, &cut, key, owner))
-        .collect();
+        .collect::<Result<_, _>>()?;
     if owners.is_empty() || states.contains(&State::Solid) || object.flags().has(Flags::DELETING) {
         return Ok(Progress::Done);
     }
-    let object = tree(&object);
+    let object = metadata(&object)?;
     let policy = if has_finalizer(&object, ORPHAN) {
         "Orphan"
     } else if states.contains(&State::Waiting) || has_finalizer(&object, FOREGROUND) {
@@ -357,7 +356,7 @@ pub(crate) async fn owner(
     if !stored.flags().has(Flags::DELETING) {
         return Ok(Progress::Done);
     }
-    let object = tree(&stored);
+    let object = metadata(&stored)?;
     let uid = object.str_at(&["metadata", "uid"]);
     let dependents = || known.of(tenant, uid);
     if has_finalizer(&object, ORPHAN) {
@@ -374,27 +373,31 @@ pub(crate) async fn owner(
     }
     let cut = tenant.plane.snapshot();
     let ancestors = ancestors(tenant, &cut, key);
-    if dependents()
-        .iter()
-        .any(|dependent| blocks(&cut, dependent, uid, &ancestors))
-    {
-        return Ok(Progress::Waiting);
+    for dependent in dependents() {
+        if blocks(&cut, &dependent, uid, &ancestors)? {
+            return Ok(Progress::Waiting);
+        }
     }
     unfinalize(desk, tenant, key, &object, FOREGROUND).await
 }
 
 /// True if the dependent is there and its owner has to wait for it. One that itself waits for the
 /// owner does not block: neither would ever go.
-fn blocks(cut: &Snapshot, dependent: &Key, uid: &str, ancestors: &BTreeSet<Key>) -> bool {
+fn blocks(
+    cut: &Snapshot,
+    dependent: &Key,
+    uid: &str,
+    ancestors: &BTreeSet<Key>,
+) -> Result<bool, ApiError> {
     let Some(object) = cut.get(dependent) else {
-        return false;
+        return Ok(false);
     };
-    let object = tree(&object);
+    let object = metadata(&object)?;
     let named = object.items_at(&["metadata", "ownerReferences"]).iter();
     let blocking = named
         .filter(|reference| reference.str_at(&["uid"]) == uid)
         .any(|reference| reference.bool_at(&["blockOwnerDeletion"]));
-    blocking && !ancestors.contains(dependent)
+    Ok(blocking && !ancestors.contains(dependent))
 }
 
 /// The owners of an object, theirs, and so on.
@@ -423,7 +426,7 @@ async fn release(desk: &Desk, tenant: &Tenant, key: &Key, uid: &str) -> Result<(
     let Some(object) = tenant.plane.snapshot().get(key) else {
         return Ok(());
     };
-    let object = tree(&object);
+    let object = metadata(&object)?;
     let references = object.items_at(&["metadata", "ownerReferences"]);
     let kept: Vec<Value> = references
         .iter()

@@ -35,8 +35,13 @@ pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiEr
     let layer = desk.release.layer();
     let (mut rounds, mut commits, began) = (0, 0, Instant::now());
     while is_behind(desk, tenant) {
+        let kinds = tenant.kinds();
         let recreates =
-            |old: &ObjectRef, new: &ObjectRef| steps::recreates(old.key(), &tree(old), &tree(new));
+            |old: &ObjectRef, new: &ObjectRef| match (tree(&kinds, old), tree(&kinds, new)) {
+                (Ok(old_tree), Ok(new_tree)) => steps::recreates(old.key(), &old_tree, &new_tree),
+                // What cannot be read stays until it is brought up to date.
+                (Err(_), _) | (_, Err(_)) => false,
+            };
         let now = Timestamp::from(SystemTime::now()).to_rfc3339();
         let ahead = plane.ahead(layer, &now, &recreates);
         let ahead = ahead.map_err(|name| {
@@ -107,15 +112,15 @@ async fn follow(desk: &Desk, tenant: &Tenant, shadowed: Shadowed) -> Result<bool
             Some(_) | None => Ok(false),
         };
     };
-    let own = tree(&own);
-    let new = new.as_ref().map(tree);
+    let kinds = tenant.kinds();
+    let own = tree(&kinds, &own)?;
+    let new = new.as_ref().map(|new| tree(&kinds, new)).transpose()?;
     let (verb, body) = match steps::merge(&key, &own, new.as_ref()) {
         Merge::Keep => return Ok(false),
         Merge::Update(merged) => (Verb::Update, merged),
         // The next look finds its place empty, and fills it.
         Merge::Recreate | Merge::Delete => (Verb::Delete, only_this(&own)),
     };
-    let kinds = tenant.kinds();
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(false);
     };

@@ -1,6 +1,6 @@
 //! A namespace that is deleted is emptied, told how that goes, and removed.
 
-use crate::client::{Own, tree};
+use crate::client::{Own, metadata, tree};
 use crate::work::{Desk, Progress};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
@@ -109,8 +109,8 @@ async fn report(
     namespace: &ObjectRef,
     left: &BTreeMap<String, Vec<ObjectRef>>,
 ) -> Result<(), ApiError> {
-    let conditions = conditions_of(left);
-    let known = tree(namespace);
+    let conditions = conditions_of(left)?;
+    let known = tree(&tenant.kinds(), namespace)?;
     let same = |old: &[Value]| {
         old.len() == conditions.len()
             && old.iter().zip(&conditions).all(|(old, new)| {
@@ -135,10 +135,10 @@ async fn report(
 }
 
 /// What is left in a namespace, as its conditions say it.
-fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Vec<Value> {
+fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, ApiError> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {
-        for finalizer in tree(object).items_at(&["metadata", "finalizers"]) {
+        for finalizer in metadata(object)?.items_at(&["metadata", "finalizers"]) {
             *finalizers
                 .entry(finalizer.as_str().unwrap_or("").to_owned())
                 .or_default() += 1;
@@ -159,7 +159,7 @@ fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Vec<Value> {
     let now = Timestamp::from(SystemTime::now()).to_rfc3339();
     let plain =
         |kind: &str, reason: &str, message: &str| condition(kind, "False", reason, message, &now);
-    vec![
+    Ok(vec![
         plain(
             "NamespaceDeletionDiscoveryFailure",
             "ResourcesDiscovered",
@@ -197,7 +197,7 @@ fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Vec<Value> {
                 &now,
             )
         },
-    ]
+    ])
 }
 
 fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
@@ -212,7 +212,7 @@ async fn finalize(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, 
     let Some(namespace) = terminating(tenant, name) else {
         return Ok(Progress::Done);
     };
-    let mut object = tree(&namespace);
+    let mut object = tree(&tenant.kinds(), &namespace)?;
     let kept: Vec<Value> = object
         .items_at(&["spec", "finalizers"])
         .iter()

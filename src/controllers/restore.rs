@@ -39,7 +39,8 @@ pub(crate) async fn namespace_content(
         .plane
         .snapshot()
         .get(&Key::new("", "configmaps", Some(namespace), ROOT_CA));
-    if map.is_some_and(|map| tree(&map)["data"] != wanted["data"]) {
+    let known = map.map(|map| tree(&tenant.kinds(), &map)).transpose()?;
+    if known.is_some_and(|known| known["data"] != wanted["data"]) {
         let row = tenant.base.stored("", "configmaps");
         let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
         let patch = json!([{"op": "add", "path": "/data", "value": (wanted["data"].clone())}]);
@@ -120,7 +121,7 @@ pub(crate) async fn anew(desk: &Desk, tenant: &Tenant, object: &ObjectRef) -> Re
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(());
     };
-    let mut body = tree(object);
+    let mut body = tree(&kinds, object)?;
     for given in ["uid", "resourceVersion", "creationTimestamp"] {
         drop(body.remove(&["metadata", given]));
     }

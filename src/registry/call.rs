@@ -269,20 +269,12 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// The tree of a stored object of any built-in kind, in the version that it is stored in today.
+    /// The tree of a stored object of any kind, in the version that it is stored in today.
     ///
     /// # Errors
-    /// 500 if the bytes are damaged.
+    /// See [`convert::stored_tree`].
     pub fn stored_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
-        let tree = tree_of(&object.body())?;
-        let key = object.key();
-        match self.tenant.base.stored(key.group(), key.resource()) {
-            Some(row) if convert::is_stale(row, object) => {
-                let forms = (Form::of(row, object), Form::storage(row));
-                convert::in_place(&self.tenant.kinds(), row, tree, forms)
-            }
-            _ => Ok(tree),
-        }
+        convert::stored_tree(&self.tenant.kinds(), object)
     }
 
     /// Turns a tree of the version that objects are prepared in into one of the request's.

@@ -136,6 +136,23 @@ pub fn in_place(
     Ok(target.strategy.to_served(&target.version, stored))
 }
 
+/// The tree of a stored object, whatever its kind, in the version that the kind is stored in today.
+///
+/// # Errors
+/// 500 if its bytes are damaged, or are in a version that is not known or that somebody has to be
+/// asked about.
+pub fn stored_tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError> {
+    let tree = tree_of(&object.body())?;
+    let key = object.key();
+    match kinds.stored(key.group(), key.resource()) {
+        Some(row) if is_stale(row, object) => {
+            let forms = (Form::of(row, object), Form::storage(row));
+            in_place(kinds, row, tree, forms)
+        }
+        _ => Ok(tree),
+    }
+}
+
 /// The row of the same kind in another version.
 fn row_of<'a>(
     kinds: &'a Kinds,

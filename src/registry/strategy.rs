@@ -10,8 +10,10 @@
 //! `default` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
 //! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
 
-use crate::convert::{Converter, PreparedIn};
+use crate::convert::{self, Converter, PreparedIn};
 use crate::features::Features;
+use crate::kind::KindTable;
+use crate::kinds::Kinds;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
@@ -20,7 +22,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::UserInfo;
-use polyplane_plane::{Claim, Snapshot};
+use polyplane_plane::{Claim, ObjectRef, Snapshot};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -39,6 +41,19 @@ pub struct Context<'a> {
     pub schemas: &'a Schemas,
     /// Which features are on.
     pub features: &'a Features,
+    /// The kinds that planes share.
+    pub kinds: &'a Arc<KindTable>,
+}
+
+impl Context<'_> {
+    /// The tree of a stored object of a shared kind, in the version that it is stored in today.
+    ///
+    /// # Errors
+    /// See [`convert::stored_tree`].
+    pub fn stored_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
+        let kinds = Kinds::new(Arc::clone(self.kinds), None);
+        convert::stored_tree(&kinds, object)
+    }
 }
 
 /// Facts of a plane that kinds need.

@@ -120,7 +120,7 @@ impl Strategy for Service {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Allocation, ApiError> {
-        allocate::allocate(context.settings, cut, object, old)
+        allocate::allocate(context, cut, object, old)
     }
 }
 

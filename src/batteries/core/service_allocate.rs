@@ -13,7 +13,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Claim, Flags, Index, IndexId, IndexRow, Key, Prefix, Snapshot, Start};
 use polyplane_registry::PlaneSettings;
 use polyplane_registry::metadata::strings;
-use polyplane_registry::strategy::{Allocation, Companion, CompanionChange, ServiceRange};
+use polyplane_registry::strategy::{Allocation, Companion, CompanionChange, Context, ServiceRange};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -65,7 +65,7 @@ fn port_value(port: u16) -> bytes::Bytes {
 /// # Errors
 /// 422 if a wish cannot be met, 500 if nothing is free.
 pub fn allocate(
-    settings: &PlaneSettings,
+    context: &Context<'_>,
     cut: &Snapshot,
     object: &mut Value,
     old: Option<&Value>,
@@ -85,10 +85,10 @@ pub fn allocate(
     families::init(object, old.as_ref()).map_err(|errors| invalid(object, errors))?;
     let mut allocation = Allocation::default();
     match &old {
-        None => allocate_addresses(settings, cut, object, &mut allocation)?,
-        Some(old) => change_addresses(settings, cut, object, old, &mut allocation)?,
+        None => allocate_addresses(context, cut, object, &mut allocation)?,
+        Some(old) => change_addresses(context, cut, object, old, &mut allocation)?,
     }
-    let mut ports = Ports::new(settings, cut, object);
+    let mut ports = Ports::new(context.settings, cut, object);
     match &old {
         None => ports.allocate_all(object)?,
         Some(old) => ports.change(object, old)?,
@@ -171,7 +171,7 @@ fn address_key(name: &str) -> Key {
 
 /// Fills the addresses of a Service that has none.
 fn allocate_addresses(
-    settings: &PlaneSettings,
+    context: &Context<'_>,
     cut: &Snapshot,
     object: &mut Value,
     allocation: &mut Allocation,
@@ -191,8 +191,8 @@ fn allocate_addresses(
     }
     for wish in &mut addresses {
         let address = match wish.as_str() {
-            "" => free_address(settings.service_range, cut, object)?,
-            wish => wished_address(settings.service_range, cut, object, wish)?,
+            "" => free_address(context, cut, object)?,
+            wish => wished_address(context, cut, object, wish)?,
         };
         allocation.companions.push(record(object, &address));
         if wish.is_empty() {
@@ -208,20 +208,21 @@ fn allocate_addresses(
 }
 
 /// The ranges that addresses come from: the plane's own and those of its ServiceCIDRs.
-fn ranges(own: ServiceRange, cut: &Snapshot) -> Vec<Addresses> {
-    let mut ranges = vec![own];
+///
+/// # Errors
+/// 500 if a ServiceCIDR cannot be read.
+fn ranges(context: &Context<'_>, cut: &Snapshot) -> Result<Vec<Addresses>, ApiError> {
+    let mut ranges = vec![context.settings.service_range];
     let prefix = Prefix::resource("networking.k8s.io", "servicecidrs");
     for object in cut.range(&prefix, Start::First) {
-        let Ok(parsed) = json::parse(&object.body(), &json::Limits::default()) else {
-            continue;
-        };
-        let mut conditions = parsed.value.items_at(&["status", "conditions"]).iter();
+        let cidr = context.stored_tree(&object)?;
+        let mut conditions = cidr.items_at(&["status", "conditions"]).iter();
         let ready = conditions.find(|condition| condition.str_at(&["type"]) == "Ready");
         let unready = ready.is_some_and(|ready| ready.str_at(&["status"]) != "True");
         if unready || object.flags().has(Flags::DELETING) {
             continue;
         }
-        for range in strings(&parsed.value["spec"]["cidrs"]) {
+        for range in strings(&cidr["spec"]["cidrs"]) {
             if let Some((IpAddr::V4(base), bits)) = cidr_sloppy(range)
                 && !ranges
                     .iter()
@@ -231,13 +232,17 @@ fn ranges(own: ServiceRange, cut: &Snapshot) -> Vec<Addresses> {
             }
         }
     }
-    ranges.into_iter().map(Addresses::of).collect()
+    Ok(ranges.into_iter().map(Addresses::of).collect())
 }
 
-fn free_address(own: ServiceRange, cut: &Snapshot, object: &Value) -> Result<Ipv4Addr, ApiError> {
+fn free_address(
+    context: &Context<'_>,
+    cut: &Snapshot,
+    object: &Value,
+) -> Result<Ipv4Addr, ApiError> {
     let start = draw(object, 0) >> 1;
     let is_free = |address: &Ipv4Addr| cut.get(&address_key(&address.to_string())).is_none();
-    let free = ranges(own, cut).into_iter().find_map(|range| {
+    let free = ranges(context, cut)?.into_iter().find_map(|range| {
         let kept = range.reserved.min(range.count);
         let mut candidates = places(range.count, kept, start).map(|place| range.at(place));
         candidates.find(is_free)
@@ -251,13 +256,14 @@ fn free_address(own: ServiceRange, cut: &Snapshot, object: &Value) -> Result<Ipv
 }
 
 fn wished_address(
-    own: ServiceRange,
+    context: &Context<'_>,
     cut: &Snapshot,
     object: &Value,
     wish: &str,
 ) -> Result<Ipv4Addr, ApiError> {
     let address = ip_sloppy(wish).map(|address| address.to_canonical());
-    let within = |address| ranges(own, cut).iter().any(|range| range.contains(address));
+    let ranges = ranges(context, cut)?;
+    let within = |address| ranges.iter().any(|range| range.contains(address));
     let complaint = match address {
         Some(IpAddr::V4(address)) if within(address) => {
             if cut.get(&address_key(&address.to_string())).is_none() {
@@ -318,7 +324,7 @@ fn release_addresses(old: &Value, allocation: &mut Allocation) {
 }
 
 fn change_addresses(
-    settings: &PlaneSettings,
+    context: &Context<'_>,
     cut: &Snapshot,
     object: &mut Value,
     old: &Value,
@@ -326,7 +332,7 @@ fn change_addresses(
 ) -> Result<(), ApiError> {
     let named = |object: &Value| object.str_at(&["spec", "type"]) == "ExternalName";
     match (named(old), named(object)) {
-        (true, false) => allocate_addresses(settings, cut, object, allocation),
+        (true, false) => allocate_addresses(context, cut, object, allocation),
         (false, true) => {
             release_addresses(old, allocation);
             Ok(())

@@ -6,12 +6,13 @@ use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_batteries::catalog::{features, tenant_kinds};
+use polyplane_batteries::catalog::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::strategy::{
-    Allocation, BirthLayer, CompanionChange, Context, PlaneSettings, ServiceRange,
+    Allocation, BirthLayer, CompanionChange, Context, Plain, PlaneSettings, ServiceRange,
 };
-use polyplane_registry::{Resource, prepare};
+use polyplane_registry::{KindTable, Resource, Strategy, prepare};
+use std::sync::Arc;
 
 mod plane;
 
@@ -29,8 +30,15 @@ fn settings() -> PlaneSettings {
 }
 
 fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T {
+    with_kinds(&tenant_kinds(), subresource, run)
+}
+
+fn with_kinds<T>(
+    kinds: &Arc<KindTable>,
+    subresource: &str,
+    run: impl FnOnce(&Context<'_>) -> T,
+) -> T {
     let user = UserInfo::new("admin", &["system:masters"]);
-    let kinds = tenant_kinds();
     run(&Context {
         now: 1_715_000_000,
         user: &user,
@@ -38,6 +46,7 @@ fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T 
         settings: &settings(),
         schemas: kinds.schemas(),
         features: &features(),
+        kinds,
     })
 }
 
@@ -200,6 +209,71 @@ fn ranges_of_service_cidrs_are_used_unless_they_are_not_ready() {
     };
     assert!(wish("192.0.2.7") && wish("10.0.0.7"));
     assert!(!wish("198.51.100.7"));
+}
+
+/// ServiceCIDRs of v0 call their ranges `ranges`.
+#[derive(Debug)]
+struct Ranges;
+
+impl Strategy for Ranges {
+    fn to_stored(&self, _: &str, mut cidr: Value) -> Value {
+        let ranges = cidr.remove(&["spec", "ranges"]).unwrap_or_default();
+        cidr.set(&["spec", "cidrs"], ranges);
+        cidr
+    }
+}
+
+/// ServiceCIDRs in two versions, the second of which is stored today.
+const CIDR_ROWS: &str = r#"{"groups": [{"name": "networking.k8s.io", "versions": [
+  {"version": "v1", "resources": [{"name": "servicecidrs", "singular": "servicecidr",
+    "kind": "ServiceCIDR", "definition": "io.k8s.api.networking.v1.ServiceCIDR",
+    "verbs": ["get", "list"]}]},
+  {"version": "v0", "resources": [{"name": "servicecidrs", "singular": "servicecidr",
+    "kind": "ServiceCIDR", "definition": "io.k8s.api.networking.v1.ServiceCIDR",
+    "verbs": ["get", "list"],
+    "storage": {"group": "networking.k8s.io", "resource": "servicecidrs", "version": "v1",
+                "kind": "ServiceCIDR"}}]}
+]}]}"#;
+
+#[test]
+fn a_service_cidr_that_was_stored_in_another_version_gives_addresses() {
+    let strategy = |_: &str, version: &str, _: &str| {
+        Some(match version {
+            "v0" => Arc::new(Ranges) as Arc<dyn Strategy>,
+            _ => Arc::new(Plain),
+        })
+    };
+    let rows = [CIDR_ROWS.as_bytes()];
+    let kinds = KindTable::build(&rows, schemas(), features(), &strategy, 1);
+    let kinds = Arc::new(kinds.expect("the rows are sound"));
+    let key = Key::new("networking.k8s.io", "servicecidrs", None, "more");
+    let wish = |storage_version: &str| {
+        let head = r#"{"metadata":{"name":"more","#;
+        let cut = plane::with(vec![Operation::Put {
+            key: key.clone(),
+            object: NewObject {
+                body: format!(r#"{head}"uid":"u"}},"spec":{{"ranges":["192.0.2.0/28"]}}}}"#).into(),
+                version_slot: head.len(),
+                labels: None,
+                storage_version: storage_version.into(),
+                expires: None,
+                flags: Flags::NONE,
+            },
+        }]);
+        let mut wish = service(
+            "b",
+            json!({"clusterIP": "192.0.2.7", "ports": [{"port": 80i64}]}),
+        );
+        let allocated = with_kinds(&kinds, "", |context| {
+            on("", "services", |row| {
+                row.strategy.allocate(context, &cut, &mut wish, None)
+            })
+        });
+        allocated.map(|_| ()).map_err(|error| error.message)
+    };
+    assert_eq!(wish("v0"), Ok(()));
+    let unknown = wish("v7").expect_err("nobody can read it");
+    assert!(unknown.contains("stored in version v7"), "{unknown}");
 }
 
 #[test]

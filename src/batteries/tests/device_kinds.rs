@@ -66,6 +66,7 @@ fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
         settings: &settings,
         schemas: &row.schemas,
         features: &row.features,
+        kinds: &kinds,
     };
     let mut object = json!({"metadata": {"name": "gpu", "namespace": "lab"}});
     object.set(&["spec"], spec);
@@ -116,6 +117,7 @@ fn an_allocation_grants_admin_access_only_in_a_labelled_namespace() {
         settings: &settings,
         schemas: &row.schemas,
         features: &row.features,
+        kinds: &kinds,
     };
     let claim = |granted: bool| {
         json!({"metadata": {"name": "gpu", "namespace": "lab"},

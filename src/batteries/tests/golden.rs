@@ -164,6 +164,7 @@ impl Bench {
             settings: &self.settings,
             schemas: &row.schemas,
             features: &row.features,
+            kinds: &self.kinds,
         }
     }
 

@@ -36,6 +36,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         settings: &settings,
         schemas: &row.schemas,
         features: &row.features,
+        kinds: &kinds,
     };
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));

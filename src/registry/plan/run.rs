@@ -106,6 +106,7 @@ impl<'r> Run<'r> {
             settings: &self.call.tenant.settings,
             schemas: &row.schemas,
             features: &row.features,
+            kinds: &self.call.tenant.base,
         }
     }
 
