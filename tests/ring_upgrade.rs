@@ -60,7 +60,7 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     scene.nothing_has_changed().await?;
 
     let began = Instant::now();
-    let raised = plugin(&ring, &new, &["ring", "--raise-floor"]).await?;
+    let raised = ring.plugin(&new, &["ring", "--raise-floor"]).await?;
     println!("{raised}");
     let took = scene.until_stepped(&load.plane_names(), began).await?;
     println!(
@@ -116,7 +116,7 @@ async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
     let load = loaded(&ring).await?;
     let scene = Scene::set(&ring.controller.admin()?).await?;
     roll(&mut ring, &new, "up").await?;
-    plugin(&ring, &new, &["ring", "--raise-floor"]).await?;
+    ring.plugin(&new, &["ring", "--raise-floor"]).await?;
     let began = Instant::now();
     let mut gaps = Vec::new();
     for victim in 0..wish.replicas {
@@ -146,19 +146,6 @@ async fn roll(ring: &mut Ring, program: &Path, what: &str) -> Result<()> {
     let ends = rolled.with_context(|| ring.last_words())?;
     println!("{what}: a pod's end: {}", Spread::of(ends));
     Ok(())
-}
-
-/// The output of the kubectl plugin of a program.
-async fn plugin(ring: &Ring, program: &Path, words: &[&str]) -> Result<String> {
-    let kubeconfig = ring.folder().join("certs/admin.kubeconfig");
-    let launch = Launch::of(program)
-        .with(["plane", "--kubeconfig", &kubeconfig.to_string_lossy()])
-        .with(words.iter().copied());
-    let output = launch.command(None).output().await?;
-    let (out, err) = (&output.stdout, &output.stderr);
-    let said = [err, out].map(|text| String::from_utf8_lossy(text).into_owned());
-    ensure!(output.status.success(), "{words:?}: {said:?}");
-    Ok(said.concat())
 }
 
 /// The old release does not start any more, and says why.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::chart::Chart;
@@ -181,6 +181,29 @@ impl Ring {
     /// The folder with certificates and logs.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The output of the kubectl plugin of a program, which the ring's administrator runs.
+    ///
+    /// # Errors
+    /// When it fails; the text is what it said.
+    pub fn plugin(
+        &self,
+        program: &Path,
+        words: &[&str],
+    ) -> impl Future<Output = Result<String>> + use<> {
+        let kubeconfig = self.folder().join("certs/admin.kubeconfig");
+        let launch = Launch::of(program)
+            .with(["plane", "--kubeconfig", &kubeconfig.to_string_lossy()])
+            .with(words.iter().copied());
+        let words = words.join(" ");
+        async move {
+            let output = launch.command(None).output().await?;
+            let (out, err) = (&output.stdout, &output.stderr);
+            let said = [err, out].map(|text| String::from_utf8_lossy(text).into_owned());
+            ensure!(output.status.success(), "{words}: {said:?}");
+            Ok(said.concat())
+        }
     }
 
     /// How many lines with these words the logs of all pods have that ever were.
