@@ -9,26 +9,25 @@
 //! the first differences of one file (`KIND=upstream/core.v1.Pod` of the other folder).
 //! `RECORD=1` writes the shares to `floor.json`.
 
-use flate2::read::GzDecoder;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value, json};
+use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::tenant_kinds;
 use polyplane_plane::Snapshot;
 use polyplane_registry::body::{self, Expected};
 use polyplane_registry::negotiate::BodySyntax;
-use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange};
+use polyplane_registry::strategy::{Context, PlaneSettings};
 use polyplane_registry::{KindTable, Resource, Scope, prepare};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 mod chance;
 mod floor;
-mod plane;
+mod shared;
 
 use floor::{MEASURES, Share, check_floor, report};
+use shared::{plane, recorded};
 
 struct Bench {
     kinds: std::sync::Arc<KindTable>,
@@ -44,16 +43,7 @@ fn answers_agree_with_upstream() {
     let only = std::env::var("KIND").ok();
     let mut bench = Bench {
         kinds: tenant_kinds(),
-        settings: PlaneSettings {
-            service_range: ServiceRange {
-                base: [10, 0, 0, 0].into(),
-                bits: 16,
-            },
-            node_ports: (30000, 32767),
-            serving_ca: Str::default(),
-            endpoint: Str::default(),
-            birth_layer: BirthLayer::fixed(""),
-        },
+        settings: shared::settings(16, (30000, 32767), ""),
         user: UserInfo::new("admin", &["system:masters", "system:authenticated"]),
         cut: plane::empty(),
         shown: std::env::var("SHOW")
@@ -71,8 +61,8 @@ fn answers_agree_with_upstream() {
                 continue;
             }
             let share = shares.entry(name).or_default();
-            for line in expand(&path).lines() {
-                bench.case(kind, &parse(line), share);
+            for case in recorded::cases(&path) {
+                bench.case(kind, &case, share);
             }
         }
     }
@@ -92,21 +82,6 @@ fn golden_files(folder: &Path) -> Vec<PathBuf> {
         .collect();
     files.sort();
     files
-}
-
-fn expand(path: &Path) -> String {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).expect("a listed file can be opened");
-    GzDecoder::new(file)
-        .read_to_string(&mut text)
-        .expect("a golden file is gzip of UTF-8");
-    text
-}
-
-fn parse(text: &str) -> Value {
-    json::parse(text.as_bytes(), &json::Limits::default())
-        .expect("a golden line is JSON")
-        .value
 }
 
 impl Bench {

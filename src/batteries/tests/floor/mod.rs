@@ -1,6 +1,7 @@
 //! The shares that agree, and the least that they may be.
 
-use super::{parse, show};
+use super::shared::recorded::parse;
+use super::show;
 use polyplane_apimachinery::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;

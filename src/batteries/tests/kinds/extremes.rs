@@ -1,28 +1,20 @@
 //! Parameters that no honest client sends: each is refused in upstream's words or answered. Nothing
 //! panics, and nothing is a failure of the server.
 
-#[path = "plane/open.rs"]
-mod plane;
-
+use crate::site::{Site, on_paused_clock, request};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::{Masters, UserInfo};
-use polyplane_batteries::catalog::tenant_kinds;
-use polyplane_plane::{Flags, Forgotten, Key, NewObject, Operation, Write};
+use polyplane_apimachinery::{Str, json};
+use polyplane_plane::Forgotten;
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::parameters::ROWS;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
-use polyplane_registry::{AnswerBody, Authority, Permit, Registry, ResourceRequest, Tenant, Verb};
+use polyplane_registry::{AnswerBody, ResourceRequest, Verb};
 use proptest::prelude::*;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 const NUMBERS: &[i64] = &[
     i64::MIN,
@@ -84,110 +76,37 @@ fn tokens() -> Vec<String> {
     texts
 }
 
-struct Site {
-    registry: Registry,
-    tenant: Tenant,
+/// Stores a pod that a node runs, whose deletion has a grace period.
+async fn run_pod(site: &Site, name: &str) {
+    let container = json!({"name": "c", "image": "i"});
+    let spec = json!({"nodeName": "n", "containers": [container]});
+    site.put("pods", name, json!({"spec": spec})).await;
 }
 
-impl Site {
-    async fn open() -> Self {
-        let settings = PlaneSettings {
-            service_range: ServiceRange {
-                base: [10, 0, 0, 0].into(),
-                bits: 28,
-            },
-            node_ports: (30000, 30003),
-            serving_ca: "CERTIFICATE".into(),
-            endpoint: Str::default(),
-            birth_layer: BirthLayer::fixed(""),
-        };
-        Self {
-            registry: Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new()),
-            tenant: Tenant {
-                name: "test".into(),
-                plane: plane::open().await,
-                base: tenant_kinds(),
-                settings: Arc::new(settings),
-            },
-        }
-    }
-
-    async fn put(&self, resource: &str, name: &str, mut tree: Value) {
-        let kinds = &self.tenant.base;
-        let row = kinds.stored("", resource).expect("the kind is stored");
-        tree.set(&["metadata", "name"], name);
-        tree.set(&["metadata", "namespace"], "default");
-        tree.set(&["metadata", "uid"], name);
-        tree.set(&["metadata", "creationTimestamp"], "2024-05-06T07:08:09Z");
-        let schemas = kinds.schemas();
-        let decoded = schemas.decode(row.stored_definition, &mut tree, Empties::Null);
-        decoded.expect("it fits its schema");
-        let encoded = schemas.encode_stored(row.stored_definition, &tree);
-        let slot = encoded.version.expect("it has metadata");
-        let object = NewObject {
-            body: encoded.bytes.into(),
-            version_slot: slot.following(),
-            labels: encoded.labels,
-            storage_version: row.storage.version.clone(),
-            expires: None,
-            flags: Flags::NONE,
-        };
-        let write = Write {
-            operations: vec![Operation::Put {
-                key: Key::new("", resource, Some("default"), name),
-                object,
-            }],
-            claims: Vec::new(),
-            deadline: None,
-        };
-        let written = self.tenant.plane.submit(write).await;
-        written.expect("memory takes what is put");
-    }
-
-    /// A pod that a node runs, whose deletion has a grace period.
-    async fn run_pod(&self, name: &str) {
-        let container = json!({"name": "c", "image": "i"});
-        let spec = json!({"nodeName": "n", "containers": [container]});
-        self.put("pods", name, json!({"spec": spec})).await;
-    }
-
-    async fn ask(
-        &self,
-        verb: Verb,
-        (resource, name): (&str, Option<&str>),
-        query: &[(String, String)],
-        body: String,
-    ) -> Result<Vec<u8>, ApiError> {
-        let request = ResourceRequest {
-            verb,
-            group: Str::default(),
-            version: "v1".into(),
-            resource: resource.into(),
-            namespace: Some("default".into()),
-            name: name.map(Str::from),
-            subresource: None,
-            query: query.to_vec(),
-            accept: String::new(),
-            content_type: None,
-            user_agent: String::new(),
-            body: Bytes::from(body),
-            user: Arc::new(UserInfo::new("admin", &["system:masters"])),
-            permit: Permit::in_all_cuts(),
-            deadline: Instant::now() + Duration::from_secs(30),
-            seats: None,
-        };
-        let answer = self.registry.handle(&self.tenant, &request).await?;
-        Ok(match answer.body {
-            AnswerBody::Slices(slices) => slices.concat(),
-            AnswerBody::Stream(mut stream) => {
-                let soon = tokio::time::timeout(Duration::from_secs(10), stream.next());
-                match soon.await {
-                    Ok(Some(frame)) => frame.expect("it does not move").to_vec(),
-                    Ok(None) | Err(_) => Vec::new(),
-                }
+async fn ask(
+    site: &Site,
+    verb: Verb,
+    (resource, name): (&str, Option<&str>),
+    query: &[(String, String)],
+    body: String,
+) -> Result<Vec<u8>, ApiError> {
+    let request = ResourceRequest {
+        name: name.map(Str::from),
+        query: query.to_vec(),
+        body: Bytes::from(body),
+        ..request(verb, resource)
+    };
+    let answer = site.registry.handle(&site.tenant, &request).await?;
+    Ok(match answer.body {
+        AnswerBody::Slices(slices) => slices.concat(),
+        AnswerBody::Stream(mut stream) => {
+            let soon = tokio::time::timeout(Duration::from_secs(10), stream.next());
+            match soon.await {
+                Ok(Some(frame)) => frame.expect("it does not move").to_vec(),
+                Ok(None) | Err(_) => Vec::new(),
             }
-        })
-    }
+        }
+    })
 }
 
 /// Upstream has no reason for what it says of a version that is none where it starts a watch or a
@@ -200,14 +119,6 @@ fn is_refusal(error: &ApiError) -> bool {
     is_upstreams || error.code < 500 || error.code == 504
 }
 
-fn on_paused_clock<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build();
-    runtime.expect("a runtime can be built").block_on(work)
-}
-
 async fn ask_all(site: &Site, query: &[(String, String)], made: &mut usize) {
     let body = || r#"{"metadata":{"generateName":"x-"}}"#.to_owned();
     let config_maps = ("configmaps", None);
@@ -218,15 +129,15 @@ async fn ask_all(site: &Site, query: &[(String, String)], made: &mut usize) {
         (Verb::Create, config_maps, body()),
         (Verb::Delete, ("configmaps", Some("gone")), String::new()),
     ] {
-        if let Err(error) = site.ask(verb, what, query, body).await {
+        if let Err(error) = ask(site, verb, what, query, body).await {
             assert!(is_refusal(&error), "{verb:?} {query:?}: {error:?}");
         }
     }
     *made += 1;
     let pod = format!("p{made}");
-    site.run_pod(&pod).await;
+    run_pod(site, &pod).await;
     let pod = ("pods", Some(pod.as_str()));
-    if let Err(error) = site.ask(Verb::Delete, pod, query, String::new()).await {
+    if let Err(error) = ask(site, Verb::Delete, pod, query, String::new()).await {
         assert!(is_refusal(&error), "delete {query:?}: {error:?}");
     }
 }
@@ -278,11 +189,11 @@ fn a_grace_period_of_any_length_leaves_a_time_that_can_be_read() {
         for (at, first) in NUMBERS.iter().enumerate() {
             for second in NUMBERS {
                 let name = format!("p{at}");
-                site.run_pod(&name).await;
+                run_pod(&site, &name).await;
                 for grace in [first, second] {
                     let body = format!(r#"{{"gracePeriodSeconds":{grace}}}"#);
                     let pod = ("pods", Some(name.as_str()));
-                    let answer = match site.ask(Verb::Delete, pod, &[], body).await {
+                    let answer = match ask(&site, Verb::Delete, pod, &[], body).await {
                         Ok(answer) => answer,
                         // The first one did not wait.
                         Err(error) if error.code == 404 => continue,
@@ -317,7 +228,13 @@ fn a_page_token_has_its_time() {
             [("continue".to_owned(), URL_SAFE_NO_PAD.encode(token))]
         };
         let rest = async |query: &[(String, String)]| {
-            let answer = site.ask(Verb::List, ("configmaps", None), query, String::new());
+            let answer = ask(
+                &site,
+                Verb::List,
+                ("configmaps", None),
+                query,
+                String::new(),
+            );
             answer.await.map(|body| {
                 let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
                 list["items"].as_array().map(Vec::len)

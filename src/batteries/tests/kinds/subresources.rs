@@ -5,21 +5,16 @@
 //! afterwards, given one object and its disruption budgets (see `generate/README.md`). Each
 //! request is sent to a plane that holds the same. `SHOW=5` prints the first differences.
 
-use flate2::read::GzDecoder;
+use crate::shared::recorded::{cases, parse};
+use crate::site::{Site, on_paused_clock, request};
+use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::Key;
-use polyplane_registry::{Resource, Verb};
-use std::io::Read;
+use polyplane_registry::{AnswerBody, Resource, ResourceRequest, Verb};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-#[path = "plane/open.rs"]
-mod plane;
-mod requests;
-
-use requests::{Site, on_paused_clock};
 
 /// When recorded objects were created.
 const TIME: &str = "2024-05-06T07:08:09Z";
@@ -45,7 +40,8 @@ fn pods_are_evicted_as_upstream_does() {
 
 async fn all_agree(file: &str) {
     let mut shown: usize = std::env::var("SHOW").map_or(1, |text| text.parse().expect("a number"));
-    let cases = cases(file);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/subresources");
+    let cases = cases(&folder.join(format!("{file}.jsonl.gz")));
     let (mut different, all) = (0, cases.len());
     for case in &cases {
         let (ours, theirs) = (answer(case).await, expected(case));
@@ -65,22 +61,34 @@ async fn all_agree(file: &str) {
     assert_eq!(different, 0, "of {all} cases of {file}");
 }
 
-fn cases(file: &str) -> Vec<Value> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/subresources");
-    let file = std::fs::File::open(folder.join(format!("{file}.jsonl.gz")));
-    let mut text = String::new();
-    GzDecoder::new(file.expect("the golden file is there"))
-        .read_to_string(&mut text)
-        .expect("a golden file is gzip of UTF-8");
-    let limits = json::Limits::default();
-    let line = |line: &str| json::parse(line.as_bytes(), &limits).expect("JSON").value;
-    text.lines().map(line).collect()
+/// Asks a subresource of an object in the default namespace.
+async fn ask(
+    site: &Site,
+    verb: Verb,
+    row: &Resource,
+    name: &str,
+    subresource: &str,
+    body: String,
+) -> Result<Vec<u8>, ApiError> {
+    let request = ResourceRequest {
+        group: row.group.clone(),
+        version: row.version.clone(),
+        name: Some(name.into()),
+        subresource: Some(subresource.into()),
+        body: Bytes::from(body),
+        ..request(verb, &row.name)
+    };
+    let answer = site.registry.handle(&site.tenant, &request).await?;
+    match answer.body {
+        AnswerBody::Slices(slices) => Ok(slices.concat()),
+        AnswerBody::Stream(_) => panic!("a subresource does not stream"),
+    }
 }
 
 /// What the plane answers and holds afterwards.
 async fn answer(case: &Value) -> Value {
     let site = Site::open().await;
-    let kinds = site.kinds();
+    let kinds = &site.tenant.base;
     let row = kinds
         .resources()
         .iter()
@@ -92,11 +100,11 @@ async fn answer(case: &Value) -> Value {
         .stored("policy", "poddisruptionbudgets")
         .expect("they are served");
     for budget in case.items_at(&["with"]) {
-        site.put(budgets, budget.clone()).await;
+        site.put_whole(budgets, budget.clone()).await;
     }
     let mut old = case["old"].clone();
     old.set(&["metadata", "uid"], UID);
-    site.put(row, old.clone()).await;
+    site.put_whole(row, old.clone()).await;
     let name = Str::from(old.str_at(&["metadata", "name"]));
     let key = |row: &Resource, name: &str| {
         Key::new(
@@ -107,7 +115,8 @@ async fn answer(case: &Value) -> Value {
         )
     };
     let stored = site
-        .plane()
+        .tenant
+        .plane
         .snapshot()
         .get(&key(row, &name))
         .expect("it was put");
@@ -132,25 +141,21 @@ async fn answer(case: &Value) -> Value {
     } else {
         json::to_string(&body)
     };
-    let answered = site.ask_of(verb, row, &name, subresource, body).await;
+    let answered = ask(&site, verb, row, &name, subresource, body).await;
 
     let mut out = Value::object();
     match answered {
         Err(error) => out.set(&["status"], status(&error, &version)),
         Ok(text) => {
-            let limits = json::Limits::default();
-            let answer = json::parse(&text, &limits).expect("JSON").value;
+            let answer = parse(&text);
             if subresource == "scale" {
                 out.set(&["answer"], comparable(answer));
             }
         }
     }
     let now = |row: &Resource, name: &str| {
-        let object = site.plane().snapshot().get(&key(row, name))?;
-        let limits = json::Limits::default();
-        Some(comparable(
-            json::parse(&object.body(), &limits).expect("JSON").value,
-        ))
+        let object = site.tenant.plane.snapshot().get(&key(row, name))?;
+        Some(comparable(parse(object.body())))
     };
     if verb != Verb::Get
         && let Some(object) = now(row, &name)
@@ -208,8 +213,7 @@ fn status(error: &ApiError, version: &str) -> Value {
     let text = text
         .replace(version, "1")
         .replace("Key: /registry/", "Key: /");
-    let limits = json::Limits::default();
-    comparable(json::parse(text.as_bytes(), &limits).expect("JSON").value)
+    comparable(parse(text))
 }
 
 /// Without what depends on chance and on the moment.

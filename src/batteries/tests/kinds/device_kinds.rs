@@ -1,13 +1,12 @@
 //! What claims to devices ask of their namespace, which golden files cannot record.
 
-use polyplane_apimachinery::schema::decode::Empties;
-use polyplane_apimachinery::{Str, Value, json};
+use crate::shared::plane;
+use crate::site::{put, settings};
+use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::tenant_kinds;
-use polyplane_plane::{Flags, Key, NewObject, Operation, Snapshot};
-use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange};
-
-mod plane;
+use polyplane_plane::Snapshot;
+use polyplane_registry::strategy::Context;
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
@@ -17,39 +16,9 @@ fn cut_with(labels: Value) -> Snapshot {
     let row = kinds
         .stored("", "namespaces")
         .expect("namespaces are stored");
-    let mut tree =
-        json!({"metadata": {"name": "lab", "creationTimestamp": "2024-05-06T07:08:09Z"}});
+    let mut tree = json!({"metadata": {"name": "lab"}});
     tree.set(&["metadata", "labels"], labels);
-    let decoded = kinds
-        .schemas()
-        .decode(row.stored_definition, &mut tree, Empties::Null);
-    decoded.expect("it fits its schema");
-    let encoded = kinds.schemas().encode_stored(row.stored_definition, &tree);
-    let slot = encoded.version.expect("it has metadata");
-    plane::with(vec![Operation::Put {
-        key: Key::new("", "namespaces", None, "lab"),
-        object: NewObject {
-            body: encoded.bytes.into(),
-            version_slot: slot.following(),
-            labels: encoded.labels,
-            storage_version: row.storage.version.clone(),
-            expires: None,
-            flags: Flags::NONE,
-        },
-    }])
-}
-
-fn settings() -> PlaneSettings {
-    PlaneSettings {
-        service_range: ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits: 28,
-        },
-        node_ports: (30000, 30003),
-        serving_ca: Str::default(),
-        endpoint: Str::default(),
-        birth_layer: BirthLayer::fixed(""),
-    }
+    plane::with(vec![put(row, tree)])
 }
 
 /// What a new object of `resource` with this spec is told, if it is refused.

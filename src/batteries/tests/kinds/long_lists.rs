@@ -1,22 +1,21 @@
 //! Lists and initial events that are too long to be built whole: the bytes are those of a list that
 //! is, they come in pieces, and what they take of memory is bounded in bytes and in time.
 
-mod site;
-
+use crate::shared::plane::Opening;
+use crate::site::{self, Site, on_paused_clock};
 use futures_util::StreamExt as _;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::{Masters, UserInfo};
+use polyplane_auth::Masters;
 use polyplane_plane::{LogBounds, Memory, Share};
 use polyplane_registry::call::Call;
+use polyplane_registry::environment::{Environment, System};
 use polyplane_registry::{
-    Answer, AnswerBody, Authority, Permit, ResourceRequest, Services, StreamEnd, Verb,
+    Answer, AnswerBody, Authority, ResourceRequest, Services, StreamEnd, Verb,
 };
 use polyplane_registry::{list, negotiate, options, select};
-use site::{Site, Still, on_paused_clock};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 const OBJECTS: usize = 300;
 /// A piece is at most about this long: what is gathered and one object more.
@@ -24,25 +23,33 @@ const PIECE_BYTES_MAX: usize = 80 << 10;
 const PARTIAL: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
+/// An environment where no time passes, so that equal questions have equal answers.
+struct Still;
+
+impl Environment for Still {
+    fn now(&self) -> i64 {
+        1_715_000_000
+    }
+
+    fn uid(&self) -> Str {
+        System.uid()
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        System.random(bytes);
+    }
+}
+
+async fn open(opening: Opening) -> Site {
+    Site::with(Arc::new(Still), opening).await
+}
+
 fn request(verb: Verb, accept: &str, query: &[(&str, &str)]) -> ResourceRequest {
     let query = query.iter().map(|(name, value)| (*name, *value));
     ResourceRequest {
-        verb,
-        group: Str::default(),
-        version: "v1".into(),
-        resource: "configmaps".into(),
-        namespace: Some("default".into()),
-        name: None,
-        subresource: None,
         query: query.map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
         accept: accept.to_owned(),
-        content_type: None,
-        user_agent: String::new(),
-        body: bytes::Bytes::new(),
-        user: Arc::new(UserInfo::new("admin", &["system:masters"])),
-        permit: Permit::in_all_cuts(),
-        deadline: Instant::now() + Duration::from_secs(30),
-        seats: None,
+        ..site::request(verb, "configmaps")
     }
 }
 
@@ -143,7 +150,7 @@ async fn gathered(site: &Site, accept: &str, query: &[(&str, &str)]) -> String {
 #[test]
 fn a_streamed_list_has_the_bytes_of_a_whole_one() {
     on_paused_clock(async {
-        let site = Site::open().await;
+        let site = open(Opening::default()).await;
         fill(&site).await;
         let shapes: [(&str, &[(&str, &str)]); 6] = [
             ("application/json", &[]),
@@ -192,7 +199,7 @@ fn a_streamed_list_has_the_bytes_of_a_whole_one() {
 #[test]
 fn a_streamed_list_shows_one_cut_whatever_is_written_meanwhile() {
     on_paused_clock(async {
-        let site = Site::open().await;
+        let site = open(Opening::default()).await;
         fill(&site).await;
         let request = request(Verb::List, "", &[]);
         let whole = built_whole(&site, &request).await;
@@ -207,7 +214,11 @@ fn a_streamed_list_shows_one_cut_whatever_is_written_meanwhile() {
 #[test]
 fn a_share_that_is_full_refuses_a_long_list_before_its_first_byte() {
     on_paused_clock(async {
-        let site = Site::with(Memory::with_limits(|_| 1 << 20), LogBounds::default()).await;
+        let site = open(Opening {
+            memory: Memory::with_limits(|_| 1 << 20),
+            ..Opening::default()
+        })
+        .await;
         fill(&site).await;
         let request = request(Verb::List, "", &[]);
         let first = handle(&site, &request).await.expect("there is room");
@@ -244,7 +255,12 @@ fn a_list_ends_when_its_cut_pins_too_much() {
             bytes_max: 100_000,
             ..LogBounds::default()
         };
-        let site = Site::with(Memory::with_limits(|_| 1 << 20), log).await;
+        let site = open(Opening {
+            memory: Memory::with_limits(|_| 1 << 20),
+            log,
+            ..Opening::default()
+        })
+        .await;
         fill(&site).await;
         let answer = handle(&site, &request(Verb::List, "", &[])).await;
         let AnswerBody::Stream(mut stream) = answer.expect("there is room").body else {
@@ -287,7 +303,7 @@ const INITIAL: [(&str, &str); 3] = [
 #[test]
 fn initial_events_are_written_as_they_are_read() {
     on_paused_clock(async {
-        let site = Site::open().await;
+        let site = open(Opening::default()).await;
         fill(&site).await;
         let whole = built_whole(&site, &request(Verb::List, "", &[])).await;
         let list = parse(&whole);
@@ -317,7 +333,7 @@ fn initial_events_are_written_as_they_are_read() {
 #[test]
 fn a_watch_whose_initial_events_nobody_reads_gives_its_cut_back() {
     on_paused_clock(async {
-        let site = Site::open().await;
+        let site = open(Opening::default()).await;
         fill(&site).await;
         let watch = handle(&site, &request(Verb::Watch, "", &INITIAL)).await;
         let watch = watch.expect("sound");

@@ -1,31 +1,25 @@
 //! Kinds that objects of a plane define, by a derivation of the test alone: config maps with the
 //! label `defines: VIEW` define `widgets.example.com`, whose kind is named after the view.
 
+use crate::shared::plane::Opening;
+use crate::site::{Site, request};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::catalog::tenant_kinds;
-use polyplane_plane::{
-    ByContent, Committer, ContentId, Derivation, Key, Layer, Layers, LogBounds, Overlay, Plane,
-    PlaneParams, PlaneRecord, Prefix, Row, SoleHolder, Source, Version,
-};
+use polyplane_plane::{ByContent, ContentId, Derivation, Key, Overlay, Prefix, Row, Source};
 use polyplane_registry::environment::System;
 use polyplane_registry::kind::{StorageRow, api_version, next_number};
-use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange, Strategy};
-use polyplane_registry::{
-    AnswerBody, Authority, Defined, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
-};
-use polyplane_storage::{
-    CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection, Revision,
-};
+use polyplane_registry::strategy::{Context, Strategy};
+use polyplane_registry::{AnswerBody, Defined, Resource, ResourceRequest, Verb};
+use polyplane_storage::{CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 const GROUP: &str = "example.com";
 /// A view of a kind whose names the base serves.
@@ -131,65 +125,37 @@ fn kind(
     }
 }
 
-struct Site {
-    registry: Registry,
-    tenant: Tenant,
+/// A site whose plane has the derivation.
+struct Shop {
+    site: Site,
     store: Arc<FaultyStore>,
     hook: Hook,
 }
 
-impl Site {
+impl std::ops::Deref for Shop {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+impl Shop {
     async fn open() -> Self {
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let store = Arc::new(FaultyStore::new(store));
-        let guard = SoleHolder::take(store.clone(), "fence", "test").await;
         let hook = Hook::default();
-        let plane = Plane::open(PlaneParams {
-            record: PlaneRecord {
-                id: "test".into(),
-                base: 0,
-                birth: None,
-                layer: Layer::empty().hash().clone(),
-                params: Default::default(),
-            },
-            born: Version::from_raw(256),
-            born_at: "2024-05-06T07:08:09Z".into(),
-            layers: Layers::new(store.clone()),
-            uid_seed: [0; 32],
-            indexes: polyplane_batteries::core::indexes(),
+        let opening = Opening {
+            store: store.clone(),
             derivation: Some(Arc::new(Widgets {
                 overlays: ByContent::default(),
                 kinds: ByContent::default(),
                 hook: Arc::clone(&hook),
             })),
-            committer: Committer::new(store.clone()),
-            guard: guard.expect("memory takes the fence"),
-            acquired: Revision(1),
-            log: LogBounds::default(),
-            foreign: None,
-            import: None,
-        });
-        let settings = PlaneSettings {
-            service_range: ServiceRange {
-                base: [10, 0, 0, 0].into(),
-                bits: 28,
-            },
-            node_ports: (30000, 30003),
-            serving_ca: "CERTIFICATE".into(),
-            endpoint: Str::default(),
-            birth_layer: BirthLayer::fixed(""),
+            ..Opening::default()
         };
-        let site = Self {
-            registry: Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new()),
-            tenant: Tenant {
-                name: "test".into(),
-                plane: plane.await.expect("an empty plane opens"),
-                base: tenant_kinds(),
-                settings: Arc::new(settings),
-            },
-            store,
-            hook,
-        };
+        let site = Site::with(Arc::new(System), opening).await;
+        let site = Self { site, store, hook };
         let namespace = json!({"metadata": {"name": "default"}});
         let done = site.ask(Verb::Create, ("", "namespaces", None), &[], &namespace);
         done.await.expect("a namespace");
@@ -207,25 +173,16 @@ impl Site {
             .map(|(key, value)| ((*key).into(), (*value).into()));
         let placed = resource != "namespaces";
         ResourceRequest {
-            verb,
             group: group.into(),
-            version: "v1".into(),
-            resource: resource.into(),
             namespace: placed.then(|| "default".into()),
             name: name.map(Str::from),
-            subresource: None,
             query: query.collect(),
-            accept: String::new(),
             content_type: Some("application/json".into()),
-            user_agent: String::new(),
             body: match body {
                 Value::Null => Bytes::new(),
                 body => polyplane_apimachinery::json::to_string(body).into(),
             },
-            user: Arc::new(UserInfo::new("admin", &["system:masters"])),
-            permit: Permit::in_all_cuts(),
-            deadline: Instant::now() + Duration::from_secs(30),
-            seats: None,
+            ..request(verb, resource)
         }
     }
 
@@ -307,7 +264,7 @@ fn version(object: &Value) -> String {
 
 #[tokio::test]
 async fn a_kind_is_served_once_its_definition_is_durable() {
-    let site = Site::open().await;
+    let site = Shop::open().await;
     let unknown = site.list(&[]).await.expect_err("nobody has defined it");
     assert_eq!(unknown.code, 404);
     assert!(
@@ -368,7 +325,7 @@ async fn a_kind_is_served_once_its_definition_is_durable() {
 /// The definition is replaced between the preparation of a write and its place in the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_prepared_under_a_replaced_definition_is_prepared_again() {
-    let site = Arc::new(Site::open().await);
+    let site = Arc::new(Shop::open().await);
     site.define("A", "1").await.expect("fine");
     let other = Arc::clone(&site);
     *site.hook.lock() = Some(Box::new(move || {
@@ -385,7 +342,7 @@ async fn a_write_prepared_under_a_replaced_definition_is_prepared_again() {
 
 #[tokio::test]
 async fn watches_end_with_the_view_and_resume_above_it() {
-    let site = Site::open().await;
+    let site = Shop::open().await;
     site.define("A", "1").await.expect("fine");
     let first = version(&site.create("one", "A").await.expect("fine"));
     let mut open = site.watch(&first).await.expect("inside the log");
@@ -415,7 +372,7 @@ async fn watches_end_with_the_view_and_resume_above_it() {
 
 #[tokio::test]
 async fn pages_go_on_with_old_entries_and_kinds_of_now() {
-    let site = Site::open().await;
+    let site = Shop::open().await;
     site.define("A", "1").await.expect("fine");
     for name in ["a", "b"] {
         site.create(name, "A").await.expect("fine");
@@ -438,8 +395,8 @@ async fn pages_go_on_with_old_entries_and_kinds_of_now() {
 
 #[tokio::test]
 async fn the_base_wins() {
-    let site = Site::open().await;
-    let count = |site: &Site| site.tenant.kinds().resources().count();
+    let site = Shop::open().await;
+    let count = |site: &Shop| site.tenant.kinds().resources().count();
     let built_in = count(&site);
     // The definition names a group and plural of the base, in a version that the base has not.
     site.define(OVERLAPS, "1").await.expect("it is stored");

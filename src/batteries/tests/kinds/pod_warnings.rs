@@ -1,13 +1,13 @@
 //! The warnings about new pods and templates are those of upstream.
 
-use flate2::read::GzDecoder;
+use crate::shared::recorded::cases;
+use crate::site::settings;
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
-use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::tenant_kinds;
 use polyplane_registry::prepare;
-use polyplane_registry::strategy::{BirthLayer, Context, PlaneSettings, ServiceRange};
-use std::io::Read;
+use polyplane_registry::strategy::Context;
 use std::path::Path;
 
 /// New objects whose recorded warnings are ours, of how many.
@@ -18,16 +18,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         .iter()
         .find(|row| row.group.is_empty() && row.kind == kind)
         .expect("a known kind");
-    let settings = PlaneSettings {
-        service_range: ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits: 16,
-        },
-        node_ports: (30000, 32767),
-        serving_ca: Str::default(),
-        endpoint: Str::default(),
-        birth_layer: BirthLayer::fixed(""),
-    };
+    let settings = settings();
     let user = UserInfo::new("admin", &["system:masters"]);
     let context = Context {
         now: 1_715_000_000,
@@ -40,16 +31,8 @@ fn agreement(kind: &str) -> (usize, usize) {
     };
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));
-    let mut text = String::new();
-    let file = std::fs::File::open(path).expect("the golden file is there");
-    GzDecoder::new(file)
-        .read_to_string(&mut text)
-        .expect("a golden file is gzip of UTF-8");
     let (mut agree, mut all) = (0, 0);
-    for line in text.lines() {
-        let case = json::parse(line.as_bytes(), &json::Limits::default())
-            .expect("a golden line is JSON")
-            .value;
+    for case in cases(&path) {
         // Nothing is told about what is refused.
         if case.str_at(&["op"]) != "create" || !case.items_at(&["out", "errors"]).is_empty() {
             continue;

@@ -1,25 +1,17 @@
 //! Lists and watches by fields: the same objects as by their trees, and nothing is parsed.
 
-#[path = "plane/open.rs"]
-mod plane;
-
+use crate::shared::plane;
+use crate::site::{self, Site};
 use futures_util::StreamExt as _;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::catalog::tenant_kinds;
-use polyplane_plane::{Flags, Key, NewObject, Operation, Version, Write};
-use polyplane_registry::environment::System;
+use polyplane_plane::{Flags, Key, NewObject, Operation, Version};
 use polyplane_registry::select::field_value;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
-use polyplane_registry::{
-    AnswerBody, Authority, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
-};
+use polyplane_registry::{AnswerBody, Resource, ResourceRequest, Verb};
 use proptest::prelude::*;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 const EVENTS: usize = 10_000;
 const BATCH: usize = 100;
@@ -123,25 +115,6 @@ proptest! {
     }
 }
 
-async fn tenant() -> Tenant {
-    let settings = PlaneSettings {
-        service_range: ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits: 28,
-        },
-        node_ports: (30000, 30003),
-        serving_ca: Str::default(),
-        endpoint: Str::default(),
-        birth_layer: BirthLayer::fixed(""),
-    };
-    Tenant {
-        name: "test".into(),
-        plane: plane::open().await,
-        base: tenant_kinds(),
-        settings: Arc::new(settings),
-    }
-}
-
 /// A pod that no parser reads: one of its texts has an escape that JSON does not know.
 fn damaged_pod(name: &str, node: &str) -> Operation {
     let kinds = tenant_kinds();
@@ -183,29 +156,14 @@ fn request(verb: Verb, version: Version) -> ResourceRequest {
     ];
     let query = query.map(|(key, value)| (key.to_owned(), value));
     ResourceRequest {
-        verb,
-        group: Str::default(),
-        version: "v1".into(),
-        resource: "pods".into(),
-        namespace: Some("default".into()),
-        name: None,
-        subresource: None,
         query: query.to_vec(),
-        accept: String::new(),
-        content_type: None,
-        user_agent: String::new(),
-        body: Default::default(),
-        user: Arc::new(UserInfo::new("admin", &["system:masters"])),
-        permit: Permit::in_all_cuts(),
-        deadline: Instant::now() + Duration::from_secs(30),
-        seats: None,
+        ..site::request(verb, "pods")
     }
 }
 
 #[tokio::test]
 async fn a_watch_by_a_field_parses_nothing() {
-    let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
-    let tenant = tenant().await;
+    let Site { registry, tenant } = Site::open().await;
     let start = tenant.plane.snapshot().version();
     let watch = request(Verb::Watch, start);
     let answer = registry.handle(&tenant, &watch).await.expect("a watch");
@@ -219,12 +177,7 @@ async fn a_watch_by_a_field_parses_nothing() {
             let mine = n.is_multiple_of(2) == batch.is_multiple_of(2);
             damaged_pod(&format!("p-{n}"), if mine { "mine" } else { "other" })
         };
-        let write = Write {
-            operations: (0..BATCH).map(pod).collect(),
-            claims: Vec::new(),
-            deadline: None,
-        };
-        tenant.plane.submit(write).await.expect("memory takes it");
+        plane::submit(&tenant.plane, (0..BATCH).map(pod).collect()).await;
         let due = if batch == 0 { BATCH / 2 } else { BATCH };
         let mut found = 0;
         while found < due {

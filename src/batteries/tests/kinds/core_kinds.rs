@@ -1,33 +1,17 @@
 //! What the kinds of core do beside what the golden files record: what they take of a plane, what
 //! comes and goes with them, and when they go.
 
+use crate::shared::plane;
+use crate::site::{self, settings};
 use polyplane_apimachinery::json::scan::Scanned;
-use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value, json};
+use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::catalog::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
-use polyplane_registry::strategy::{
-    Allocation, BirthLayer, CompanionChange, Context, Plain, PlaneSettings, ServiceRange,
-};
+use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain};
 use polyplane_registry::{KindTable, Resource, Strategy, prepare};
 use std::sync::Arc;
-
-mod plane;
-
-fn settings() -> PlaneSettings {
-    PlaneSettings {
-        service_range: ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits: 28,
-        },
-        node_ports: (30000, 30003),
-        serving_ca: "CERTIFICATE".into(),
-        endpoint: Str::default(),
-        birth_layer: BirthLayer::fixed(""),
-    }
-}
 
 fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T {
     with_kinds(&tenant_kinds(), subresource, run)
@@ -70,24 +54,10 @@ fn put(
     let kinds = tenant_kinds();
     let row = kinds.stored(group, resource).expect("the kind is stored");
     tree.set(&["metadata", "name"], name);
-    tree.set(&["metadata", "creationTimestamp"], "2024-05-06T07:08:09Z");
-    kinds
-        .schemas()
-        .decode(row.stored_definition, &mut tree, Empties::Null)
-        .expect("it fits its schema");
-    let encoded = kinds.schemas().encode_stored(row.stored_definition, &tree);
-    let slot = encoded.version.expect("it has metadata");
-    Operation::Put {
-        key: Key::new(group, resource, namespace, name),
-        object: NewObject {
-            body: encoded.bytes.into(),
-            version_slot: slot.following(),
-            labels: encoded.labels,
-            storage_version: row.storage.version.clone(),
-            expires: None,
-            flags: Flags::NONE,
-        },
+    if let Some(namespace) = namespace {
+        tree.set(&["metadata", "namespace"], namespace);
     }
+    site::put(row, tree)
 }
 
 fn service(name: &str, spec: Value) -> Value {

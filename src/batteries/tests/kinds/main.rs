@@ -1,0 +1,13 @@
+//! The built-in kinds behind a registry and a plane in memory.
+
+mod core_kinds;
+mod defined_kinds;
+mod device_kinds;
+mod extremes;
+mod long_lists;
+mod pod_warnings;
+mod selected_fields;
+#[path = "../shared/mod.rs"]
+mod shared;
+mod site;
+mod subresources;

@@ -1,0 +1,21 @@
+//! What the targets of these tests share. Each of them uses all of it.
+
+pub mod plane;
+pub mod recorded;
+
+use polyplane_apimachinery::Str;
+use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
+
+/// Settings with 10.0.0.0 and `bits` for services, and these node ports.
+pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSettings {
+    PlaneSettings {
+        service_range: ServiceRange {
+            base: [10, 0, 0, 0].into(),
+            bits,
+        },
+        node_ports,
+        serving_ca: serving_ca.into(),
+        endpoint: Str::default(),
+        birth_layer: BirthLayer::fixed(""),
+    }
+}

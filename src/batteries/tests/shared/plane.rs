@@ -1,0 +1,84 @@
+//! Planes in memory.
+
+use polyplane_plane::{
+    Committer, Derivation, Layer, Layers, LogBounds, Memory, Operation, Plane, PlaneParams,
+    PlaneRecord, Snapshot, SoleHolder, Version, Write,
+};
+use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
+use std::sync::Arc;
+
+/// What a plane is opened with.
+pub struct Opening {
+    pub store: Arc<dyn Store>,
+    pub memory: Arc<Memory>,
+    pub log: LogBounds,
+    pub derivation: Option<Arc<dyn Derivation>>,
+}
+
+impl Default for Opening {
+    fn default() -> Self {
+        Self {
+            store: Arc::new(MemoryStore::new(MemoryOptions::default())),
+            memory: Arc::default(),
+            log: LogBounds::default(),
+            derivation: None,
+        }
+    }
+}
+
+/// Opens an empty plane.
+pub async fn open(opening: Opening) -> Arc<Plane> {
+    let store = opening.store;
+    let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+    let plane = Plane::open(PlaneParams {
+        record: PlaneRecord {
+            id: "test".into(),
+            base: 0,
+            birth: None,
+            layer: Layer::empty().hash().clone(),
+            params: Default::default(),
+        },
+        born: Version::from_raw(256),
+        born_at: "2024-05-06T07:08:09Z".into(),
+        layers: Layers::new(Arc::clone(&store)),
+        uid_seed: [0; 32],
+        indexes: polyplane_batteries::core::indexes(),
+        derivation: opening.derivation,
+        committer: Committer::with_memory(store, opening.memory),
+        guard: guard.expect("memory takes the fence"),
+        acquired: Revision(1),
+        log: opening.log,
+        foreign: None,
+        import: None,
+    });
+    plane.await.expect("an empty plane opens")
+}
+
+/// Stores what `operations` put.
+pub async fn submit(plane: &Arc<Plane>, operations: Vec<Operation>) {
+    let write = Write {
+        operations,
+        claims: Vec::new(),
+        deadline: None,
+    };
+    plane.submit(write).await.expect("memory takes what is put");
+}
+
+/// The cut of an empty plane, against which addresses and ports are allocated.
+pub fn empty() -> Snapshot {
+    with(Vec::new())
+}
+
+/// The cut of a plane that holds what `operations` put there.
+pub fn with(operations: Vec<Operation>) -> Snapshot {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime can be built").block_on(async {
+        let plane = open(Opening::default()).await;
+        if !operations.is_empty() {
+            submit(&plane, operations).await;
+        }
+        plane.snapshot()
+    })
+}
