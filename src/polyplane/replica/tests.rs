@@ -5,11 +5,14 @@ use crate::access::authority;
 use crate::cli::StoreKind;
 use crate::plugin::client::{Client, Refusal};
 use crate::plugin::config::Target;
-use polyplane_apimachinery::Value;
+use polyplane_apimachinery::{Value, json};
 use polyplane_auth::{Attributes, Decision, Masters};
+use polyplane_batteries::bootstrap::{BootstrapObject, LEVEL, Restore, objects};
 use polyplane_plane::{Key, Snapshot};
 use polyplane_registry::{Judge, PlaneAuthorizer};
 use polyplane_server::{Options, PeerLimits, PeerTls, Pki};
+use polyplane_storage::RangeRequest;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// So many that one of them is to own the root plane, by their names.
@@ -26,6 +29,7 @@ async fn started(
     store: &Arc<dyn Store>,
     folder: &Path,
     name: &str,
+    release: Arc<Release>,
     authority: Authority,
 ) -> anyhow::Result<Started> {
     let options = Options {
@@ -41,8 +45,11 @@ async fn started(
     let (pki, address) = (Arc::clone(&config.pki), listeners[0].local_addr()?);
     let setup = Setup {
         store: Arc::clone(store),
-        release: Release::own(),
-        replica: ReplicaOptions::new(name.parse()?, peers.local_addr()?.to_string().parse()?),
+        release,
+        replica: ReplicaOptions {
+            raise_floor_after: Duration::ZERO,
+            ..ReplicaOptions::new(name.parse()?, peers.local_addr()?.to_string().parse()?)
+        },
         peering: Some((PeerTransport::new(tls, PeerLimits::default()), vec![peers])),
         config,
         endpoint: address.to_string(),
@@ -68,7 +75,7 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
     let (mut running, mut worlds, mut roots) = (Vec::new(), Vec::new(), 0);
     for number in 0..=NEWCOMERS {
         let name = format!("r-{number}");
-        let started = started(&store, folder.path(), &name, authority()).await?;
+        let started = started(&store, folder.path(), &name, Release::own(), authority()).await?;
         let replica = started.replica;
         replica.wake_root().await?;
         let world = Arc::clone(&replica.world);
@@ -131,7 +138,7 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
             Judge::Fixed(Arc::new(Masters)),
             Judge::OfCut(Arc::new(WhileOpen)),
         ]);
-        let started = started(&store, folder.path(), name, authority).await?;
+        let started = started(&store, folder.path(), name, Release::own(), authority).await?;
         started.replica.wake_root().await?;
         let (url, pki) = (started.url, started.pki);
         running.push((
@@ -160,6 +167,118 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
         assert!(!is_allowed(jane, "DELETE", "made").await?);
     }
     for (stop, run) in running {
+        stop.stop();
+        run.await?;
+    }
+    Ok(())
+}
+
+const ROLES: &str = "/clusters/a/apis/rbac.authorization.k8s.io/v1/clusterroles";
+/// How the record of a plane's steps begins once the first of them are folded.
+const FOLDED_STEPS: &[u8] = &[2, 5];
+
+/// A release that many after this program's: each brings a role, and changes one that was there.
+fn later_release(number: u32) -> anyhow::Result<Arc<Release>> {
+    let mut objects = objects().to_vec();
+    let rule = |resource: String| json!({"verbs": ["get"], "apiGroups": ["later.example"], "resources": [resource]});
+    for object in &mut objects {
+        if object.key.resource() == "clusterroles" && object.key.name() == "view" {
+            let mut rules = object.tree.items_at(&["rules"]).to_vec();
+            rules.extend((1..=number).map(|number| rule(format!("things-{number}"))));
+            object.tree.set(&["rules"], rules);
+        }
+    }
+    for number in 1..=number {
+        let name = format!("later:{number}");
+        let mut tree = json!({"metadata": {"name": (name.as_str())}});
+        tree.set(&["rules"], vec![rule("things".to_owned())]);
+        objects.push(BootstrapObject {
+            key: Key::new("rbac.authorization.k8s.io", "clusterroles", None, &name),
+            tree,
+            restore: Restore::Step,
+        });
+    }
+    Ok(Release::new(LEVEL + number, &objects)?)
+}
+
+/// Each role of a plane, whole, once the plane has come to a release.
+async fn roles_of(client: &Client, number: u32) -> anyhow::Result<BTreeMap<String, Value>> {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let list = client.send("GET", ROLES, None).await?;
+        let roles = list.items_at(&["items"]).iter().map(|role| {
+            let name = role.str_at(&["metadata", "name"]).to_owned();
+            (name, role.clone())
+        });
+        let roles: BTreeMap<String, Value> = roles.collect();
+        if number == 0 || roles.contains_key(&format!("later:{number}")) {
+            return Ok(roles);
+        }
+        anyhow::ensure!(
+            tokio::time::Instant::now() < deadline,
+            "the plane does not come to release {number}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Records in the store of planes whose steps are folded.
+async fn folded(store: &Arc<dyn Store>) -> anyhow::Result<usize> {
+    let (mut found, mut start) = (0, bytes::Bytes::new());
+    loop {
+        let page = store.range(RangeRequest::between(start, "")).await?;
+        let values = page.items.iter().map(|item| &item.value);
+        found += values
+            .filter(|value| value.starts_with(FOLDED_STEPS))
+            .count();
+        match page.items.last().filter(|_| page.more) {
+            None => return Ok(found),
+            Some(last) => start = [&last.key[..], &[0]].concat().into(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_that_lives_through_releases_folds_its_steps_and_keeps_its_objects()
+-> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
+    let mut before: BTreeMap<String, Value> = BTreeMap::new();
+    // The last one twice: what it folded is read back.
+    for (number, folds) in [(0, 0), (1, 0), (2, 1), (3, 1), (3, 1)] {
+        let release = later_release(number)?;
+        let started = started(&store, folder.path(), "r", release, authority()).await?;
+        started.replica.wake_root().await?;
+        let ca = started.pki.root_pem().as_bytes().to_vec();
+        let token = started.pki.admin_token().to_owned();
+        let client = Client::new(&Target::of_server(started.url, ca, token))?;
+        let stop = started.replica.stop_handle();
+        let run = tokio::spawn(started.replica.run());
+        if number == 0 {
+            let plane = json!({"metadata": {"name": "a"}});
+            let planes = "/apis/polyplane.dev/v1alpha1/controlplanes";
+            client.send("POST", planes, Some(&plane)).await?;
+        }
+        let roles = roles_of(&client, number).await?;
+        for (name, old) in &before {
+            let (old, new): (&Value, &Value) = (old, &roles[name]);
+            match name.as_str() {
+                "view" => {
+                    for field in ["uid", "creationTimestamp"] {
+                        let of = |role: &Value| role.str_at(&["metadata", field]).to_owned();
+                        assert_eq!(of(old), of(new), "{field} of {name}");
+                    }
+                    assert_eq!(new["rules"] == old["rules"], before.len() == roles.len());
+                }
+                _ => assert_eq!(old, new),
+            }
+        }
+        before = roles;
+        assert_eq!(
+            folded(&store).await?.min(1),
+            folds,
+            "after release {number}"
+        );
         stop.stop();
         run.await?;
     }
