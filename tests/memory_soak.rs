@@ -103,6 +103,11 @@ impl Figures {
     }
 }
 
+/// How often in a row a list is refused before no more are begun. Another answer may have had the
+/// room at one moment and given it back at the next, and of half a budget a list takes a tenth.
+const REFUSALS: usize = 3;
+const BETWEEN_REFUSALS: Duration = Duration::from_millis(20);
+
 /// Lists that are begun and not read, as many as get in.
 struct Unread {
     plane: Endpoint,
@@ -114,16 +119,21 @@ impl Unread {
         while (self.open.front()).is_some_and(|(began, ..)| began.elapsed() > RENEW) {
             self.open.pop_front();
         }
-        loop {
+        let mut refusals = 0;
+        while refusals < REFUSALS {
             let connection = Connection::open(&self.plane, Caller::Admin, Protocol::Http2).await?;
             let answer = connection.start(get(CONFIG_MAPS)).await?;
             if answer.status() == 429 {
-                return Ok(());
+                refusals += 1;
+                tokio::time::sleep(BETWEEN_REFUSALS).await;
+                continue;
             }
+            refusals = 0;
             ensure!(answer.status() == 200, "a list: {}", answer.status());
             self.open.push_back((Instant::now(), connection, answer));
             ensure!(self.open.len() < 1000, "no list is ever refused");
         }
+        Ok(())
     }
 }
 
