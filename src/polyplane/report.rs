@@ -134,9 +134,11 @@ async fn change_terms(world: &World, lengths: &str) -> Result<ShownTerms, ApiErr
     })?;
     match world.planes.change_terms(wanted).await {
         Ok(terms) => Ok(show_terms(world, terms)),
-        Err(error @ (ChangeError::Terms(_) | ChangeError::Floor { .. })) => {
-            Err(ApiError::bad_request(chain(&error)))
-        }
+        Err(error @ ChangeError::Floor { .. }) => Err(ApiError::bad_request(format!(
+            "{}, with `kubectl plane ring --raise-floor`",
+            chain(&error)
+        ))),
+        Err(error @ ChangeError::Terms(_)) => Err(ApiError::bad_request(chain(&error))),
         Err(error) => Err(ApiError::service_unavailable(chain(&error))),
     }
 }
