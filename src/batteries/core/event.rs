@@ -276,6 +276,9 @@ fn validate_series(object: &Value, errors: &mut Vec<FieldError>) {
 fn validate_fixed(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (stored, named) in FIXED {
+        if object[stored] == old[stored] {
+            continue;
+        }
         let (now, then) = (
             text_of(schemas, stored, object),
             text_of(schemas, stored, old),
