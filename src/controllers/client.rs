@@ -107,10 +107,7 @@ pub(crate) fn metadata(object: &ObjectRef) -> Result<Value, ApiError> {
 mod tests {
     use super::*;
     use polyplane_batteries::catalog::{features, schemas};
-    use polyplane_plane::{
-        Committer, Flags, Key, Layer, Layers, LogBounds, NewObject, Plane, PlaneParams,
-        PlaneRecord, SoleHolder, Version,
-    };
+    use polyplane_plane::{Committer, Flags, Key, NewObject, Plane, SoleHolder};
     use polyplane_registry::strategy::Plain;
     use polyplane_registry::{KindTable, Strategy};
     use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
@@ -151,27 +148,8 @@ mod tests {
     async fn plane() -> Arc<Plane> {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
-        let plane = Plane::open(PlaneParams {
-            record: PlaneRecord {
-                id: "test".into(),
-                base: 0,
-                birth: None,
-                layer: Layer::empty().hash().clone(),
-                params: Default::default(),
-            },
-            born: Version::from_raw(256),
-            born_at: "2024-05-06T07:08:09Z".into(),
-            layers: Layers::new(Arc::clone(&store)),
-            uid_seed: [0; 32],
-            indexes: Vec::new(),
-            derivation: None,
-            committer: Committer::new(store),
-            guard: guard.expect("memory takes the fence"),
-            acquired: Revision(1),
-            log: LogBounds::default(),
-            foreign: None,
-            import: None,
-        });
+        let guard = guard.expect("memory takes the fence");
+        let plane = Plane::open(guard.empty_plane(Committer::new(store)));
         plane.await.expect("an empty plane opens")
     }
 

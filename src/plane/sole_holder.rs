@@ -1,6 +1,7 @@
 //! The guard of a plane whose store only this process has open, for tests, examples and tools. Owns
 //! one fence record and the machine over it; it knows no member keys and no read lease.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,9 +15,15 @@ use polyplane_fencing::{
 use polyplane_storage::{CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn};
 use tokio::time::Instant;
 
+use crate::committer::Committer;
 use crate::guard::{
     Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
 };
+use crate::layer::Layer;
+use crate::layers::Layers;
+use crate::log::LogBounds;
+use crate::params::{PlaneParams, PlaneRecord};
+use crate::version::Version;
 
 /// Nothing here depends on time: no wait runs and no lease ends.
 const NOW: Time = Time::from_nanos(0);
@@ -91,6 +98,33 @@ impl SoleHolder {
             tenure,
             inner,
         }))
+    }
+
+    /// What an empty plane under this fence is opened with, as no directory knows it. A caller that
+    /// needs something else replaces it.
+    #[must_use]
+    pub fn empty_plane(self: &Arc<Self>, committer: Arc<Committer>) -> PlaneParams {
+        PlaneParams {
+            record: PlaneRecord {
+                id: "test".into(),
+                base: 0,
+                birth: None,
+                layer: Layer::empty().hash().clone(),
+                params: BTreeMap::new(),
+            },
+            born: Version::from_raw(256),
+            born_at: "2024-05-06T07:08:09Z".into(),
+            layers: Layers::new(Arc::clone(&self.store)),
+            uid_seed: [0; 32],
+            indexes: Vec::new(),
+            derivation: None,
+            committer,
+            guard: Arc::clone(self) as Arc<dyn CommitGuard>,
+            acquired: self.fence(),
+            log: LogBounds::default(),
+            foreign: None,
+            import: None,
+        }
     }
 
     /// The revision of the fence's last put.

@@ -1,16 +1,15 @@
 //! How many microseconds of CPU a put, a get, a list and a watched event cost in one plane over a
 //! store in memory: `cargo run --release -p polyplane-plane --example plane_bench`.
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
 use polyplane_plane::{
-    Committer, Flags, Key, Layer, Layers, LogBounds, NewObject, Next, Operation, Plane,
-    PlaneParams, PlaneRecord, Prefix, SoleHolder, Start, Version, WatchFrom, WatchScope, Write,
+    Committer, Flags, Key, NewObject, Next, Operation, Plane, Prefix, SoleHolder, Start, WatchFrom,
+    WatchScope, Write,
 };
-use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
+use polyplane_storage::{MemoryOptions, MemoryStore, Store};
 
 const OBJECTS: usize = 20_000;
 const WRITERS: usize = 64;
@@ -36,27 +35,8 @@ fn key(at: usize) -> Key {
 async fn open() -> Arc<Plane> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
     let guard = SoleHolder::take(store.clone(), "f/a", "bench").await;
-    let params = PlaneParams {
-        record: PlaneRecord {
-            id: "a".to_owned(),
-            base: 0,
-            birth: None,
-            layer: Layer::empty().hash().clone(),
-            params: BTreeMap::new(),
-        },
-        born: Version::from_raw(1 << 8),
-        born_at: "2026-01-01T00:00:00Z".to_owned(),
-        layers: Layers::new(Arc::clone(&store)),
-        uid_seed: [0; 32],
-        indexes: Vec::new(),
-        derivation: None,
-        committer: Committer::new(store),
-        guard: guard.expect("a new store takes a fence"),
-        acquired: Revision(1),
-        log: LogBounds::default(),
-        foreign: None,
-        import: None,
-    };
+    let guard = guard.expect("a new store takes a fence");
+    let params = guard.empty_plane(Committer::new(store));
     Plane::open(params).await.expect("a new store can be read")
 }
 

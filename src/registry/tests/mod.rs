@@ -20,13 +20,8 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::{Masters, UserInfo};
-use polyplane_plane::{
-    Committer, Key, Layer, Layers, LogBounds, ObjectRef, Plane, PlaneParams, PlaneRecord,
-    SoleHolder, Version,
-};
-use polyplane_storage::{
-    CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection, Revision, Store,
-};
+use polyplane_plane::{Committer, Key, ObjectRef, Plane, SoleHolder};
+use polyplane_storage::{CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection, Store};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -95,28 +90,9 @@ impl Site {
     ) -> Self {
         let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let store = Arc::new(FaultyStore::new(Arc::clone(&inner)));
-        let guard = SoleHolder::take(Arc::clone(&inner), "fence", "test").await;
-        let plane = Plane::open(PlaneParams {
-            record: PlaneRecord {
-                id: "test".into(),
-                base: 0,
-                birth: None,
-                layer: Layer::empty().hash().clone(),
-                params: Default::default(),
-            },
-            born: Version::from_raw(256),
-            born_at: "2024-05-06T07:08:09Z".into(),
-            layers: Layers::new(inner),
-            uid_seed: [0; 32],
-            indexes: Vec::new(),
-            derivation: None,
-            committer: Committer::new(Arc::clone(&store) as _),
-            guard: guard.expect("memory takes the fence"),
-            acquired: Revision(1),
-            log: LogBounds::default(),
-            foreign: None,
-            import: None,
-        });
+        let guard = SoleHolder::take(inner, "fence", "test").await;
+        let guard = guard.expect("memory takes the fence");
+        let plane = Plane::open(guard.empty_plane(Committer::new(Arc::clone(&store) as _)));
         let clock = Arc::new(Clock(Instant::now()));
         let registry = Registry::new(clock, authority, Vec::new());
         let site = Self {

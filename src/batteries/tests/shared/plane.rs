@@ -1,10 +1,10 @@
 //! Planes in memory.
 
 use polyplane_plane::{
-    Committer, Derivation, Layer, Layers, LogBounds, Memory, Operation, Plane, PlaneParams,
-    PlaneRecord, Snapshot, SoleHolder, Version, Write,
+    Committer, Derivation, LogBounds, Memory, Operation, Plane, PlaneParams, Snapshot, SoleHolder,
+    Write,
 };
-use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
+use polyplane_storage::{MemoryOptions, MemoryStore, Store};
 use std::sync::Arc;
 
 /// What a plane is opened with.
@@ -30,26 +30,12 @@ impl Default for Opening {
 pub async fn open(opening: Opening) -> Arc<Plane> {
     let store = opening.store;
     let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+    let guard = guard.expect("memory takes the fence");
     let plane = Plane::open(PlaneParams {
-        record: PlaneRecord {
-            id: "test".into(),
-            base: 0,
-            birth: None,
-            layer: Layer::empty().hash().clone(),
-            params: Default::default(),
-        },
-        born: Version::from_raw(256),
-        born_at: "2024-05-06T07:08:09Z".into(),
-        layers: Layers::new(Arc::clone(&store)),
-        uid_seed: [0; 32],
         indexes: polyplane_batteries::core::indexes(),
         derivation: opening.derivation,
-        committer: Committer::with_memory(store, opening.memory),
-        guard: guard.expect("memory takes the fence"),
-        acquired: Revision(1),
         log: opening.log,
-        foreign: None,
-        import: None,
+        ..guard.empty_plane(Committer::with_memory(store, opening.memory))
     });
     plane.await.expect("an empty plane opens")
 }
