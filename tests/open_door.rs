@@ -277,7 +277,9 @@ async fn strangers_cost_one_replica_nothing() -> Result<()> {
             .await?;
         clean(&[&root, &plane]).await?;
     }
-    tells_nothing(&door, &plane).await
+    tells_nothing(&door, &plane).await?;
+    ensure!(!server.log()?.contains("panicked"), "{}", server.log()?);
+    Ok(())
 }
 
 /// A stranger is told the same of a plane that exists, was deleted, or never was, by name or id.
@@ -471,5 +473,5 @@ async fn strangers_cost_three_replicas_nothing() -> Result<()> {
         };
         judged.await.with_context(|| ring.last_words())?;
     }
-    Ok(())
+    ring.ensure_no_panic()
 }

@@ -149,5 +149,5 @@ pub async fn judge(
         "{failures} requests failed\n{}",
         ring.last_words()
     );
-    Ok(())
+    ring.ensure_no_panic()
 }

@@ -220,6 +220,16 @@ impl Ring {
         Ok(lines)
     }
 
+    /// Fails if a pod ever panicked, even in a task that the rest survives.
+    ///
+    /// # Errors
+    /// The pods' last words, or that a log cannot be read.
+    pub fn ensure_no_panic(&self) -> Result<()> {
+        let panics = self.said("panicked at")?;
+        ensure!(panics == 0, "{panics} panics\n{}", self.last_words());
+        Ok(())
+    }
+
     /// What all pods said last, for an error's text.
     pub fn last_words(&self) -> String {
         let pods = self.controller.replicas.iter();
