@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use polyplane_apimachinery::{json, yaml};
-use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
+use polyplane_server::pki::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{Identity, Pki};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use anyhow::{Context, anyhow};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_plane::Memory;
-use polyplane_server::kubeconfig::{Kubeconfig, UserCredential};
+use polyplane_server::pki::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_server::{
     Config, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy, Unmarked,
 };

@@ -14,8 +14,8 @@ use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_plane::Memory;
 use polyplane_registry::{Answer, Gate, Kinds, ResourceRequest};
 
-use crate::exposition::Exposition;
-use crate::route::PlaneReference;
+use crate::operations::exposition::Exposition;
+use crate::request::route::PlaneReference;
 
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,5 +1,11 @@
 //! One connection: its handshake, its protocol, and who is behind it.
 
+pub(crate) mod chains;
+pub(crate) mod door;
+pub(crate) mod gather;
+pub(crate) mod tls;
+mod verdicts;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,17 +21,17 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::chains::Shown;
-use crate::door::{Entry, Step, Term};
-use crate::gather::gather;
-use crate::inbound::Inbound;
-use crate::limits::Seats;
+use crate::answer::respond::Reply;
+use crate::connection::chains::Shown;
+use crate::connection::door::{Entry, Step, Term};
+use crate::connection::gather::gather;
+use crate::connection::tls::ALPN_H2;
 use crate::peer::headers::Received;
 use crate::pipeline::{self, Caller, Origin};
-use crate::respond::Reply;
+use crate::request::inbound::Inbound;
+use crate::request::limits::Seats;
 use crate::shared::Shared;
-use crate::tls::ALPN_H2;
-use crate::websocket;
+use crate::watch::websocket;
 
 use std::convert::Infallible;
 use std::time::Duration;

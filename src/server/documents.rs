@@ -1,6 +1,11 @@
 //! Documents derived from kinds, made when first asked for and shared by all planes in which the
 //! kinds that they are derived from are the same.
 
+pub(crate) mod discovery;
+pub(crate) mod openapi;
+pub(crate) mod paths;
+pub(crate) mod version;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -8,8 +13,8 @@ use parking_lot::Mutex;
 use polyplane_registry::kind::{Group, GroupVersion};
 use polyplane_registry::{DocumentId, KindTable};
 
-use crate::discovery::{Discovery, VersionPart};
-use crate::openapi::Document;
+use crate::documents::discovery::{Discovery, VersionPart};
+use crate::documents::openapi::Document;
 
 /// Bytes of discovery documents that are kept, of whole tables and of versions each. Those of the
 /// built-in kinds take about half a megabyte.

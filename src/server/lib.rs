@@ -10,64 +10,32 @@
 //! A watch may be asked for over a WebSocket (`websocket`): it ends at the replica the client is
 //! connected to, in the task of its connection, and behind it is a watch like any other.
 
-mod audit_id;
-mod authorize;
+mod answer;
 pub mod backend;
-mod body;
-mod budget;
-mod chains;
 mod connection;
-mod discovery;
 mod documents;
-mod door;
-mod drain;
-mod exposition;
-mod forward;
-mod gather;
-mod guard;
-mod health;
-mod impersonate;
-mod inbound;
-pub mod kubeconfig;
-mod limits;
-mod local;
-mod metrics;
-mod negotiate;
-mod observe;
-mod openapi;
+mod operations;
 pub mod options;
-mod paths;
 mod peer;
 mod pipeline;
 pub mod pki;
-mod prove;
-mod relay;
-mod request_info;
-mod resolve;
-mod respond;
-mod route;
+mod request;
 mod server;
-mod session;
 mod shared;
-pub mod tls;
-mod verdicts;
-mod version;
-mod warnings;
-mod watch_query;
-mod websocket;
+mod watch;
 
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Peer, Place, PlaneApi, PlaneRecord,
 };
-pub use exposition::{Exposition, Kind};
-pub use limits::Limits;
-pub use local::DrainRequested;
+pub use documents::version::{VERSION, Version};
+pub use operations::exposition::{Exposition, Kind};
+pub use operations::local::DrainRequested;
 pub use options::{CompletedOptions, Config, Options, StopPolicy};
 pub use peer::transport::PeerTransport;
 pub use peer::{PeerLimits, Peering};
 pub use pki::peer::PeerTls;
 pub use pki::role::Unmarked;
 pub use pki::{Identity, Pki, PkiError};
-pub use route::PlaneReference;
+pub use request::limits::Limits;
+pub use request::route::PlaneReference;
 pub use server::{PeerService, Server, StopHandle, Stopped};
-pub use version::{VERSION, Version};

@@ -15,14 +15,14 @@ use rustls::ServerConfig;
 use tokio::net::TcpListener;
 
 use crate::backend::Backend;
-use crate::limits::Limits;
-use crate::local::{DrainOnce, DrainRequested};
+use crate::connection::tls::{TlsError, server_config};
+use crate::operations::local::{DrainOnce, DrainRequested};
 use crate::peer::Peering;
 use crate::peer::listener::PeerSide;
 use crate::pki::{Pki, PkiError};
+use crate::request::limits::Limits;
 use crate::server::Server;
 use crate::shared::Shared;
-use crate::tls::{TlsError, server_config};
 
 /// What somebody asked for, unchecked.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 //! of clients that another replica received, which pass the same pipeline as if they had come
 //! directly, except that they are never forwarded again.
 //!
-//! One protocol of our own ([`frame`], [`channel`]): requests and answers as HTTP has them, many
+//! One protocol of our own ([`channel`], [`channel::frame`]): requests and answers as HTTP has them, many
 //! streams on a connection, each with its own window, cancelled alone, with trailers. HTTP's own
 //! protocols were measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
 //! loopback, both ends in one process, 64 at a time, optimized, on a shared machine (two runs):
@@ -25,17 +25,14 @@
 //!
 //! Invariant: headers that begin with `x-polyplane-` mean something on a peer connection only.
 
-mod answering;
 pub(crate) mod channel;
 mod doorway;
-mod frame;
+pub(crate) mod forward;
 #[cfg(test)]
 mod frozen;
 pub(crate) mod headers;
 pub(crate) mod listener;
 pub(crate) mod pool;
-mod signs;
-pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transport;
@@ -49,7 +46,7 @@ use tokio::net::TcpListener;
 
 use transport::PeerTransport;
 
-/// The protocol of [`frame`], as the two ends of a connection agree on it.
+/// The protocol of [`channel::frame`], as the two ends of a connection agree on it.
 pub(crate) const ALPN_PEER: &[u8] = b"polyplane-peer/1";
 
 /// The bounds of the channel between replicas.

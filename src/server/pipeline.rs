@@ -6,8 +6,6 @@
 //! a request proves it; where another one owns its plane, `forward` sends it there, and it goes
 //! through all stages again.
 
-mod share;
-
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,26 +19,26 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_registry::parameters::FIELD_SELECTOR;
 use polyplane_registry::{ResourceRequest, Verb};
 
-use crate::audit_id;
-use crate::authorize::{Authorized, authorize};
+use crate::answer::body::{ResponseBody, WatchGauge};
+use crate::answer::respond::{Client, Delivery, Refusal, Reply, Unqueued, refuse};
 use crate::backend::PlaneApi;
-use crate::body::{ResponseBody, WatchGauge};
-use crate::budget::{Exhausted, Reservation};
 use crate::connection::Connection;
-use crate::forward::{Forwarded, Search, Step, moved_reply};
-use crate::impersonate::effective_user;
-use crate::inbound::Inbound;
-use crate::limits::{BodyError, discard_rest, read_body};
-use crate::local::{DRAIN_PATH, REPORTS};
-use crate::metrics::Labels;
-use crate::observe::{OpenWatch, labels_of};
-use crate::paths;
+use crate::documents::paths;
+use crate::operations::local::{DRAIN_PATH, REPORTS};
+use crate::operations::metrics::Labels;
+use crate::operations::observe::{OpenWatch, labels_of};
+use crate::peer::forward::{Forwarded, Search, Step, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
-use crate::prove::{Located, Proven, unreachable_plane};
-use crate::request_info::{RequestInfo, ResourceInfo};
-use crate::resolve::resolve;
-use crate::respond::{Client, Delivery, Refusal, Reply, Unqueued, refuse};
-use crate::route::{PlaneReference, Route, RouteError, parse_query};
+use crate::request::audit_id;
+use crate::request::authorize::{Authorized, authorize};
+use crate::request::budget::{Exhausted, Reservation};
+use crate::request::impersonate::effective_user;
+use crate::request::inbound::Inbound;
+use crate::request::limits::{BodyError, discard_rest, read_body};
+use crate::request::prove::{Located, Proven, unreachable_plane};
+use crate::request::request_info::{RequestInfo, ResourceInfo};
+use crate::request::resolve::resolve;
+use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::shared::Shared;
 
 /// Whom a request comes from.

@@ -18,6 +18,7 @@
 //! Files that somebody else put there are read and nothing else (`files`).
 
 mod files;
+pub mod kubeconfig;
 pub mod pair;
 pub mod peer;
 pub mod role;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection;
-use crate::drain::Drain;
+use crate::operations::drain::Drain;
 use crate::options::StopPolicy;
 use crate::peer::listener;
 use crate::shared::Shared;

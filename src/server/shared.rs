@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use polyplane_auth::Anonymous;
 use polyplane_plane::Memory;
 
+use crate::answer::body::AtomicCounter;
+use crate::answer::guard::Patience;
+use crate::answer::respond::CommonHeaders;
 use crate::backend::Backend;
-use crate::body::AtomicCounter;
-use crate::chains::Chains;
+use crate::connection::chains::Chains;
 use crate::documents::Documents;
-use crate::drain::Drain;
-use crate::exposition::{Exposition, Kind};
-use crate::guard::Patience;
-use crate::health::Checks;
-use crate::limits::Limits;
-use crate::local::DrainOnce;
-use crate::metrics::Metrics;
+use crate::operations::drain::Drain;
+use crate::operations::exposition::{Exposition, Kind};
+use crate::operations::health::Checks;
+use crate::operations::local::DrainOnce;
+use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
-use crate::respond::CommonHeaders;
+use crate::request::limits::Limits;
 
 pub(crate) struct Shared {
     pub backend: Arc<dyn Backend>,

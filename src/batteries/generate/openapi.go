@@ -14,7 +14,7 @@ import (
 // each with name, number and type. A type in brackets is repeated; a message's begins with a colon.
 func runOpenAPI(arguments []string) error {
 	flags := flag.NewFlagSet("openapi", flag.ContinueOnError)
-	out := flags.String("out", "../../server/openapi/messages.json", "file to write")
+	out := flags.String("out", "../../server/documents/openapi/messages.json", "file to write")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}

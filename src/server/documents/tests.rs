@@ -8,7 +8,7 @@ use polyplane_registry::strategy::Plain;
 use polyplane_registry::{DocumentId, Features, KindTable, Strategy};
 
 use super::{Documents, Shelf, Weigh};
-use crate::openapi::{Document, Part, index};
+use crate::documents::openapi::{Document, Part, index};
 
 const ROWS: &str = include_str!("../../batteries/data/rows.json");
 
@@ -80,7 +80,7 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
         }
     }
     assert_eq!(remade, ["apps/v1"]);
-    use crate::discovery::AggregatedVersion::V2;
+    use crate::documents::discovery::AggregatedVersion::V2;
     let discovery = [&before, &after].map(|table| documents.discovery(table));
     let tags = |prefix| discovery.each_ref().map(|all| all.aggregated(prefix, V2).1);
     assert_eq!(tags("api")[0], tags("api")[1]);

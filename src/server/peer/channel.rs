@@ -9,7 +9,12 @@
 //! have arrived: what this side had not begun to write did not.
 //!
 //! Invariant: what is kept to be sent is bounded but for heads and numbers, of which each stream
-//! has few; a stream that is not read holds up itself only ([`super::stream`]).
+//! has few; a stream that is not read holds up itself only ([`stream`]).
+
+pub(super) mod answering;
+pub(super) mod frame;
+mod signs;
+pub(crate) mod stream;
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -25,10 +30,10 @@ use tokio::task::AbortHandle;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::frame::{self, FrameHead, HEAD_BYTES, Heard, Kind, RequestHead, Told, Why};
-use super::signs::{Due, Signs};
-use super::stream::{Broken, NoAnswer, Opened, Stream};
-use crate::gather::let_others_run;
+use crate::connection::gather::let_others_run;
+use frame::{FrameHead, HEAD_BYTES, Heard, Kind, RequestHead, Told, Why};
+use signs::{Due, Signs};
+use stream::{Broken, NoAnswer, Opened, Stream};
 
 /// Bytes that may wait to be sent before bodies have to.
 const WAITING_BYTES_MAX: usize = 512 * 1024;

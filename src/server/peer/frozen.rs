@@ -8,15 +8,15 @@ use polyplane_ownership::{PeerMessage, PeerRequest};
 use polyplane_tests::frozen::{Written, records, text};
 use rustls::pki_types::CertificateDer;
 
-use super::frame::{
+use crate::backend::Peer;
+use crate::peer::channel::frame::{
     FrameHead, HEAD_BYTES, Heard, Kind, Told, Why, number, put_answer, put_data, put_number,
     put_request, put_reset, put_trailers, take_answer, take_request, take_trailers, usual_names,
     why,
 };
-use super::headers::{self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, TOLD};
-use super::transport::{MESSAGE_PATH, SENDER};
-use super::{ALPN_PEER, wire};
-use crate::backend::Peer;
+use crate::peer::headers::{self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, TOLD};
+use crate::peer::transport::{MESSAGE_PATH, SENDER};
+use crate::peer::{ALPN_PEER, wire};
 
 fn frame(name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Written {
     let mut bytes = Vec::new();

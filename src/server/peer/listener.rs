@@ -24,22 +24,22 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::answering::Answering;
-use super::channel::{Answerer, Channel, Driver};
-use super::doorway::{Doorway, HandshakesMax};
-use super::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
-use super::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, decode_chain};
-use super::stream::{PeerStream, Stream};
-use super::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
-use super::{PeerLimits, wire};
-use crate::body::ResponseBody;
-use crate::chains::Chains;
+use crate::answer::body::ResponseBody;
+use crate::answer::respond::{Reply, bare, text};
 use crate::connection::Connection;
-use crate::inbound::Inbound;
-use crate::limits::Seats;
+use crate::connection::chains::Chains;
+use crate::peer::channel::answering::Answering;
+use crate::peer::channel::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
+use crate::peer::channel::stream::{PeerStream, Stream};
+use crate::peer::channel::{Answerer, Channel, Driver};
+use crate::peer::doorway::{Doorway, HandshakesMax};
+use crate::peer::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, decode_chain};
+use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
+use crate::peer::{PeerLimits, wire};
 use crate::pipeline::{self, Caller, Origin};
 use crate::pki::peer::SHARED_NAME;
-use crate::respond::{Reply, bare, text};
+use crate::request::inbound::Inbound;
+use crate::request::limits::Seats;
 use crate::shared::Shared;
 
 /// Clients whose chains are remembered, so that a chain is verified once and not per request.

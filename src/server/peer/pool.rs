@@ -17,11 +17,11 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-use super::PeerLimits;
-use super::channel::{Channel, Driver};
-use super::stream::{Broken, NoAnswer, PeerStream, send_data};
-use super::wire::PeerBody;
 use crate::backend::Peer;
+use crate::peer::PeerLimits;
+use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, send_data};
+use crate::peer::channel::{Channel, Driver};
+use crate::peer::wire::PeerBody;
 use crate::pki::peer::{PeerTls, SHARED_NAME};
 
 /// Streams on one connection above which another one is opened.

@@ -18,12 +18,14 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answering::Answering;
-use super::channel::{Answerer, Channel, Driver};
-use super::frame::{self, FrameHead, HEAD_BYTES, Kind, PAYLOAD_BYTES_MAX, RequestHead, Told};
-use super::pool::exchange;
-use super::stream::{Broken, NoAnswer, PeerStream, Stream, WINDOW_BYTES};
-use super::wire::PeerBody;
+use crate::peer::channel::answering::Answering;
+use crate::peer::channel::frame::{
+    self, FrameHead, HEAD_BYTES, Kind, PAYLOAD_BYTES_MAX, RequestHead, Told,
+};
+use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, Stream, WINDOW_BYTES};
+use crate::peer::channel::{Answerer, Channel, Driver};
+use crate::peer::pool::exchange;
+use crate::peer::wire::PeerBody;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

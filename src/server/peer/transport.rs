@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
 
-use super::PeerLimits;
-use super::headers::MEANT_FOR;
-use super::pool::{ConnectError, Pool, PoolLoad, SendError};
-use super::stream::Broken;
-use super::wire;
 use crate::backend::Peer;
+use crate::peer::PeerLimits;
+use crate::peer::channel::stream::Broken;
+use crate::peer::headers::MEANT_FOR;
+use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError};
+use crate::peer::wire;
 use crate::pki::peer::PeerTls;
 
 /// Where messages go.

@@ -7,7 +7,7 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use polyplane_ownership::{PeerMessage, PeerRequest};
 
-use super::stream::{Broken, CHUNK_BYTES, PeerStream};
+use crate::peer::channel::stream::{Broken, CHUNK_BYTES, PeerStream};
 
 /// Longest JSON of a message.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;

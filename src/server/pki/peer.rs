@@ -32,8 +32,8 @@ use super::files::lock;
 use super::pair::{Lookout, PairFiles, certificates};
 use super::role::{self, PEER_ROLE, Unmarked};
 use super::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
+use crate::connection::tls::check_short;
 use crate::peer::ALPN_PEER;
-use crate::tls::check_short;
 
 /// The name of a certificate that all replicas share.
 pub const SHARED_NAME: &str = "polyplane-peer";

@@ -1,0 +1,636 @@
+//! Bodies of answers, written as they are read.
+//!
+//! Slices of stored objects are gathered into chunks of up to 64 KiB, because one frame per small
+//! slice costs more than the copy; large slices pass untouched. A watch gives what has come since
+//! the last write as one chunk. A finite answer that nobody fetches is let go (`guard`), whoever
+//! made it. What another replica answers is passed on frame by frame.
+
+use std::io::Write as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll};
+
+use crate::answer::guard::{Finite, Guarded, Patience};
+use crate::peer::channel::stream::{Broken, PeerStream};
+use crate::peer::headers::strip;
+use crate::watch::relay::{Relay, Source as RelaySource};
+use bytes::{Bytes, BytesMut};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures_util::Stream;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use polyplane_registry::StreamEnd;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+/// Bytes gathered into one chunk.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// A slice of this length is passed on without being copied.
+const PASS_BYTES: usize = 16 * 1024;
+/// A complete answer below this length needs no watchdog: it fits buffers on the way.
+const GUARDED_BYTES: u64 = 512 * 1024;
+
+pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
+
+/// Why a body ended before its end; the client sees a broken stream.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyEnd {
+    /// The source gave up.
+    #[error("the answer broke off")]
+    Source(#[source] StreamEnd),
+    /// The client fetched too little in the time it had.
+    #[error("the answer was not fetched in time")]
+    Abandoned,
+    /// The replica behind the answer is gone.
+    #[error("the answer of another replica broke off")]
+    Peer(#[source] Broken),
+    /// Compression failed.
+    #[error("the answer could not be compressed")]
+    Compression(#[source] std::io::Error),
+}
+
+/// The body of an answer.
+pub struct ResponseBody(Inner);
+
+enum Inner {
+    Empty,
+    Whole(Option<Bytes>),
+    Chunked(Chunked),
+    Guarded(Guarded),
+    Watch(Box<Watch>),
+    Relay(Box<Relay>),
+    Forwarded(Box<PeerStream>),
+}
+
+/// Whether a body is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Identity,
+    Gzip,
+}
+
+impl ResponseBody {
+    pub(crate) fn empty() -> Self {
+        Self(Inner::Empty)
+    }
+
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self(Inner::Whole(Some(bytes.into())))
+    }
+
+    /// A complete body. Must be called inside the runtime.
+    pub(crate) fn slices(
+        mut slices: Vec<Bytes>,
+        coding: Coding,
+        patience: Patience,
+        abandoned: &Arc<AtomicCounter>,
+    ) -> Self {
+        if slices.len() == 1
+            && coding == Coding::Identity
+            && slices[0].len() < GUARDED_BYTES as usize
+        {
+            return Self(Inner::Whole(slices.pop()));
+        }
+        let length = slices.iter().map(|slice| slice.len() as u64).sum();
+        let chunked = Chunked::new(Source::Slices(slices.into_iter()), Some(length), coding);
+        Self(if length < GUARDED_BYTES {
+            Inner::Chunked(chunked)
+        } else {
+            Inner::Guarded(Guarded::new(chunked, patience, Arc::clone(abandoned)))
+        })
+    }
+
+    /// A finite body of unknown length. Must be called inside the runtime.
+    pub(crate) fn stream(
+        stream: SliceStream,
+        coding: Coding,
+        patience: Patience,
+        abandoned: &Arc<AtomicCounter>,
+    ) -> Self {
+        let chunked = Chunked::new(Source::Stream(stream), None, coding);
+        Self(Inner::Guarded(Guarded::new(
+            chunked,
+            patience,
+            Arc::clone(abandoned),
+        )))
+    }
+
+    /// A body that goes on until the client leaves, the source ends or its `ending` comes.
+    pub(crate) fn watch(watch: Watch) -> Self {
+        Self(Inner::Watch(Box::new(watch)))
+    }
+
+    /// A watch for another replica: if its plane moves, the trailers say what `farewell` makes of
+    /// the version that was told.
+    pub(crate) fn watch_of_peer(mut watch: Watch, farewell: Farewell) -> Self {
+        watch.farewell = Some(farewell);
+        Self(Inner::Watch(Box::new(watch)))
+    }
+
+    /// A watch that goes on elsewhere when its plane moves.
+    pub(crate) fn relay(relay: Relay) -> Self {
+        Self(Inner::Relay(Box::new(relay)))
+    }
+
+    /// What another replica answers. Must be called inside the runtime.
+    pub(crate) fn forwarded(
+        stream: PeerStream,
+        patience: Patience,
+        abandoned: &Arc<AtomicCounter>,
+    ) -> Self {
+        // What has arrived holds up nobody; the rest waits at its owner for this client.
+        Self(if stream.is_whole() {
+            Inner::Forwarded(Box::new(stream))
+        } else {
+            Inner::Guarded(Guarded::new(stream, patience, Arc::clone(abandoned)))
+        })
+    }
+
+    /// Whether it is a watch of whoever is connected here.
+    pub(crate) fn is_watch(&self) -> bool {
+        matches!(self.0, Inner::Watch(_) | Inner::Relay(_))
+    }
+
+    /// The source of a relayed watch.
+    pub(crate) fn into_source(self) -> Option<RelaySource> {
+        match self.0 {
+            Inner::Relay(relay) => Some(relay.into_source()),
+            Inner::Empty
+            | Inner::Whole(_)
+            | Inner::Chunked(_)
+            | Inner::Guarded(_)
+            | Inner::Watch(_)
+            | Inner::Forwarded(_) => None,
+        }
+    }
+}
+
+/// A counter that bodies share with the metrics.
+pub(crate) type AtomicCounter = AtomicU64;
+
+enum Source {
+    Slices(std::vec::IntoIter<Bytes>),
+    Stream(SliceStream),
+    Done,
+}
+
+impl Source {
+    fn next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, StreamEnd>>> {
+        match self {
+            Self::Slices(slices) => Poll::Ready(slices.next().map(Ok)),
+            Self::Stream(stream) => stream.as_mut().poll_next(context),
+            Self::Done => Poll::Ready(None),
+        }
+    }
+}
+
+/// Gathers small slices, passes large ones, compresses if asked to.
+struct Chunked {
+    source: Source,
+    /// A large slice that came while small ones were being gathered.
+    waiting: Option<Bytes>,
+    /// Bytes to come, where they are known and not compressed.
+    left: Option<u64>,
+    gzip: Option<GzEncoder<Vec<u8>>>,
+    failed: Option<StreamEnd>,
+}
+
+impl Chunked {
+    fn new(source: Source, length: Option<u64>, coding: Coding) -> Self {
+        let gzip = (coding == Coding::Gzip)
+            .then(|| GzEncoder::new(Vec::with_capacity(CHUNK_BYTES / 2), Compression::fast()));
+        Self {
+            source,
+            waiting: None,
+            left: if gzip.is_some() { None } else { length },
+            gzip,
+            failed: None,
+        }
+    }
+
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyEnd>>> {
+        loop {
+            match std::task::ready!(self.poll_plain(context)) {
+                Some(Err(end)) => {
+                    self.source = Source::Done;
+                    self.gzip = None;
+                    return Poll::Ready(Some(Err(BodyEnd::Source(end))));
+                }
+                Some(Ok(plain)) => match self.compress(plain) {
+                    Ok(chunk) if chunk.is_empty() => {}
+                    Ok(chunk) => return Poll::Ready(Some(Ok(chunk))),
+                    Err(error) => return Poll::Ready(Some(Err(BodyEnd::Compression(error)))),
+                },
+                None => {
+                    let Some(gzip) = self.gzip.take() else {
+                        return Poll::Ready(None);
+                    };
+                    let tail = gzip.finish().map(Bytes::from).map_err(BodyEnd::Compression);
+                    return Poll::Ready(Some(tail));
+                }
+            }
+        }
+    }
+
+    fn compress(&mut self, plain: Bytes) -> std::io::Result<Bytes> {
+        let Some(gzip) = &mut self.gzip else {
+            if let Some(left) = &mut self.left {
+                *left -= plain.len() as u64;
+            }
+            return Ok(plain);
+        };
+        gzip.write_all(&plain)?;
+        Ok(Bytes::from(std::mem::take(gzip.get_mut())))
+    }
+
+    fn poll_plain(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, StreamEnd>>> {
+        if let Some(end) = self.failed.take() {
+            return Poll::Ready(Some(Err(end)));
+        }
+        let mut first = match self.waiting.take() {
+            Some(slice) if slice.len() >= PASS_BYTES => return Poll::Ready(Some(Ok(slice))),
+            other => other,
+        };
+        let mut gathered = BytesMut::new();
+        loop {
+            let held = gathered.len() + first.as_ref().map_or(0, Bytes::len);
+            if held >= CHUNK_BYTES {
+                break;
+            }
+            match self.source.next(context) {
+                Poll::Ready(Some(Ok(slice))) if slice.is_empty() => {}
+                Poll::Ready(Some(Ok(slice))) if slice.len() >= PASS_BYTES && held == 0 => {
+                    return Poll::Ready(Some(Ok(slice)));
+                }
+                Poll::Ready(Some(Ok(slice))) if slice.len() >= PASS_BYTES => {
+                    self.waiting = Some(slice);
+                    break;
+                }
+                Poll::Ready(Some(Ok(slice))) if held == 0 => first = Some(slice),
+                Poll::Ready(Some(Ok(slice))) => {
+                    if let Some(first) = first.take() {
+                        gathered.reserve(self.capacity_for(held + slice.len()));
+                        gathered.extend_from_slice(&first);
+                    }
+                    gathered.extend_from_slice(&slice);
+                }
+                Poll::Ready(Some(Err(end))) if held == 0 => return Poll::Ready(Some(Err(end))),
+                Poll::Ready(Some(Err(end))) => {
+                    // What came before the end is still worth sending.
+                    self.failed = Some(end);
+                    break;
+                }
+                Poll::Ready(None) if held == 0 => return Poll::Ready(None),
+                Poll::Ready(None) => {
+                    self.source = Source::Done;
+                    break;
+                }
+                Poll::Pending if held == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Some(Ok(first.unwrap_or_else(|| gathered.freeze()))))
+    }
+
+    /// Room for what is known to come, so that a chunk is allocated once.
+    fn capacity_for(&self, held: usize) -> usize {
+        let left = self.left.and_then(|left| usize::try_from(left).ok());
+        left.unwrap_or(held * 2)
+            .min(CHUNK_BYTES + PASS_BYTES)
+            .max(held)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Finite for Chunked {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+        let chunk = self.poll_chunk(context);
+        chunk.map(|chunk| chunk.map(|result| result.map(Frame::data)))
+    }
+
+    fn size(&self) -> SizeHint {
+        self.size_hint()
+    }
+}
+
+impl Finite for PeerStream {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+        poll_forwarded(self, context)
+    }
+
+    fn size(&self) -> SizeHint {
+        self.size_hint()
+    }
+}
+
+/// What a watch is counted by.
+pub(crate) trait WatchCounter: Send + Sync {
+    /// `count` events were sent.
+    fn sent(&self, count: u64);
+    /// The watch is over.
+    fn over(&self);
+}
+
+/// Counts one watch while it is open.
+pub(crate) struct WatchGauge(pub(crate) Box<dyn WatchCounter>);
+
+impl Drop for WatchGauge {
+    fn drop(&mut self) {
+        self.0.over();
+    }
+}
+
+/// Makes the trailers of a watch whose plane moved, of the version up to which it was told.
+pub(crate) type Farewell = Box<dyn Fn(Option<u64>) -> HeaderMap + Send + Sync>;
+
+/// A watch of this replica.
+pub(crate) struct Watch {
+    source: Chunked,
+    ending: Pin<Box<WaitForCancellationFutureOwned>>,
+    gauge: WatchGauge,
+    ended: bool,
+    /// It ended with a move, and up to which version it was told.
+    moved: Option<Option<u64>>,
+    farewell: Option<Farewell>,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        stream: SliceStream,
+        ending: WaitForCancellationFutureOwned,
+        gauge: WatchGauge,
+    ) -> Self {
+        Self {
+            source: Chunked::new(Source::Stream(stream), None, Coding::Identity),
+            ending: Box::pin(ending),
+            gauge,
+            ended: false,
+            moved: None,
+            farewell: None,
+        }
+    }
+
+    /// Whether it ended because its plane moved, and up to which version it was told.
+    pub(crate) fn moved(&self) -> Option<Option<u64>> {
+        self.moved
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyEnd>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.source.poll_chunk(context) {
+            Poll::Ready(Some(Ok(chunk))) => {
+                // Every event ends with a newline, and JSON text holds no other.
+                self.gauge.0.sent(newlines(&chunk));
+                Poll::Ready(Some(Ok(chunk)))
+            }
+            Poll::Ready(end) => {
+                self.ended = true;
+                // A watch whose source is gone just ends; the client resumes.
+                if let Some(Err(error)) = &end {
+                    tracing::debug!(%error, "a watch ended early");
+                    if let BodyEnd::Source(StreamEnd::Moved { told }) = error {
+                        self.moved = Some(*told);
+                    }
+                }
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                use std::future::Future as _;
+                std::task::ready!(self.ending.as_mut().poll(context));
+                self.ended = true;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// The trailers, once.
+    fn take_trailers(&mut self) -> Option<HeaderMap> {
+        let told = self.moved?;
+        self.farewell.take().map(|farewell| farewell(told))
+    }
+}
+
+/// How many newlines there are. Bytes are summed up in bytes as long as the sum fits, so that the
+/// compiler takes a vector of them at a time.
+fn newlines(chunk: &[u8]) -> u64 {
+    let sum = |part: &[u8]| -> u8 { part.iter().map(|byte| u8::from(*byte == b'\n')).sum() };
+    chunk.chunks(192).map(|part| u64::from(sum(part))).sum()
+}
+
+/// The next frame of another replica's answer, without what only replicas say to each other.
+fn poll_forwarded(
+    stream: &mut PeerStream,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+    let frame = std::task::ready!(Pin::new(stream).poll_frame(context));
+    Poll::Ready(match frame {
+        None => None,
+        Some(Err(error)) => Some(Err(BodyEnd::Peer(error))),
+        Some(Ok(frame)) => match frame.into_trailers() {
+            Ok(mut trailers) => {
+                strip(&mut trailers);
+                Some(Ok(Frame::trailers(trailers)))
+            }
+            Err(frame) => Some(Ok(frame)),
+        },
+    })
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyEnd;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+        let chunk = match &mut self.0 {
+            Inner::Empty => Poll::Ready(None),
+            Inner::Whole(bytes) => Poll::Ready(bytes.take().map(Ok)),
+            Inner::Chunked(body) => body.poll_chunk(context),
+            Inner::Guarded(body) => return body.poll(context),
+            Inner::Watch(body) => match std::task::ready!(body.poll(context)) {
+                None => {
+                    let trailers = body.take_trailers();
+                    return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                some => Poll::Ready(some),
+            },
+            Inner::Relay(body) => body.poll(context).map(|chunk| chunk.map(Ok)),
+            Inner::Forwarded(stream) => return poll_forwarded(stream, context),
+        };
+        chunk.map(|chunk| chunk.map(|result| result.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Empty | Inner::Whole(None) => true,
+            Inner::Whole(Some(bytes)) => bytes.is_empty(),
+            Inner::Chunked(body) => body.left == Some(0) && body.failed.is_none(),
+            Inner::Guarded(_) => false,
+            Inner::Watch(body) => body.ended && (body.farewell.is_none() || body.moved.is_none()),
+            Inner::Relay(body) => body.is_over(),
+            Inner::Forwarded(stream) => stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Empty | Inner::Whole(None) => SizeHint::with_exact(0),
+            Inner::Whole(Some(bytes)) => SizeHint::with_exact(bytes.len() as u64),
+            Inner::Chunked(body) => body.size_hint(),
+            Inner::Guarded(body) => body.size(),
+            Inner::Watch(_) | Inner::Relay(_) => SizeHint::default(),
+            Inner::Forwarded(stream) => stream.size_hint(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use futures_util::stream;
+    use http_body_util::BodyExt as _;
+    use std::io::Read as _;
+
+    const PATIENT: Patience = Patience {
+        total_max: Duration::from_secs(60),
+        stall_max: Duration::from_secs(10),
+    };
+
+    fn slices(count: usize, length: usize) -> (Vec<Bytes>, Vec<u8>) {
+        let slices: Vec<Bytes> = (0..count)
+            .map(|number| {
+                Bytes::from(vec![
+                    b'a' + u8::try_from(number % 26).expect("small");
+                    length
+                ])
+            })
+            .collect();
+        let whole = slices.concat();
+        (slices, whole)
+    }
+
+    async fn frames(mut body: ResponseBody) -> Vec<Bytes> {
+        let mut frames = Vec::new();
+        while let Some(frame) = body.frame().await {
+            frames.push(frame.expect("no error").into_data().expect("data"));
+        }
+        frames
+    }
+
+    #[tokio::test]
+    async fn small_slices_are_gathered_and_large_ones_pass() {
+        let (mut parts, _) = slices(200, 1000);
+        let large = Bytes::from(vec![b'L'; 100_000]);
+        parts.insert(100, large.clone());
+        let whole = parts.concat();
+        let body = ResponseBody::slices(parts, Coding::Identity, PATIENT, &Arc::default());
+        assert_eq!(body.size_hint().exact(), Some(whole.len() as u64));
+        let frames = frames(body).await;
+        assert_eq!(frames.concat(), whole);
+        assert!(frames.len() <= 6, "{}", frames.len());
+        assert!(frames.iter().any(|frame| frame.as_ptr() == large.as_ptr()));
+    }
+
+    #[tokio::test]
+    async fn compressed_bodies_are_what_they_were() {
+        let (parts, whole) = slices(300, 1000);
+        let body = ResponseBody::slices(parts, Coding::Gzip, PATIENT, &Arc::default());
+        assert_eq!(body.size_hint().exact(), None);
+        let packed = frames(body).await.concat();
+        assert!(packed.len() < whole.len() / 10);
+        let mut plain = Vec::new();
+        flate2::read::GzDecoder::new(&packed[..])
+            .read_to_end(&mut plain)
+            .expect("gzip");
+        assert_eq!(plain, whole);
+    }
+
+    #[tokio::test]
+    async fn what_came_before_a_break_is_sent() {
+        let items = vec![Ok(Bytes::from("ab")), Err(StreamEnd::Closed)];
+        let stream = Box::pin(stream::iter(items));
+        let mut body = ResponseBody::stream(stream, Coding::Identity, PATIENT, &Arc::default());
+        let first = body.frame().await.expect("a frame").expect("data");
+        assert_eq!(first.into_data().expect("data"), "ab");
+        let broken = body.frame().await.expect("an end");
+        assert!(matches!(broken, Err(BodyEnd::Source(StreamEnd::Closed))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_nobody_fetches_lets_go_of_what_it_holds() {
+        let (held, probe) = (Arc::new(()), Arc::new(()));
+        let weak = Arc::downgrade(&held);
+        let endless = stream::unfold(held, |held| async { Some((Ok(Bytes::from("x")), held)) });
+        let abandoned = Arc::default();
+        let stream = Box::pin(endless);
+        let mut body = ResponseBody::stream(stream, Coding::Identity, PATIENT, &abandoned);
+        assert!(body.frame().await.expect("a frame").is_ok());
+        tokio::time::sleep(Duration::from_secs(21)).await;
+        assert!(weak.upgrade().is_none());
+        assert_eq!(abandoned.load(Ordering::Relaxed), 1);
+        let after = body.frame().await.expect("an end");
+        assert!(matches!(after, Err(BodyEnd::Abandoned)));
+        drop(probe);
+    }
+
+    struct Count(Arc<AtomicU64>);
+
+    impl WatchCounter for Count {
+        fn sent(&self, count: u64) {
+            self.0.fetch_add(count, Ordering::Relaxed);
+        }
+
+        fn over(&self) {
+            self.0.fetch_add(1000, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn all_newlines_are_counted() {
+        for length in [0, 1, 191, 192, 193, 1000] {
+            assert_eq!(newlines(&vec![b'\n'; length]), length as u64);
+            assert_eq!(newlines(&vec![b'n'; length]), 0);
+        }
+        assert_eq!(newlines(b"{}\n{}\n"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_watch_joins_what_is_there_and_ends_cleanly() {
+        use futures_util::StreamExt as _;
+        let ready = stream::iter(["a\n", "b\n", "c\n"].map(|text| Ok(Bytes::from(text))));
+        let stream = Box::pin(ready.chain(stream::pending()));
+        let token = tokio_util::sync::CancellationToken::new();
+        let counted = Arc::new(AtomicU64::new(0));
+        let gauge = WatchGauge(Box::new(Count(Arc::clone(&counted))));
+        let mut body =
+            ResponseBody::watch(Watch::new(stream, token.clone().cancelled_owned(), gauge));
+        let first = body.frame().await.expect("a frame").expect("data");
+        assert_eq!(first.into_data().expect("data"), "a\nb\nc\n");
+        assert_eq!(counted.load(Ordering::Relaxed), 3);
+        token.cancel();
+        assert!(body.frame().await.is_none());
+        drop(body);
+        assert_eq!(counted.load(Ordering::Relaxed), 1003);
+    }
+}

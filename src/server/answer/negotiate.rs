@@ -1,0 +1,189 @@
+//! Media types: what a client takes and what it gets.
+
+use polyplane_registry::parameters::{PRETTY, Query};
+
+/// One range of an Accept header.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MediaRange<'a> {
+    /// `application/json`, `application/*`, `*/*`.
+    pub essence: &'a str,
+    /// Parameters other than `q`, in order.
+    pub params: Vec<(&'a str, &'a str)>,
+    quality: f32,
+}
+
+impl<'a> MediaRange<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut parts = text.split(';');
+        let essence = parts.next()?.trim();
+        if essence.is_empty() || !essence.contains('/') {
+            return None;
+        }
+        let mut range = Self {
+            essence,
+            params: Vec::new(),
+            quality: 1.0,
+        };
+        for part in parts {
+            let Some((key, value)) = part.split_once('=') else {
+                continue;
+            };
+            let (key, value) = (key.trim(), value.trim().trim_matches('"'));
+            if key == "q" {
+                range.quality = value.parse().unwrap_or(1.0);
+            } else {
+                range.params.push((key, value));
+            }
+        }
+        Some(range)
+    }
+
+    /// The value of a parameter; absent counts as empty.
+    pub(crate) fn param(&self, name: &str) -> &'a str {
+        let found = self.params.iter().find(|(key, _)| *key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    /// True if this range takes `essence`.
+    pub(crate) fn takes(&self, essence: &str) -> bool {
+        if self.essence == "*/*" {
+            return true;
+        }
+        match self.essence.strip_suffix("/*") {
+            Some(family) => essence.split('/').next() == Some(family),
+            None => self.essence.eq_ignore_ascii_case(essence),
+        }
+    }
+}
+
+/// The ranges of an Accept header, most wanted first. No header means anything.
+pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
+    let accept = if accept.trim().is_empty() {
+        "*/*"
+    } else {
+        accept
+    };
+    let mut ranges: Vec<_> = accept.split(',').filter_map(MediaRange::parse).collect();
+    ranges.retain(|range| range.quality > 0.0);
+    ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    ranges
+}
+
+/// The form of an answer that is made here and not in the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Json,
+    Yaml,
+}
+
+impl Form {
+    /// The media type.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+        }
+    }
+}
+
+/// The media types that errors, discovery and the version can be had in.
+pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml"];
+
+/// The form a client wants most of those there are. Ranges with an `as` parameter ask for other
+/// objects than the plain one and are passed over.
+pub(crate) fn form(accept: &str) -> Option<Form> {
+    ranges(accept)
+        .iter()
+        .filter(|range| range.param("as").is_empty())
+        .find_map(|range| {
+            if range.takes("application/json") {
+                Some(Form::Json)
+            } else if range.takes("application/yaml") {
+                Some(Form::Yaml)
+            } else {
+                None
+            }
+        })
+}
+
+/// True if the client takes gzip.
+pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
+    let Some(Ok(text)) = accept_encoding.map(http::HeaderValue::to_str) else {
+        return false;
+    };
+    text.split(',').any(|coding| {
+        let mut parts = coding.split(';');
+        let name = parts.next().unwrap_or("").trim();
+        let refused =
+            parts.any(|part| matches!(part.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
+        name.eq_ignore_ascii_case("gzip") && !refused
+    })
+}
+
+/// True if a person reads the answer: it was asked to be pretty, or the client is one that shows
+/// answers as they are.
+pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
+    PRETTY.read(query).unwrap_or_else(|| {
+        let agents = ["curl", "Wget", "Mozilla/5.0"];
+        agents.iter().any(|agent| user_agent.starts_with(agent))
+    })
+}
+
+/// True if the most wanted range says itself that a person reads it.
+pub(crate) fn accepts_pretty(accept: &str) -> bool {
+    accept.contains("pretty=1")
+        && ranges(accept)
+            .first()
+            .is_some_and(|range| range.param("pretty") == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_wanted_form_there_is_wins() {
+        let cases = [
+            ("", Some(Form::Json)),
+            ("*/*", Some(Form::Json)),
+            ("application/*", Some(Form::Json)),
+            ("application/yaml", Some(Form::Yaml)),
+            ("application/json;q=0.5, application/yaml", Some(Form::Yaml)),
+            ("application/vnd.kubernetes.protobuf", None),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                Some(Form::Json),
+            ),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                Some(Form::Json),
+            ),
+            ("text/html", None),
+            ("application/json;q=0", None),
+            ("nonsense", None),
+        ];
+        for (accept, expected) in cases {
+            assert_eq!(form(accept), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn people_get_pretty_answers() {
+        let query = |text| crate::request::route::parse_query(Some(text));
+        assert!(wants_pretty(&query("pretty=true"), "kubectl"));
+        assert!(wants_pretty(&query(""), "curl/8"));
+        assert!(wants_pretty(&query("pretty"), "Mozilla/5.0 (X11)"));
+        assert!(!wants_pretty(&query("pretty=0"), "curl/8"));
+        assert!(!wants_pretty(&query("pretty=yes"), "curl/8"));
+        assert!(!wants_pretty(&query(""), "Mozilla/4"));
+    }
+
+    #[test]
+    fn gzip_is_taken_unless_refused() {
+        let value = |text| http::HeaderValue::from_static(text);
+        assert!(takes_gzip(Some(&value("br, gzip;q=0.5"))));
+        assert!(!takes_gzip(Some(&value("gzip;q=0, br"))));
+        assert!(!takes_gzip(Some(&value("deflate"))));
+        assert!(!takes_gzip(None));
+    }
+}

@@ -1,0 +1,330 @@
+//! Answers as HTTP: status, headers, form and body.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER,
+    USER_AGENT, VARY, WARNING, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use polyplane_apimachinery::json;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::{Memory, Share};
+use polyplane_registry::{Answer, AnswerBody, Liveness, Outcome, Verb};
+
+use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
+use crate::answer::guard::Patience;
+use crate::answer::negotiate::{self, FORMS, Form};
+use crate::answer::warnings;
+
+/// An answer on its way out.
+pub(crate) type Reply = Response<ResponseBody>;
+
+/// A finite answer above this length is compressed for those who take it.
+const GZIP_BYTES_MIN: usize = 128 * 1024;
+/// Bytes in memory for each byte of an answer that is indented: it, and what becomes of it.
+const PRETTY_FACTOR: usize = 3;
+/// When a client may come again that found the share of answers full.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
+pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// What of a request decides the form of its answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Client<'a> {
+    pub accept: &'a str,
+    pub user_agent: &'a str,
+    pub takes_gzip: bool,
+    pub pretty: bool,
+}
+
+impl<'a> Client<'a> {
+    pub(crate) fn of(headers: &'a HeaderMap, query: &[(String, String)]) -> Self {
+        let text = |name| {
+            let value: Option<&'a HeaderValue> = headers.get(name);
+            value.and_then(|value| value.to_str().ok()).unwrap_or("")
+        };
+        let user_agent = text(USER_AGENT);
+        Self {
+            accept: text(ACCEPT),
+            user_agent,
+            takes_gzip: negotiate::takes_gzip(headers.get(ACCEPT_ENCODING)),
+            pretty: negotiate::wants_pretty(query, user_agent)
+                || negotiate::accepts_pretty(text(ACCEPT)),
+        }
+    }
+}
+
+/// Why a request was not carried out, as the client learns it.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// With a `Status` object.
+    Status(Box<ApiError>),
+    /// With plain text.
+    Text(StatusCode, Cow<'static, str>),
+}
+
+impl Refusal {
+    /// Whether nothing was done because the plane has another owner.
+    pub(crate) fn is_moved(&self) -> bool {
+        match self {
+            Self::Status(error) => error.is_moved(),
+            Self::Text(..) => false,
+        }
+    }
+
+    /// The path leads nowhere.
+    pub(crate) fn no_such_path() -> Self {
+        Self::Text(StatusCode::NOT_FOUND, Cow::Borrowed("404 page not found\n"))
+    }
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self::Status(Box::new(error))
+    }
+}
+
+/// A reply with nothing but status and body.
+pub(crate) fn bare(status: StatusCode, body: ResponseBody) -> Reply {
+    let mut reply = Response::new(body);
+    *reply.status_mut() = status;
+    reply.headers_mut().reserve(12);
+    reply
+}
+
+/// Plain text.
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+    let mut reply = bare(status, ResponseBody::whole(body));
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, PLAIN_TEXT);
+    headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    reply
+}
+
+/// JSON that is always indented and never negotiated, as a few of upstream's answers are.
+pub(crate) fn raw_json(status: StatusCode, compact: &[u8]) -> Reply {
+    let mut reply = bare(status, ResponseBody::whole(indented(compact)));
+    let json = HeaderValue::from_static("application/json");
+    reply.headers_mut().insert(CONTENT_TYPE, json);
+    reply
+}
+
+/// An object that was made here, in the form the client wants.
+pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) -> Reply {
+    let Some(form) = negotiate::form(client.accept) else {
+        return refuse(client, &ApiError::not_acceptable(FORMS).into());
+    };
+    let content_type = HeaderValue::from_static(form.content_type());
+    typed_object(client, status, compact, form, content_type)
+}
+
+/// An object in a form that was settled before.
+pub(crate) fn typed_object(
+    client: &Client<'_>,
+    status: StatusCode,
+    compact: Bytes,
+    form: Form,
+    content_type: HeaderValue,
+) -> Reply {
+    let body = match form {
+        Form::Yaml => as_yaml(&compact).into(),
+        Form::Json if client.pretty => indented(&compact),
+        Form::Json => compact,
+    };
+    let mut reply = bare(status, ResponseBody::whole(body));
+    reply.headers_mut().insert(CONTENT_TYPE, content_type);
+    reply
+}
+
+/// A refusal in the form the client wants; one that takes no form there is gets indented JSON.
+pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
+    let error = match refusal {
+        Refusal::Text(status, body) => return text(*status, body.clone().into_owned()),
+        Refusal::Status(error) => error,
+    };
+    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut compact = error.to_json();
+    if compact.last() != Some(&b'\n') {
+        compact.push(b'\n');
+    }
+    let mut reply = match negotiate::form(client.accept) {
+        Some(form) => {
+            let content_type = HeaderValue::from_static(form.content_type());
+            typed_object(client, status, compact.into(), form, content_type)
+        }
+        None => raw_json(status, &compact),
+    };
+    let headers = reply.headers_mut();
+    for warning in warnings::headers(&error.warnings) {
+        headers.append(WARNING, warning);
+    }
+    if let Some(seconds) = error.retry_after_seconds() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    reply
+}
+
+fn indented(compact: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(compact.len() * 2);
+    json::pretty(compact.trim_ascii_end(), &mut out);
+    out.into()
+}
+
+fn as_yaml(compact: &[u8]) -> Vec<u8> {
+    let parsed = json::parse(compact, &json::Limits::default())
+        .expect("what this server wrote as JSON is JSON");
+    let mut out = Vec::with_capacity(compact.len() * 2);
+    polyplane_apimachinery::yaml::write(&parsed.value, &mut out);
+    out
+}
+
+/// What an answer of the registry needs on its way out.
+pub(crate) struct Delivery<'a> {
+    pub client: &'a Client<'a>,
+    pub verb: Verb,
+    pub patience: Patience,
+    pub abandoned: &'a Arc<AtomicCounter>,
+    pub memory: &'a Arc<Memory>,
+}
+
+impl Delivery<'_> {
+    /// The reply of an answer that ends by itself or of a watch, whose body `watch_body` makes.
+    pub(crate) async fn reply(
+        self,
+        answer: Answer,
+        watch_body: impl FnOnce(SliceStream) -> ResponseBody,
+    ) -> Result<Reply, Refusal> {
+        let Answer {
+            outcome,
+            content_type,
+            warnings,
+            watch,
+            body,
+        } = answer;
+        let status = match outcome {
+            Outcome::Ok => StatusCode::OK,
+            Outcome::Created => StatusCode::CREATED,
+            Outcome::Accepted => StatusCode::ACCEPTED,
+            Outcome::NoContent => StatusCode::NO_CONTENT,
+        };
+        let mut coding = Coding::Identity;
+        let pretty = self.client.pretty && content_type.starts_with("application/json");
+        let body = match (body, watch) {
+            (AnswerBody::Stream(stream), Liveness::Endless) => watch_body(stream),
+            (body, Liveness::Finite) if pretty => {
+                let whole = pretty_whole(body, self.memory).await?;
+                coding = self.coding(whole.len());
+                ResponseBody::slices(vec![whole], coding, self.patience, self.abandoned)
+            }
+            (AnswerBody::Stream(stream), Liveness::Finite) => {
+                // Only long lists are streamed, so the length need not be known.
+                coding = self.coding(usize::MAX);
+                ResponseBody::stream(stream, coding, self.patience, self.abandoned)
+            }
+            (AnswerBody::Slices(slices), _) => {
+                coding = self.coding(slices.iter().map(Bytes::len).sum());
+                ResponseBody::slices(slices, coding, self.patience, self.abandoned)
+            }
+        };
+        let mut reply = bare(status, body);
+        let headers = reply.headers_mut();
+        if status != StatusCode::NO_CONTENT {
+            headers.insert(CONTENT_TYPE, header_value(content_type));
+        }
+        if coding == Coding::Gzip {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        for warning in warnings::headers(&warnings) {
+            headers.append(WARNING, warning);
+        }
+        Ok(reply)
+    }
+
+    fn coding(&self, length: usize) -> Coding {
+        let read = matches!(self.verb, Verb::Get | Verb::List);
+        if read && self.client.takes_gzip && length > GZIP_BYTES_MIN {
+            Coding::Gzip
+        } else {
+            Coding::Identity
+        }
+    }
+}
+
+/// Indents a whole answer. A stream is long, and whole it counts in the memory budget.
+async fn pretty_whole(body: AnswerBody, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
+    use futures_util::StreamExt as _;
+    let mut stream = match body {
+        AnswerBody::Slices(slices) => return Ok(indented(&slices.concat())),
+        AnswerBody::Stream(stream) => stream,
+    };
+    let mut hold = memory.hold(Share::Answers, 0);
+    let mut whole = Vec::new();
+    while let Some(slice) = stream.next().await {
+        let slice = slice.map_err(|end| ApiError::service_unavailable(end.to_string()))?;
+        whole.extend_from_slice(&slice);
+        hold.resize(whole.len() * PRETTY_FACTOR);
+        if hold.is_over() {
+            let text = "The server has no memory to indent this answer, please try again later or without ?pretty.";
+            return Err(ApiError::too_many_requests(text, RETRY_AFTER_SECONDS).into());
+        }
+    }
+    drop(stream);
+    let whole = indented(&whole);
+    hold.resize(whole.len());
+    Ok(hold.keep(whole))
+}
+
+fn header_value(text: Cow<'static, str>) -> HeaderValue {
+    match text {
+        Cow::Borrowed(text) => HeaderValue::from_static(text),
+        Cow::Owned(text) => HeaderValue::try_from(text)
+            .unwrap_or_else(|_| HeaderValue::from_static("application/octet-stream")),
+    }
+}
+
+/// Marks a reply to a request that waited in no queue: it was refused before, or is of those that
+/// never do.
+#[derive(Clone, Copy)]
+pub(crate) struct Unqueued;
+
+/// The headers that every reply has.
+pub(crate) struct CommonHeaders {
+    flow_schema: HeaderValue,
+    priority_level: HeaderValue,
+}
+
+impl CommonHeaders {
+    pub(crate) fn new() -> Self {
+        let value =
+            || HeaderValue::try_from(uuid::Uuid::new_v4().to_string()).expect("a UUID is ASCII");
+        Self {
+            flow_schema: value(),
+            priority_level: value(),
+        }
+    }
+
+    /// Adds them. The flow headers stand for the queue a request waited in, which one that is
+    /// unauthenticated, asks for an impossible deadline or is long-running and no watch never
+    /// reaches.
+    pub(crate) fn add(&self, reply: &mut Reply, audit_id: HeaderValue) {
+        let unqueued = reply.status() == StatusCode::UNAUTHORIZED
+            || reply.extensions_mut().remove::<Unqueued>().is_some();
+        let headers = reply.headers_mut();
+        headers.insert(AUDIT_ID, audit_id);
+        if !headers.contains_key(CACHE_CONTROL) {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        }
+        if !unqueued {
+            headers.insert(FLOW_SCHEMA_UID, self.flow_schema.clone());
+            headers.insert(PRIORITY_LEVEL_UID, self.priority_level.clone());
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! OpenAPI documents, derived from rows and schemas when somebody first asks.
+//!
+//! Version 3 is an index and one document per group and version, each named by the hash of its
+//! content, so that clients keep what they have; version 2 is one document of everything.
+//! Documents are kept compressed: nearly every client takes them so, and they are large. They are
+//! kept by the content of what they are derived from, so that planes share them.
+
+mod model;
+mod operations;
+mod proto;
+mod write;
+
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
+    LOCATION, VARY,
+};
+use http::{HeaderName, HeaderValue, StatusCode};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Map, Value, json};
+use polyplane_registry::kind::{Group, GroupVersion};
+use polyplane_registry::{DocumentId, KindTable};
+
+use crate::answer::body::ResponseBody;
+use crate::answer::negotiate;
+use crate::answer::respond::{Refusal, Reply, bare};
+use crate::documents::discovery::hash;
+use crate::documents::paths::{PathRequest, require_get};
+use crate::documents::{Shelf, Weigh};
+
+/// The definition of what `/version` answers.
+const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
+/// How long a document that is named by its hash may be kept.
+const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
+/// Documents about paths that belong to no group.
+const ROOTS: [&str; 3] = ["api", "apis", "version"];
+const JSON: &str = "application/json";
+/// The binary form of version 2, and what clients have always called it.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// A document, compressed, and the hash of its plain form.
+pub(crate) struct Document {
+    media_type: &'static str,
+    hash: String,
+    gzip: Bytes,
+    made: SystemTime,
+}
+
+impl Weigh for Document {
+    fn bytes(&self) -> usize {
+        self.hash.len() + self.gzip.len()
+    }
+}
+
+impl Document {
+    fn new(media_type: &'static str, plain: &[u8]) -> Self {
+        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+        encoder
+            .write_all(plain)
+            .expect("writing into memory does not fail");
+        let gzip = encoder.finish().expect("writing into memory does not fail");
+        Self {
+            media_type,
+            hash: hash(plain),
+            gzip: gzip.into(),
+            made: SystemTime::now(),
+        }
+    }
+
+    fn plain(&self) -> Vec<u8> {
+        let mut plain = Vec::with_capacity(self.gzip.len() * 10);
+        GzDecoder::new(&self.gzip[..])
+            .read_to_end(&mut plain)
+            .expect("what was compressed here can be decompressed");
+        plain
+    }
+
+    pub(crate) fn etag(&self) -> HeaderValue {
+        HeaderValue::try_from(format!("\"{}\"", self.hash)).expect("hexadecimal is ASCII")
+    }
+}
+
+/// What a document of version 3 is about.
+#[derive(Clone, Copy)]
+pub(crate) enum Part<'t> {
+    /// A path that belongs to no group.
+    Root(&'static str),
+    /// The path of a group.
+    Group(&'t Group),
+    /// All paths of a group and version.
+    Version(&'t Group, &'t GroupVersion),
+}
+
+impl<'t> Part<'t> {
+    /// All documents of version 3 but the index.
+    pub(crate) fn all(table: &'t KindTable) -> impl Iterator<Item = Self> {
+        let groups = table.groups().iter().flat_map(|group| {
+            let own = (!group.name.is_empty()).then_some(Part::Group(group));
+            let versions = group.versions.iter();
+            own.into_iter()
+                .chain(versions.map(move |version| Part::Version(group, version)))
+        });
+        ROOTS.into_iter().map(Part::Root).chain(groups)
+    }
+
+    /// The end of its path.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Part::Root(name) => name.to_owned(),
+            Part::Group(group) => format!("apis/{}", group.name),
+            Part::Version(group, version) if group.name.is_empty() => {
+                format!("api/{}", version.version)
+            }
+            Part::Version(group, version) => format!("apis/{}/{}", group.name, version.version),
+        }
+    }
+
+    /// Names all that it says.
+    fn content(self, table: &KindTable) -> DocumentId {
+        match self {
+            Part::Root(_) | Part::Group(_) => {
+                DocumentId::of(&(self.name(), table.schemas().number()))
+            }
+            Part::Version(_, version) => DocumentId::of(&("v3", version.content)),
+        }
+    }
+
+    fn make(self, table: &KindTable) -> Document {
+        let schemas = table.schemas();
+        let plain = match self {
+            Part::Root(name) => write::version3(schemas, "", "", &[operations::of_root(name)]),
+            Part::Group(group) => {
+                let items = [operations::of_group(&group.name)];
+                write::version3(schemas, &group.name, "", &items)
+            }
+            Part::Version(group, version) => {
+                let items = operations::of_version(table, &group.name, version);
+                write::version3(schemas, &group.name, &version.version, &items)
+            }
+        };
+        Document::new(JSON, &plain)
+    }
+
+    pub(crate) fn document(self, table: &KindTable, documents: &Shelf<Document>) -> Arc<Document> {
+        documents.get(self.content(table), || self.make(table))
+    }
+}
+
+/// The index of version 3, which names each document by its hash.
+pub(crate) fn index(table: &KindTable, documents: &Shelf<Document>) -> Arc<Document> {
+    documents.get(DocumentId::of(&("index", table.content())), || {
+        let mut paths = Map::new();
+        for part in Part::all(table) {
+            let (name, document) = (part.name(), part.document(table, documents));
+            let url = format!("/openapi/v3/{name}?hash={}", document.hash);
+            paths.insert(name, json!({"serverRelativeURL": (url)}));
+        }
+        let index = json!({"paths": (Value::Object(paths))});
+        Document::new(JSON, &json::to_vec(&index))
+    })
+}
+
+/// The document of everything, in the form that the client wants most.
+fn whole(table: &KindTable, documents: &Shelf<Document>, form: Form) -> Arc<Document> {
+    let id = DocumentId::of(&("v2", form.media_types(), table.content()));
+    documents.get(id, || match form {
+        Form::Json => Document::new(JSON, &json::to_vec(&everything(table))),
+        Form::Protobuf => {
+            let plain = proto::version2(&everything(table));
+            Document::new(PROTOBUF, &plain.expect("a document of the known messages"))
+        }
+    })
+}
+
+/// The document of version 2.
+fn everything(table: &KindTable) -> Value {
+    let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
+    for group in table.groups() {
+        if !group.name.is_empty() {
+            items.push(operations::of_group(&group.name));
+        }
+        for version in &group.versions {
+            items.extend(operations::of_version(table, &group.name, version));
+        }
+    }
+    write::version2(table.schemas(), &items)
+}
+
+/// Answers a request below `/openapi`.
+pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result<Reply, Refusal> {
+    let documents = request.shared.documents.open_api();
+    let path = request.path.strip_prefix("/openapi").unwrap_or("");
+    match path {
+        "/v2" => {
+            let form = negotiated(request, &[Form::Json, Form::Protobuf])?;
+            Ok(document(request, &whole(table, documents, form)))
+        }
+        "/v3" | "/v3/" => {
+            negotiated(request, &[Form::Json])?;
+            Ok(document(request, &index(table, documents)))
+        }
+        _ => {
+            let name = path
+                .strip_prefix("/v3/")
+                .ok_or_else(Refusal::no_such_path)?;
+            let found = Part::all(table).find(|part| part.name() == name);
+            let found = found.ok_or_else(Refusal::no_such_path)?;
+            negotiated(request, &[Form::Json])?;
+            Ok(part(request, &found.document(table, documents)))
+        }
+    }
+}
+
+/// A form of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Protobuf,
+}
+
+impl Form {
+    /// The media types by which clients ask for it; the first is in the answer.
+    fn media_types(self) -> &'static [&'static str] {
+        match self {
+            Self::Json => &[JSON],
+            Self::Protobuf => &[PROTOBUF, PROTOBUF_ASKED],
+        }
+    }
+}
+
+/// The form that the client wants most of those there are.
+fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal> {
+    if *request.method != http::Method::HEAD {
+        require_get(request)?;
+    }
+    let ranges = negotiate::ranges(request.client.accept);
+    let wanted = ranges.iter().find_map(|range| {
+        let takes = |form: &&Form| form.media_types().iter().any(|name| range.takes(name));
+        forms.iter().find(takes)
+    });
+    let names: Vec<&str> = forms.iter().map(|form| form.media_types()[0]).collect();
+    let refused = || ApiError::not_acceptable(&names).into();
+    wanted.copied().ok_or_else(refused)
+}
+
+/// A part, by its name alone or by name and hash.
+fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
+    let asked = request.query.iter().find(|(key, _)| key == "hash");
+    match asked
+        .map(|(_, hash)| hash.as_str())
+        .filter(|hash| !hash.is_empty())
+    {
+        None => document(request, found),
+        Some(hash) if hash == found.hash => {
+            let mut reply = document(request, found);
+            let headers = reply.headers_mut();
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+            headers.insert(EXPIRES, http_date(SystemTime::now() + IMMUTABLE));
+            reply
+        }
+        Some(_) => {
+            let mut reply = bare(StatusCode::MOVED_PERMANENTLY, ResponseBody::empty());
+            let url = format!("{}?hash={}", request.path, found.hash);
+            if let Ok(url) = HeaderValue::try_from(url) {
+                reply.headers_mut().insert(LOCATION, url);
+            }
+            reply
+        }
+    }
+}
+
+fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
+    let etag = document.etag();
+    let mut reply = if matches(request, &etag) {
+        bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
+    } else if request.client.takes_gzip {
+        let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
+        reply
+            .headers_mut()
+            .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        reply
+    } else {
+        bare(StatusCode::OK, ResponseBody::whole(document.plain()))
+    };
+    let headers = reply.headers_mut();
+    let mut put = |name: HeaderName, value| headers.insert(name, value);
+    put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
+    put(ETAG, etag);
+    put(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+    put(LAST_MODIFIED, http_date(document.made));
+    reply
+}
+
+fn matches(request: &PathRequest<'_>, etag: &HeaderValue) -> bool {
+    let given = request
+        .headers
+        .get(IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok());
+    let Some(given) = given else { return false };
+    let own = etag.to_str().unwrap_or("");
+    given
+        .split(',')
+        .map(str::trim)
+        .any(|tag| tag == "*" || tag.trim_start_matches("W/") == own)
+}
+
+/// A time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
+fn http_date(time: SystemTime) -> HeaderValue {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days are counted from 1 March 0000, so that the leap day ends a year.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 {
+        month_index + 2
+    } else {
+        month_index - 10
+    };
+    let year = year_of_era + era * 400 + u64::from(month < 2);
+    let names = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let months = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let at = |index: u64, length: u64| usize::try_from(index % length).unwrap_or(0);
+    let text = format!(
+        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
+        names[at(days, 7)],
+        months[at(month, 12)],
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    );
+    HeaderValue::try_from(text).expect("a date is ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_written_as_headers_write_them() {
+        let at = |seconds| {
+            let date = http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+            date.to_str().expect("ASCII").to_owned()
+        };
+        assert_eq!(at(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(at(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(at(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
+        assert_eq!(at(1_795_204_799), "Fri, 20 Nov 2026 19:59:59 GMT");
+    }
+}

@@ -1,0 +1,268 @@
+//! Paths that are no resources: discovery, OpenAPI, version, health, metrics.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::{Attributes, Subject, UserInfo};
+use polyplane_registry::authority::forbidden;
+use polyplane_registry::{KindTable, Kinds};
+use serde::Serialize;
+
+use crate::answer::body::ResponseBody;
+use crate::answer::negotiate::{self, FORMS, Form};
+use crate::answer::respond::{
+    Client, Refusal, Reply, bare, object, raw_json, refuse, text, typed_object,
+};
+use crate::documents::discovery::{AGGREGATED, AggregatedVersion, Discovery};
+use crate::documents::openapi;
+use crate::documents::version::VERSION;
+use crate::operations::health::{Endpoint, Health};
+use crate::request::route::PlaneReference;
+use crate::shared::Shared;
+
+/// A request for such a path.
+pub(crate) struct PathRequest<'a> {
+    pub shared: &'a Shared,
+    pub client: &'a Client<'a>,
+    pub method: &'a Method,
+    pub headers: &'a HeaderMap,
+    pub query: &'a [(String, String)],
+    pub path: &'a str,
+    pub plane: PlaneReference<'a>,
+}
+
+/// What strangers get: health and version, without waking anything.
+pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply, Refusal> {
+    if *request.method != Method::GET {
+        let verb = request.method.as_str().to_ascii_lowercase();
+        let subject = Subject::Path(request.path);
+        return Err(forbidden(
+            &Attributes {
+                user,
+                verb: &verb,
+                subject,
+            },
+            "",
+        )
+        .into());
+    }
+    match Endpoint::of(request.path) {
+        Some((endpoint, None)) => health(request, endpoint, None),
+        Some((_, Some(_))) => Err(Refusal::no_such_path()),
+        None => version(request),
+    }
+}
+
+/// Answers an authorized request for a path.
+pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Kinds) -> Result<Reply, Refusal> {
+    let kinds = kinds.base();
+    if let Some(answer) = of_this_replica(request) {
+        return answer;
+    }
+    match request.path {
+        "/" => return Ok(index(request, kinds)),
+        path if path == "/openapi" || path.starts_with("/openapi/") => {
+            return openapi::serve(request, kinds);
+        }
+        _ => {}
+    }
+    discovery(request, kinds)
+}
+
+/// Answers what needs no plane; none if the path needs one.
+pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply, Refusal>> {
+    if let Some((endpoint, check)) = Endpoint::of(request.path) {
+        return Some(health(request, endpoint, check));
+    }
+    match request.path {
+        "/version" | "/version/" => Some(version(request)),
+        "/metrics" if request.plane == PlaneReference::Root => Some(Ok(metrics(request))),
+        _ => None,
+    }
+}
+
+fn health(
+    request: &PathRequest<'_>,
+    endpoint: Endpoint,
+    check: Option<&str>,
+) -> Result<Reply, Refusal> {
+    let checks = &request.shared.checks;
+    let health = match check {
+        Some(name) => checks.one(endpoint, name),
+        None => checks.all(endpoint, request.query),
+    };
+    match health {
+        Health::Well(listing) => {
+            let mut reply = text(StatusCode::OK, listing);
+            if check.is_some() {
+                reply.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
+            }
+            Ok(reply)
+        }
+        Health::Unwell(listing) => Ok(text(StatusCode::INTERNAL_SERVER_ERROR, listing)),
+        Health::Unknown => Err(Refusal::no_such_path()),
+    }
+}
+
+fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
+    require_get(request)?;
+    Ok(raw_json(StatusCode::OK, &to_json(&VERSION)))
+}
+
+fn metrics(request: &PathRequest<'_>) -> Reply {
+    let mut reply = text(StatusCode::OK, request.shared.expose());
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    reply.headers_mut().insert(CONTENT_TYPE, content_type);
+    reply.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
+    reply
+}
+
+#[derive(Serialize)]
+struct RootPaths {
+    paths: Vec<String>,
+}
+
+fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
+    let mut paths = request.shared.checks.paths();
+    let fixed = [
+        "/api",
+        "/apis",
+        "/apis/",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openapi/v3/",
+        "/version",
+    ];
+    paths.extend(fixed.map(str::to_owned));
+    if request.plane == PlaneReference::Root {
+        paths.push("/metrics".to_owned());
+    }
+    for group in kinds.groups() {
+        let root = if group.name.is_empty() {
+            "/api".to_owned()
+        } else {
+            paths.push(format!("/apis/{}", group.name));
+            format!("/apis/{}", group.name)
+        };
+        let versions = group.versions.iter();
+        paths.extend(versions.map(|version| format!("{root}/{}", version.version)));
+    }
+    paths.sort_unstable();
+    paths.dedup();
+    raw_json(StatusCode::OK, &to_json(&RootPaths { paths }))
+}
+
+/// The JSON of a document that is made of text and numbers only.
+pub(crate) fn to_json(document: &impl Serialize) -> Vec<u8> {
+    let mut json = serde_json::to_vec(document).expect("documents are made of text and numbers");
+    json.push(b'\n');
+    json
+}
+
+pub(crate) fn require_get(request: &PathRequest<'_>) -> Result<(), Refusal> {
+    if *request.method == Method::GET {
+        return Ok(());
+    }
+    Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into())
+}
+
+fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply, Refusal> {
+    let mut segments = request.path.trim_matches('/').split('/');
+    let prefix = segments.next().unwrap_or("");
+    let (first, second, more) = (segments.next(), segments.next(), segments.next());
+    let documents = &request.shared.documents;
+    let discovery = documents.discovery(kinds);
+    let resources = |group, version| {
+        let part = documents.version(kinds, group, version)?;
+        Some(part.resources())
+    };
+    let found = match (prefix, first, second, more) {
+        ("api" | "apis", None, None, None) => return root(request, &discovery, prefix),
+        ("api", Some(version), None, None) => resources("", version),
+        ("apis", Some(group), None, None) => discovery.group(group),
+        ("apis", Some(group), Some(version), None) => resources(group, version),
+        _ => None,
+    };
+    match found {
+        Some(document) => {
+            // Upstream's document of a group does not look at the method.
+            if second.is_some() || prefix == "api" {
+                require_get(request)?;
+            }
+            Ok(object(request.client, StatusCode::OK, document))
+        }
+        // A known group answers for all paths below it.
+        None if prefix == "api" || first.is_some_and(|group| discovery.knows(group)) => {
+            Err(ApiError::generic(404, "", Qualified::new("", ""), "", "").into())
+        }
+        None => Err(Refusal::no_such_path()),
+    }
+}
+
+/// `/api` and `/apis`, each in the old form or as one document of everything.
+fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Result<Reply, Refusal> {
+    require_get(request)?;
+    let client = request.client;
+    for range in negotiate::ranges(client.accept) {
+        let form = if range.takes("application/json") {
+            Form::Json
+        } else if range.takes("application/yaml") {
+            Form::Yaml
+        } else {
+            continue;
+        };
+        if range.param("as").is_empty() {
+            let document = if prefix == "api" {
+                discovery.versions()
+            } else {
+                discovery.groups()
+            };
+            let content_type = HeaderValue::from_static(form.content_type());
+            return Ok(typed_object(
+                client,
+                StatusCode::OK,
+                document,
+                form,
+                content_type,
+            ));
+        }
+        let known = range.param("as") == AGGREGATED && range.param("g") == "apidiscovery.k8s.io";
+        let Some(version) = AggregatedVersion::of(range.param("v")).filter(|_| known) else {
+            continue;
+        };
+        let document = discovery.aggregated(prefix, version);
+        return Ok(tagged(request, form, version, document));
+    }
+    Ok(refuse(client, &ApiError::not_acceptable(FORMS).into()))
+}
+
+fn tagged(
+    request: &PathRequest<'_>,
+    form: Form,
+    version: AggregatedVersion,
+    (document, etag): (Bytes, HeaderValue),
+) -> Reply {
+    let mut reply = if request.headers.get(IF_NONE_MATCH) == Some(&etag) {
+        bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
+    } else {
+        let content_type: Cow<'_, str> = format!(
+            "{};g=apidiscovery.k8s.io;v={};as={AGGREGATED}",
+            form.content_type(),
+            version.name()
+        )
+        .into();
+        let content_type = HeaderValue::try_from(&*content_type).expect("made of ASCII");
+        typed_object(request.client, StatusCode::OK, document, form, content_type)
+    };
+    let headers = reply.headers_mut();
+    headers.insert(ETAG, etag);
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    reply
+}

@@ -1,0 +1,143 @@
+//! What is asked of this replica, whoever owns the root plane: is it well, what does it count,
+//! and would it please hand over what it holds.
+
+use std::sync::OnceLock;
+
+use futures_util::FutureExt as _;
+use futures_util::future::Shared as SharedFuture;
+use http::{Method, StatusCode};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::{
+    Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject, UserInfo,
+};
+use polyplane_registry::authority::forbidden;
+
+use crate::answer::respond::{Refusal, Reply, raw_json, text};
+use crate::backend::{BoxFuture, Place, PlaneRecord};
+use crate::documents::paths;
+use crate::operations::health::Endpoint;
+use crate::pipeline::Pipeline;
+use crate::request::prove::Proven;
+use crate::request::route::PlaneReference;
+
+/// Where a replica is asked to hand its planes over.
+pub(crate) const DRAIN_PATH: &str = "/drain";
+
+/// Below it the replica tells of the ring.
+pub(crate) const REPORTS: &str = "/polyplane/";
+
+/// Hands over everything this replica holds; ends when that is done, or with why it is not. Called
+/// at most once.
+pub type DrainRequested = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// The drain of a server: begun by the first who asks, awaited by all.
+pub(crate) struct DrainOnce {
+    hook: DrainRequested,
+    begun: OnceLock<SharedFuture<BoxFuture<'static, Result<(), String>>>>,
+}
+
+impl DrainOnce {
+    pub(crate) fn new(hook: DrainRequested) -> Self {
+        Self {
+            hook,
+            begun: OnceLock::new(),
+        }
+    }
+
+    /// Begins if nobody has, and waits. Whoever gives up waiting stops nothing.
+    async fn wait(&self) -> Result<(), String> {
+        let drained = self.begun.get_or_init(|| {
+            let drained = (self.hook)().shared();
+            tokio::spawn(drained.clone());
+            drained
+        });
+        drained.clone().await
+    }
+}
+
+impl Pipeline<'_> {
+    /// Whether the path is answered here although the root plane is elsewhere.
+    pub(crate) fn is_about_this_replica(&self, record: &dyn PlaneRecord) -> bool {
+        self.is_local_path() && self.is_direct() && record.place() != Place::Here
+    }
+
+    /// Whether the path, in the root plane, is about the replica and not about the plane.
+    pub(crate) fn is_local_path(&self) -> bool {
+        matches!(
+            self.path,
+            METRICS_PATH | "/version" | "/version/" | DRAIN_PATH
+        ) || Endpoint::of(self.path).is_some()
+            || self.path.starts_with(REPORTS)
+    }
+
+    /// Answers without the root plane: its roles are elsewhere, so masters may everything here, and
+    /// everybody who is proven what is public.
+    pub(crate) async fn about_this_replica(
+        &self,
+        proven: &Proven,
+        plane: PlaneReference<'_>,
+    ) -> Result<Reply, Refusal> {
+        let user = proven.user();
+        let request = self.path_request(plane);
+        if self.path == DRAIN_PATH {
+            return self.drain(user).await;
+        }
+        if self.path.starts_with(REPORTS) {
+            return self.report(user).await;
+        }
+        if self.path == METRICS_PATH && !self.may_read_metrics(user) {
+            return Err(self.for_masters_only(user));
+        }
+        paths::of_this_replica(&request).unwrap_or_else(|| Err(Refusal::no_such_path()))
+    }
+
+    /// Fails `/readyz`, has everything handed over, and answers when that is done.
+    pub(crate) async fn drain(&self, user: &UserInfo) -> Result<Reply, Refusal> {
+        if !user.in_group(SYSTEM_MASTERS) {
+            return Err(self.for_masters_only(user));
+        }
+        let Some(drain) = &self.shared.drain_once else {
+            return Err(Refusal::no_such_path());
+        };
+        if self.parts.method != Method::POST {
+            return Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into());
+        }
+        self.shared.drain.unready();
+        match drain.wait().await {
+            Ok(()) => Ok(text(StatusCode::OK, "drained\n")),
+            Err(why) => Err(ApiError::internal(why).into()),
+        }
+    }
+
+    /// What the layers behind the server tell of themselves, or are told to do.
+    pub(crate) async fn report(&self, user: &UserInfo) -> Result<Reply, Refusal> {
+        if !user.in_group(SYSTEM_MASTERS) {
+            return Err(self.for_masters_only(user));
+        }
+        let backend = &self.shared.backend;
+        let answer = match self.parts.method {
+            Method::GET => backend.report(self.path),
+            Method::POST => backend.command(self.path),
+            _ => return Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into()),
+        };
+        match answer {
+            Some(answer) => Ok(raw_json(StatusCode::OK, &answer.await?)),
+            None => Err(Refusal::no_such_path()),
+        }
+    }
+
+    fn may_read_metrics(&self, user: &UserInfo) -> bool {
+        let reads = user.in_group(METRICS_READERS) && self.parts.method == Method::GET;
+        reads || user.in_group(SYSTEM_MASTERS)
+    }
+
+    fn for_masters_only(&self, user: &UserInfo) -> Refusal {
+        let verb = self.parts.method.as_str().to_ascii_lowercase();
+        let attributes = Attributes {
+            user,
+            verb: &verb,
+            subject: Subject::Path(self.path),
+        };
+        forbidden(&attributes, "").into()
+    }
+}

@@ -1,0 +1,525 @@
+//! What is counted.
+//!
+//! Series are kept per thread shard and keyed by a hash of borrowed labels, so counting a request
+//! allocates and formats nothing. Shards are merged when somebody asks.
+//!
+//! Invariant: the number of series is bounded; no label is a plane, a user or an object.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use polyplane_apimachinery::Str;
+use polyplane_plane::Memory;
+
+use crate::connection::door::Door;
+use crate::documents::version::VERSION;
+use crate::operations::exposition::{Exposition, Kind};
+use crate::peer::forward::Forwarding;
+use crate::request::budget::BodyBudget;
+use crate::request::limits::{Limits, Seats};
+
+const SHARDS: usize = 16;
+/// Refused strangers whose bodies are read to their end at a time. Others are answered at once,
+/// which some clients take for a broken stream.
+const DISCARDS_MAX: usize = 256;
+/// Distinct label sets per shard; what comes later is counted as one other.
+const SERIES_MAX: usize = 4096;
+
+/// Upper bounds of the duration buckets in seconds.
+const DURATION_BOUNDS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+];
+/// Upper bounds of the size buckets in bytes.
+const SIZE_BOUNDS: [u64; 7] = [
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+];
+
+/// What a request is counted under.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Labels<'a> {
+    pub verb: &'static str,
+    pub group: &'a str,
+    pub version: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub scope: &'static str,
+    pub dry_run: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct OwnedLabels {
+    verb: &'static str,
+    group: Str,
+    version: Str,
+    resource: Str,
+    subresource: Str,
+    scope: &'static str,
+    dry_run: &'static str,
+}
+
+impl Labels<'_> {
+    fn to_owned(self) -> OwnedLabels {
+        OwnedLabels {
+            verb: self.verb,
+            group: self.group.into(),
+            version: self.version.into(),
+            resource: self.resource.into(),
+            subresource: self.subresource.into(),
+            scope: self.scope,
+            dry_run: self.dry_run,
+        }
+    }
+
+    fn other(self) -> Labels<'static> {
+        Labels {
+            verb: self.verb,
+            group: "other",
+            version: "other",
+            resource: "other",
+            subresource: "",
+            scope: self.scope,
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+impl OwnedLabels {
+    fn is(&self, labels: Labels<'_>) -> bool {
+        self.verb == labels.verb
+            && self.group == labels.group
+            && self.version == labels.version
+            && self.resource == labels.resource
+            && self.subresource == labels.subresource
+            && self.scope == labels.scope
+            && self.dry_run == labels.dry_run
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Series {
+    codes: Vec<(u16, u64)>,
+    duration_buckets: [u64; DURATION_BOUNDS.len()],
+    duration_count: u64,
+    duration_seconds: f64,
+    size_buckets: [u64; SIZE_BOUNDS.len()],
+    size_count: u64,
+    size_bytes: u64,
+    running: i64,
+}
+
+impl Series {
+    fn add(&mut self, other: &Self) {
+        for (code, count) in &other.codes {
+            self.count_code(*code, *count);
+        }
+        for (own, more) in self.duration_buckets.iter_mut().zip(other.duration_buckets) {
+            *own += more;
+        }
+        for (own, more) in self.size_buckets.iter_mut().zip(other.size_buckets) {
+            *own += more;
+        }
+        self.duration_count += other.duration_count;
+        self.duration_seconds += other.duration_seconds;
+        self.size_count += other.size_count;
+        self.size_bytes += other.size_bytes;
+        self.running += other.running;
+    }
+
+    fn count_code(&mut self, code: u16, count: u64) {
+        match self.codes.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, total)) => *total += count,
+            None => self.codes.push((code, count)),
+        }
+    }
+
+    fn observe_duration(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let bucket = DURATION_BOUNDS.partition_point(|bound| *bound < seconds);
+        if let Some(count) = self.duration_buckets.get_mut(bucket) {
+            *count += 1;
+        }
+        self.duration_count += 1;
+        self.duration_seconds += seconds;
+    }
+
+    fn observe_size(&mut self, bytes: u64) {
+        let bucket = SIZE_BOUNDS.partition_point(|bound| *bound < bytes);
+        if let Some(count) = self.size_buckets.get_mut(bucket) {
+            *count += 1;
+        }
+        self.size_count += 1;
+        self.size_bytes += bytes;
+    }
+}
+
+type Shard = HashMap<u64, (OwnedLabels, Series)>;
+
+/// Counts the events of all watches of one kind.
+pub(crate) type EventCounter = Arc<AtomicU64>;
+
+/// By group, version and resource.
+type EventCounters = BTreeMap<[Str; 3], EventCounter>;
+
+/// Everything the server counts.
+pub(crate) struct Metrics {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+    watch_events: Mutex<EventCounters>,
+    pub reads: Arc<Seats>,
+    pub writes: Arc<Seats>,
+    /// Handshakes that failed or took too long.
+    pub failed_handshakes: AtomicU64,
+    /// Open connections.
+    pub door: Arc<Door>,
+    /// Bytes of request bodies.
+    pub bodies: Arc<BodyBudget>,
+    /// Refused strangers whose bodies are read to their end.
+    pub discards: Arc<Seats>,
+    /// Requests refused because too many were in flight.
+    pub rejected: AtomicU64,
+    /// Requests that panicked.
+    pub panics: AtomicU64,
+    /// What became of requests sent to other replicas.
+    pub forwarding: Forwarding,
+    /// Requests that wait for another replica.
+    pub forwards: Arc<Seats>,
+    /// Watches that another replica answers.
+    pub forwarded_watches: Arc<Seats>,
+}
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
+
+fn own_shard() -> usize {
+    SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(NEXT_SHARD.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        }
+        shard.get()
+    })
+}
+
+impl Metrics {
+    pub(crate) fn new(limits: &Limits, forwards_max: usize, memory: Arc<Memory>) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
+            hasher: RandomState::new(),
+            watch_events: Mutex::default(),
+            reads: Seats::new(limits.reads_in_flight_max),
+            writes: Seats::new(limits.writes_in_flight_max),
+            door: Door::new(limits.connections_max, limits.unproven_connections_max),
+            bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max, memory),
+            discards: Seats::new(DISCARDS_MAX),
+            failed_handshakes: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            forwarding: Forwarding::default(),
+            forwards: Seats::new(forwards_max),
+            // Streams and connections bound them.
+            forwarded_watches: Seats::new(usize::MAX),
+        }
+    }
+
+    fn with(&self, labels: Labels<'_>, change: impl FnOnce(&mut Series)) {
+        let mut shard = self.shards[own_shard()].lock();
+        let mut labels = labels;
+        let mut hash = self.hasher.hash_one(labels);
+        if !shard.contains_key(&hash) && shard.len() >= SERIES_MAX {
+            labels = labels.other();
+            hash = self.hasher.hash_one(labels);
+        }
+        loop {
+            let (known, series) = shard
+                .entry(hash)
+                .or_insert_with(|| (labels.to_owned(), Series::default()));
+            if known.is(labels) {
+                change(series);
+                return;
+            }
+            // Two label sets with one hash: the next number is as good.
+            hash = hash.wrapping_add(1);
+        }
+    }
+
+    /// Counts an answered request.
+    pub(crate) fn request(
+        &self,
+        labels: Labels<'_>,
+        code: u16,
+        duration: Duration,
+        bytes: Option<u64>,
+    ) {
+        self.with(labels, |series| {
+            series.count_code(code, 1);
+            series.observe_duration(duration);
+            if let Some(bytes) = bytes {
+                series.observe_size(bytes);
+            }
+        });
+    }
+
+    /// What the events of a watch are counted with. Asked for once a watch: looking it up costs
+    /// more than an event.
+    pub(crate) fn watch_events(&self, labels: Labels<'_>) -> EventCounter {
+        let mut counters = self.watch_events.lock();
+        let full = counters.len() >= SERIES_MAX;
+        let key =
+            |labels: Labels<'_>| [labels.group, labels.version, labels.resource].map(Str::from);
+        let labels = match key(labels) {
+            known if !full || counters.contains_key(&known) => known,
+            _ => key(labels.other()),
+        };
+        Arc::clone(counters.entry(labels).or_default())
+    }
+
+    /// A long-running request starts (1) or ends (-1).
+    pub(crate) fn running(&self, labels: Labels<'_>, change: i64) {
+        self.with(labels, |series| series.running += change);
+    }
+
+    fn merged(&self) -> BTreeMap<OwnedLabels, Series> {
+        let mut merged: BTreeMap<OwnedLabels, Series> = BTreeMap::new();
+        for shard in &self.shards {
+            for (labels, series) in shard.lock().values() {
+                merged.entry(labels.clone()).or_default().add(series);
+            }
+        }
+        merged
+    }
+
+    /// Writes everything counted here.
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let merged = self.merged();
+        expose_requests(&merged, out);
+        expose_running(&merged, out);
+        self.expose_watch_events(out);
+        self.expose_server(out);
+        self.door.expose(out);
+        self.bodies.expose(out);
+    }
+
+    fn expose_watch_events(&self, out: &mut Exposition) {
+        let name = "apiserver_watch_events_total";
+        out.family(name, Kind::Counter, "Events sent to watches.");
+        for ([group, version, resource], counter) in &*self.watch_events.lock() {
+            let count = counter.load(Ordering::Relaxed);
+            if count > 0 {
+                let labels = [
+                    ("group", group.as_str()),
+                    ("resource", resource),
+                    ("version", version),
+                ];
+                out.sample(name, &labels, count);
+            }
+        }
+    }
+
+    fn expose_server(&self, out: &mut Exposition) {
+        out.family(
+            "apiserver_current_inflight_requests",
+            Kind::Gauge,
+            "Requests in flight.",
+        );
+        for (kind, seats) in [("mutating", &self.writes), ("readOnly", &self.reads)] {
+            let labels = [("request_kind", kind)];
+            out.sample(
+                "apiserver_current_inflight_requests",
+                &labels,
+                seats.taken(),
+            );
+        }
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        for (name, kind, help, value) in [
+            (
+                "apiserver_tls_handshake_errors_total",
+                Kind::Counter,
+                "Handshakes that failed or took too long.",
+                load(&self.failed_handshakes),
+            ),
+            (
+                "polyplane_rejected_requests_total",
+                Kind::Counter,
+                "Requests refused because too many were in flight.",
+                load(&self.rejected),
+            ),
+            (
+                "polyplane_request_panics_total",
+                Kind::Counter,
+                "Requests that ended in a panic.",
+                load(&self.panics),
+            ),
+        ] {
+            out.family(name, kind, help);
+            out.sample(name, &[], value);
+        }
+        out.family(
+            "kubernetes_build_info",
+            Kind::Gauge,
+            "What is running, as labels.",
+        );
+        let labels = [
+            ("build_date", VERSION.build_date),
+            ("compiler", VERSION.compiler),
+            ("git_commit", VERSION.git_commit),
+            ("git_tree_state", VERSION.git_tree_state),
+            ("git_version", VERSION.git_version),
+            ("go_version", VERSION.go_version),
+            ("major", VERSION.major),
+            ("minor", VERSION.minor),
+            ("platform", VERSION.platform),
+        ];
+        out.sample("kubernetes_build_info", &labels, 1);
+    }
+}
+
+fn expose_requests(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition) {
+    let name = "apiserver_request_total";
+    out.family(
+        name,
+        Kind::Counter,
+        "Requests by what they asked for and how they ended.",
+    );
+    for (labels, series) in merged {
+        for (code, count) in &series.codes {
+            let code = code.to_string();
+            let mut all = vec![("code", code.as_str()), ("component", "apiserver")];
+            all.extend(labels.all());
+            out.sample(name, &all, *count);
+        }
+    }
+    let name = "apiserver_request_duration_seconds";
+    out.family(
+        name,
+        Kind::Histogram,
+        "Time from a request's head to its answer's head.",
+    );
+    for (labels, series) in merged
+        .iter()
+        .filter(|(_, series)| series.duration_count > 0)
+    {
+        let mut all = vec![("component", "apiserver")];
+        all.extend(labels.all());
+        let bounds = DURATION_BOUNDS.iter().map(f64::to_string);
+        let totals = (series.duration_seconds, series.duration_count);
+        out.histogram(name, &all, bounds.zip(series.duration_buckets), totals);
+    }
+    let name = "apiserver_response_sizes";
+    out.family(name, Kind::Histogram, "Length of answers in bytes.");
+    for (labels, series) in merged.iter().filter(|(_, series)| series.size_count > 0) {
+        let mut all = vec![("component", "apiserver")];
+        all.extend(labels.without_dry_run());
+        if !labels.dry_run.is_empty() {
+            continue;
+        }
+        let bounds = SIZE_BOUNDS.iter().map(u64::to_string);
+        let totals = (series.size_bytes, series.size_count);
+        out.histogram(name, &all, bounds.zip(series.size_buckets), totals);
+    }
+}
+
+fn expose_running(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition) {
+    let name = "apiserver_longrunning_requests";
+    out.family(name, Kind::Gauge, "Watches and tunnels that are open.");
+    let long = |labels: &OwnedLabels| matches!(labels.verb, "WATCH" | "CONNECT");
+    for (labels, series) in merged.iter().filter(|(labels, _)| long(labels)) {
+        let mut all = vec![("component", "apiserver")];
+        all.extend(labels.without_dry_run());
+        out.sample(name, &all, series.running);
+    }
+}
+
+impl OwnedLabels {
+    fn all(&self) -> [(&'static str, &str); 7] {
+        [
+            ("dry_run", self.dry_run),
+            ("group", &self.group),
+            ("resource", &self.resource),
+            ("scope", self.scope),
+            ("subresource", &self.subresource),
+            ("verb", self.verb),
+            ("version", &self.version),
+        ]
+    }
+
+    fn without_dry_run(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.all().into_iter().skip(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods(verb: &'static str) -> Labels<'static> {
+        Labels {
+            verb,
+            version: "v1",
+            resource: "pods",
+            scope: "namespace",
+            ..Labels::default()
+        }
+    }
+
+    #[test]
+    fn shards_are_merged_and_buckets_are_cumulative() {
+        let metrics = Metrics::new(&Limits::default(), 10, Arc::default());
+        std::thread::scope(|scope| {
+            for millis in [1, 30, 90_000] {
+                let metrics = &metrics;
+                scope.spawn(move || {
+                    metrics.request(pods("GET"), 200, Duration::from_millis(millis), Some(2000));
+                });
+            }
+        });
+        let mut out = Exposition::default();
+        metrics.expose(&mut out);
+        let text = out.into_text();
+        let labels = r#"component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="GET",version="v1""#;
+        for line in [
+            format!("apiserver_request_total{{code=\"200\",{labels}}} 3\n"),
+            format!("apiserver_request_duration_seconds_bucket{{{labels},le=\"0.005\"}} 1\n"),
+            format!("apiserver_request_duration_seconds_bucket{{{labels},le=\"60\"}} 2\n"),
+            format!("apiserver_request_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3\n"),
+            format!("apiserver_request_duration_seconds_count{{{labels}}} 3\n"),
+        ] {
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+        assert!(text.contains("apiserver_response_sizes_sum"));
+        assert!(
+            text.contains("apiserver_current_inflight_requests{request_kind=\"mutating\"} 0\n")
+        );
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded() {
+        let metrics = Metrics::new(&Limits::default(), 10, Arc::default());
+        for number in 0..SERIES_MAX + 100 {
+            let resource = format!("r{number}");
+            let labels = Labels {
+                resource: &resource,
+                ..pods("GET")
+            };
+            metrics.request(labels, 200, Duration::ZERO, None);
+        }
+        assert!(metrics.merged().len() <= SERIES_MAX + 1);
+        let other = metrics
+            .merged()
+            .into_iter()
+            .find(|(labels, _)| labels.resource == "other");
+        assert_eq!(other.map(|(_, series)| series.duration_count), Some(100));
+    }
+}

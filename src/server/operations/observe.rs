@@ -1,0 +1,120 @@
+//! How requests and watches appear in the metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method};
+use polyplane_registry::Verb;
+use polyplane_registry::parameters::{DRY_RUN, Query};
+
+use crate::answer::body::{WatchCounter, WatchGauge};
+use crate::operations::metrics::{EventCounter, Labels};
+use crate::request::request_info::{CONNECTED, RequestInfo};
+use crate::shared::Shared;
+
+/// What a request is counted under, should its kind exist.
+pub(crate) fn labels_of<'a>(
+    method: &Method,
+    headers: &HeaderMap,
+    info: &'a RequestInfo<'a>,
+    query: &Query,
+) -> Labels<'a> {
+    let by_method = match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::PATCH => "PATCH",
+        _ => "other",
+    };
+    let RequestInfo::Resource(info) = info else {
+        return Labels {
+            verb: by_method,
+            ..Labels::default()
+        };
+    };
+    let applies = || {
+        let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        content_type.is_some_and(|text| text.starts_with(b"application/apply-patch"))
+    };
+    let verb = match info.verb {
+        _ if CONNECTED.contains(&info.subresource) => "CONNECT",
+        Some(Verb::List) => "LIST",
+        Some(Verb::Watch) => "WATCH",
+        Some(Verb::DeleteCollection) => "DELETECOLLECTION",
+        Some(Verb::Connect) => "CONNECT",
+        Some(Verb::Patch) if applies() => "APPLY",
+        _ => by_method,
+    };
+    let wishes = DRY_RUN.read(query).try_fold("", |_, text| match text {
+        "All" => Some("All"),
+        _ => None,
+    });
+    let dry_run = wishes.unwrap_or("invalid");
+    let scope = if !info.name.is_empty() || info.verb == Some(Verb::Create) {
+        "resource"
+    } else if info.namespace.is_empty() {
+        "cluster"
+    } else {
+        "namespace"
+    };
+    Labels {
+        verb,
+        group: info.group,
+        version: info.version,
+        resource: info.resource,
+        subresource: info.subresource,
+        scope,
+        dry_run,
+    }
+}
+
+/// A watch as the metrics see it.
+pub(crate) struct OpenWatch {
+    shared: Arc<Shared>,
+    events: EventCounter,
+    group: String,
+    version: String,
+    resource: String,
+    scope: &'static str,
+}
+
+impl OpenWatch {
+    /// Counts a watch from now until the gauge is dropped.
+    pub(crate) fn count(shared: &Arc<Shared>, labels: Labels<'_>) -> WatchGauge {
+        let watch = Self {
+            shared: Arc::clone(shared),
+            events: shared.metrics.watch_events(labels),
+            group: labels.group.to_owned(),
+            version: labels.version.to_owned(),
+            resource: labels.resource.to_owned(),
+            scope: labels.scope,
+        };
+        shared.metrics.running(watch.labels(), 1);
+        WatchGauge(Box::new(watch))
+    }
+
+    fn labels(&self) -> Labels<'_> {
+        Labels {
+            verb: "WATCH",
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: "",
+            scope: self.scope,
+            dry_run: "",
+        }
+    }
+}
+
+impl WatchCounter for OpenWatch {
+    fn sent(&self, count: u64) {
+        self.events.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn over(&self) {
+        self.shared.metrics.running(self.labels(), -1);
+    }
+}

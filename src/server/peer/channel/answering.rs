@@ -1,0 +1,141 @@
+//! The answer to a peer's request, as frames.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
+
+use crate::peer::channel::Channel;
+use crate::peer::channel::frame::{self, Why};
+use crate::peer::channel::stream::{Broken, CHUNK_BYTES, Stream, send_data};
+
+/// Sends an answer. Dropped before its end, it tells the peer that the answer broke off.
+pub(in crate::peer) struct Answering {
+    channel: Arc<Channel>,
+    stream: Arc<Stream>,
+}
+
+impl Answering {
+    pub(in crate::peer) fn new(channel: &Arc<Channel>, stream: &Arc<Stream>) -> Self {
+        Self {
+            channel: Arc::clone(channel),
+            stream: Arc::clone(stream),
+        }
+    }
+
+    /// Sends a whole answer, as fast as it comes and is taken.
+    pub(in crate::peer) async fn answer<B>(self, reply: Response<B>)
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        if self.send(reply).await.is_ok() {
+            self.channel.forget(self.stream.id);
+        }
+    }
+
+    async fn send<B>(&self, reply: Response<B>) -> Result<(), Broken>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        let (mut parts, mut body) = reply.into_parts();
+        if let Some(length) = body.size_hint().exact().filter(|length| *length > 0) {
+            let length = || HeaderValue::from(length);
+            parts.headers.entry(CONTENT_LENGTH).or_insert_with(length);
+        }
+        poll_fn(|context| self.channel.poll_room(context)).await?;
+        let mut next = self.begin(parts.status, &parts.headers, &mut body)?;
+        while let Next::Frame(frame) = next {
+            let frame = match frame {
+                Some(frame) => Some(frame),
+                None => body.frame().await.transpose().map_err(|_| Broken::Reset)?,
+            };
+            next = self.go_on(frame, body.is_end_stream()).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the head with what there is of the body.
+    fn begin<B>(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &mut B,
+    ) -> Result<Next, Broken>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        let mut first = Bytes::new();
+        let mut next = Next::Frame(None);
+        if body.is_end_stream() {
+            next = Next::Nothing;
+        } else if let Some(there) = body.frame().now_or_never() {
+            next = match there.transpose().map_err(|_| Broken::Reset)? {
+                None => Next::Nothing,
+                Some(mut frame) => match frame.data_mut() {
+                    Some(data) if data.len() <= CHUNK_BYTES => {
+                        first = std::mem::take(data);
+                        Next::after(body.is_end_stream())
+                    }
+                    Some(_) | None => Next::Frame(Some(frame)),
+                },
+            };
+        }
+        self.stream.spend(first.len());
+        let (id, is_last) = (self.stream.id, matches!(next, Next::Nothing));
+        self.channel
+            .push(|out| frame::put_answer(out, id, (status, headers), &first, is_last));
+        Ok(next)
+    }
+
+    /// Sends what came next of a body; `is_last` if a body ends with it.
+    async fn go_on(&self, frame: Option<Frame<Bytes>>, is_last: bool) -> Result<Next, Broken> {
+        let frame = match frame.map(Frame::into_data) {
+            Some(Ok(data)) => {
+                send_data(&self.channel, &self.stream, data, is_last).await?;
+                return Ok(Next::after(is_last));
+            }
+            None => {
+                send_data(&self.channel, &self.stream, Bytes::new(), true).await?;
+                return Ok(Next::Nothing);
+            }
+            Some(Err(frame)) => frame,
+        };
+        let (id, trailers) = (self.stream.id, frame.into_trailers().unwrap_or_default());
+        self.channel
+            .push(|out| frame::put_trailers(out, id, &trailers));
+        Ok(Next::Nothing)
+    }
+}
+
+/// What of a body comes next.
+enum Next {
+    /// This frame, or whatever comes.
+    Frame(Option<Frame<Bytes>>),
+    /// It was all sent.
+    Nothing,
+}
+
+impl Next {
+    fn after(is_last: bool) -> Self {
+        if is_last {
+            Self::Nothing
+        } else {
+            Self::Frame(None)
+        }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let id = self.stream.id;
+        if self.channel.forget(id) {
+            let put = |out: &mut Vec<u8>| frame::put_reset(out, id, Why::Broken);
+            self.channel.push(put);
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! What travels between replicas, as bytes.
+//!
+//! A frame is a head of nine bytes and a payload. Requests and answers carry their head and the
+//! beginning of their body in one frame, mostly all of it. Header names that are usual travel as
+//! a number, and a long value that comes again and again (the client's chain of certificates)
+//! is told once per connection and named by its slot from then on.
+//!
+//! Numbers are big-endian. Knows nothing of connections.
+
+use bytes::{Buf as _, Bytes};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_TYPE, DATE, ETAG, IF_NONE_MATCH, LAST_MODIFIED, ORIGIN, RETRY_AFTER, USER_AGENT, VARY,
+    WARNING,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+
+use crate::answer::respond::AUDIT_ID;
+use crate::peer::headers::{CHAIN, DEADLINE, FORWARDED_BY, MEANT_FOR, MOVED, REMOTE, TOLD};
+use crate::peer::transport::SENDER;
+
+/// Bytes of a frame's head: length of the payload, kind, stream.
+pub(in crate::peer) const HEAD_BYTES: usize = 9;
+/// Longest payload. Heads are far shorter, and bodies are cut into chunks.
+pub(in crate::peer) const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+/// Set in the kind of the last frame that one side sends on a stream.
+const LAST: u8 = 0x80;
+
+/// Values that are remembered per connection.
+pub(in crate::peer) const SLOTS: usize = 128;
+/// A value of another length is not worth a slot, or too much for one.
+pub(in crate::peer) const REMEMBERED_BYTES: std::ops::RangeInclusive<usize> = 64..=16 * 1024;
+/// The upper bits of a value's length say how the value is told.
+const HOW_SHIFT: u32 = 30;
+const LENGTH_MASK: u32 = (1 << HOW_SHIFT) - 1;
+const LITERAL: u32 = 0;
+const REMEMBER: u32 = 1;
+const REMEMBERED: u32 = 2;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(in crate::peer) enum Kind {
+    /// A head and the beginning of the body; opens a stream.
+    Request,
+    /// A head and the beginning of the body.
+    Answer,
+    /// More of a body.
+    Data,
+    /// Headers behind a body; always the last.
+    Trailers,
+    /// The reader has read so many bytes.
+    Credit,
+    /// The stream is over, in both directions.
+    Reset,
+    /// Asks for a sign of life.
+    Ping,
+    /// A sign of life.
+    Pong,
+    /// No stream above this one was or will be taken.
+    Closing,
+}
+
+impl Kind {
+    const ALL: [Self; 9] = [
+        Self::Request,
+        Self::Answer,
+        Self::Data,
+        Self::Trailers,
+        Self::Credit,
+        Self::Reset,
+        Self::Ping,
+        Self::Pong,
+        Self::Closing,
+    ];
+}
+
+/// Why a stream was reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::peer) enum Why {
+    /// Whoever asked does not want the answer any more.
+    Cancelled,
+    /// The request was not looked at.
+    Refused,
+    /// The answer broke off.
+    Broken,
+}
+
+impl Why {
+    const ALL: [Self; 3] = [Self::Cancelled, Self::Refused, Self::Broken];
+}
+
+/// The bytes mean nothing here. The connection is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Malformed(&'static str);
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::peer) struct FrameHead {
+    pub kind: Kind,
+    pub is_last: bool,
+    pub stream: u32,
+    /// Bytes of the payload.
+    pub length: usize,
+}
+
+impl FrameHead {
+    /// Reads the head of a frame; none while it has not come.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(in crate::peer) fn parse(input: &[u8]) -> Result<Option<Self>, Malformed> {
+        let Some(head) = input.first_chunk::<HEAD_BYTES>() else {
+            return Ok(None);
+        };
+        let [a, b, c, d, kind, stream @ ..] = *head;
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if length > PAYLOAD_BYTES_MAX {
+            return Err(Malformed("a frame is too long"));
+        }
+        let known = Kind::ALL.get(usize::from(kind & !LAST));
+        Ok(Some(Self {
+            kind: *known.ok_or(Malformed("a frame is of no known kind"))?,
+            is_last: kind & LAST != 0,
+            stream: u32::from_be_bytes(stream),
+            length,
+        }))
+    }
+}
+
+/// Writes a frame whose payload `fill` writes.
+fn put(out: &mut Vec<u8>, kind: Kind, is_last: bool, stream: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.push(kind as u8 | if is_last { LAST } else { 0 });
+    out.extend_from_slice(&stream.to_be_bytes());
+    fill(out);
+    let length = (out.len() - start - HEAD_BYTES) as u32;
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+/// Writes a frame that is only a number.
+pub(in crate::peer) fn put_number(out: &mut Vec<u8>, kind: Kind, stream: u32, number: u32) {
+    put(out, kind, false, stream, |out| {
+        out.extend_from_slice(&number.to_be_bytes());
+    });
+}
+
+/// Reads what [`put_number`] wrote.
+///
+/// # Errors
+/// When the payload is no number.
+pub(in crate::peer) fn number(payload: &[u8]) -> Result<u32, Malformed> {
+    let bytes = payload.try_into();
+    bytes
+        .map(u32::from_be_bytes)
+        .map_err(|_| Malformed("a number has four bytes"))
+}
+
+pub(in crate::peer) fn put_reset(out: &mut Vec<u8>, stream: u32, why: Why) {
+    put(out, Kind::Reset, true, stream, |out| out.push(why as u8));
+}
+
+/// Reads why a stream was reset.
+///
+/// # Errors
+/// When the payload is no reason.
+pub(in crate::peer) fn why(payload: &[u8]) -> Result<Why, Malformed> {
+    let code = payload.first().map(|code| usize::from(*code));
+    let why = code.and_then(|code| Why::ALL.get(code));
+    why.copied().ok_or(Malformed("a reset has a known reason"))
+}
+
+pub(in crate::peer) fn put_data(out: &mut Vec<u8>, stream: u32, data: &[u8], is_last: bool) {
+    put(out, Kind::Data, is_last, stream, |out| {
+        out.extend_from_slice(data);
+    });
+}
+
+/// The values that one side has told, by slot.
+#[derive(Debug, Default)]
+pub(in crate::peer) struct Told {
+    slots: Vec<HeaderValue>,
+    next: usize,
+}
+
+impl Told {
+    /// The slot of a value: one it has, or one it gets with `true`. The same value is known by
+    /// where it lies in memory, and stays there as long as it has its slot.
+    fn slot(&mut self, value: &HeaderValue) -> (usize, bool) {
+        let same = |known: &HeaderValue| std::ptr::eq(known.as_bytes(), value.as_bytes());
+        if let Some(slot) = self.slots.iter().position(same) {
+            return (slot, false);
+        }
+        let slot = self.next;
+        self.next = (slot + 1) % SLOTS;
+        match self.slots.get_mut(slot) {
+            Some(known) => *known = value.clone(),
+            None => self.slots.push(value.clone()),
+        }
+        (slot, true)
+    }
+}
+
+/// The values that the other side has told, by slot.
+#[derive(Debug, Default)]
+pub(in crate::peer) struct Heard {
+    slots: Vec<HeaderValue>,
+}
+
+impl Heard {
+    fn learn(&mut self, slot: usize, value: &HeaderValue) -> Result<(), Malformed> {
+        if slot < self.slots.len() {
+            self.slots[slot] = value.clone();
+        } else if slot == self.slots.len() && slot < SLOTS {
+            self.slots.push(value.clone());
+        } else {
+            return Err(Malformed("a slot is out of turn"));
+        }
+        Ok(())
+    }
+}
+
+/// Names that travel as their place here, counted from one. In the order of the alphabet.
+pub(in crate::peer) fn usual_names() -> &'static [HeaderName] {
+    static NAMES: [HeaderName; 27] = [
+        ACCEPT,
+        ACCEPT_ENCODING,
+        AUDIT_ID,
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_TYPE,
+        DATE,
+        ETAG,
+        IF_NONE_MATCH,
+        LAST_MODIFIED,
+        ORIGIN,
+        RETRY_AFTER,
+        USER_AGENT,
+        VARY,
+        WARNING,
+        HeaderName::from_static("x-kubernetes-pf-flowschema-uid"),
+        HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid"),
+        CHAIN,
+        DEADLINE,
+        FORWARDED_BY,
+        MEANT_FOR,
+        MOVED,
+        REMOTE,
+        SENDER,
+        TOLD,
+    ];
+    &NAMES
+}
+
+/// The head of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::peer) struct RequestHead {
+    pub method: Method,
+    pub target: Uri,
+    pub headers: HeaderMap,
+}
+
+/// The head of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::peer) struct AnswerHead {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+}
+
+/// Writes a request with the beginning of its body.
+pub(in crate::peer) fn put_request(
+    out: &mut Vec<u8>,
+    stream: u32,
+    (method, target, headers): (&Method, &Uri, &HeaderMap),
+    body: &[u8],
+    is_last: bool,
+    told: &mut Told,
+) {
+    put(out, Kind::Request, is_last, stream, |out| {
+        put_text(out, method.as_str());
+        put_text(
+            out,
+            target.path_and_query().map_or("/", PathAndQuery::as_str),
+        );
+        put_headers(out, headers, told);
+        out.extend_from_slice(body);
+    });
+}
+
+/// Reads a request; what is left of the payload is the beginning of its body.
+///
+/// # Errors
+/// When it is none.
+pub(in crate::peer) fn take_request(
+    payload: &mut Bytes,
+    heard: &mut Heard,
+) -> Result<RequestHead, Malformed> {
+    let method = Method::from_bytes(&take_text(payload)?);
+    let method = method.map_err(|_| Malformed("a method is none"))?;
+    let target = PathAndQuery::from_maybe_shared(take_text(payload)?);
+    let target = target.map_err(|_| Malformed("a target is no path"))?;
+    Ok(RequestHead {
+        method,
+        target: Uri::from(target),
+        headers: take_headers(payload, heard)?,
+    })
+}
+
+/// Writes an answer with the beginning of its body.
+pub(in crate::peer) fn put_answer(
+    out: &mut Vec<u8>,
+    stream: u32,
+    (status, headers): (StatusCode, &HeaderMap),
+    body: &[u8],
+    is_last: bool,
+) {
+    put(out, Kind::Answer, is_last, stream, |out| {
+        out.extend_from_slice(&status.as_u16().to_be_bytes());
+        put_headers(out, headers, &mut Told::default());
+        out.extend_from_slice(body);
+    });
+}
+
+/// Reads an answer; what is left of the payload is the beginning of its body.
+///
+/// # Errors
+/// When it is none.
+pub(in crate::peer) fn take_answer(payload: &mut Bytes) -> Result<AnswerHead, Malformed> {
+    let status = StatusCode::from_u16(take_u16(payload)?);
+    Ok(AnswerHead {
+        status: status.map_err(|_| Malformed("a status is none"))?,
+        headers: take_headers(payload, &mut Heard::default())?,
+    })
+}
+
+pub(in crate::peer) fn put_trailers(out: &mut Vec<u8>, stream: u32, trailers: &HeaderMap) {
+    put(out, Kind::Trailers, true, stream, |out| {
+        put_headers(out, trailers, &mut Told::default());
+    });
+}
+
+/// Reads trailers.
+///
+/// # Errors
+/// When they are none.
+pub(in crate::peer) fn take_trailers(payload: &mut Bytes) -> Result<HeaderMap, Malformed> {
+    take_headers(payload, &mut Heard::default())
+}
+
+fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap, told: &mut Told) {
+    // The protocol's library holds no more than 2^15 of them.
+    out.extend_from_slice(&(headers.len() as u16).to_be_bytes());
+    for (name, value) in headers {
+        match usual_names().binary_search_by(|usual| usual.as_str().cmp(name.as_str())) {
+            Ok(place) => out.push(place as u8 + 1),
+            Err(_) => {
+                out.push(0);
+                out.extend_from_slice(&(name.as_str().len() as u16).to_be_bytes());
+                out.extend_from_slice(name.as_str().as_bytes());
+            }
+        }
+        put_value(out, name, value, told);
+    }
+}
+
+fn put_value(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue, told: &mut Told) {
+    let bytes = value.as_bytes();
+    let length = bytes.len() as u32 & LENGTH_MASK;
+    let mut how = LITERAL;
+    if *name == CHAIN && REMEMBERED_BYTES.contains(&bytes.len()) {
+        let (slot, is_new) = told.slot(value);
+        if !is_new {
+            let word = REMEMBERED << HOW_SHIFT | slot as u32;
+            out.extend_from_slice(&word.to_be_bytes());
+            return;
+        }
+        how = REMEMBER;
+        out.extend_from_slice(&(how << HOW_SHIFT | length).to_be_bytes());
+        out.push(slot as u8);
+    } else {
+        out.extend_from_slice(&(how << HOW_SHIFT | length).to_be_bytes());
+    }
+    out.extend_from_slice(bytes);
+}
+
+fn take_headers(payload: &mut Bytes, heard: &mut Heard) -> Result<HeaderMap, Malformed> {
+    let count = usize::from(take_u16(payload)?);
+    // Each has a byte of name and four of length at least.
+    let mut headers = HeaderMap::with_capacity(count.min(payload.len() / 5).min(64));
+    for _ in 0..count {
+        let name = match usize::from(take(payload, 1)?[0]) {
+            0 => {
+                let length = usize::from(take_u16(payload)?);
+                let name = HeaderName::from_bytes(&take(payload, length)?);
+                name.map_err(|_| Malformed("a header has no name"))?
+            }
+            place => {
+                let name = usual_names().get(place - 1).cloned();
+                name.ok_or(Malformed("a header has an unknown name"))?
+            }
+        };
+        let value = take_value(payload, heard)?;
+        let added = headers.try_append(name, value);
+        added.map_err(|_| Malformed("there are too many headers"))?;
+    }
+    Ok(headers)
+}
+
+fn take_value(payload: &mut Bytes, heard: &mut Heard) -> Result<HeaderValue, Malformed> {
+    let word = take_u32(payload)?;
+    let number = (word & LENGTH_MASK) as usize;
+    let how = word >> HOW_SHIFT;
+    if how == REMEMBERED {
+        let known = heard.slots.get(number).cloned();
+        return known.ok_or(Malformed("a slot holds no value"));
+    }
+    let slot = match how {
+        REMEMBER => Some(usize::from(take(payload, 1)?[0])),
+        LITERAL => None,
+        _ => return Err(Malformed("a value is told in no known way")),
+    };
+    let bytes = take(payload, number)?;
+    let Some(slot) = slot else {
+        let value = HeaderValue::from_maybe_shared(bytes);
+        return value.map_err(|_| Malformed("a header has no value"));
+    };
+    // What is kept must not keep the buffer it came in.
+    let value = HeaderValue::from_bytes(&bytes);
+    let value = value.map_err(|_| Malformed("a header has no value"))?;
+    heard.learn(slot, &value)?;
+    Ok(value)
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn take_text(payload: &mut Bytes) -> Result<Bytes, Malformed> {
+    let length = take_u32(payload)? as usize;
+    take(payload, length)
+}
+
+fn take(payload: &mut Bytes, length: usize) -> Result<Bytes, Malformed> {
+    if payload.len() < length {
+        return Err(Malformed("a frame is cut short"));
+    }
+    Ok(payload.split_to(length))
+}
+
+fn take_u16(payload: &mut Bytes) -> Result<u16, Malformed> {
+    Ok(take(payload, 2)?.get_u16())
+}
+
+fn take_u32(payload: &mut Bytes) -> Result<u32, Malformed> {
+    Ok(take(payload, 4)?.get_u32())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn usual_names_are_sorted() {
+        assert!(usual_names().is_sorted_by(|a, b| a.as_str() < b.as_str()));
+    }
+
+    fn headers() -> impl Strategy<Value = HeaderMap> {
+        let name = prop_oneof![
+            (0..usual_names().len()).prop_map(|at| usual_names()[at].clone()),
+            "[a-z][a-z0-9-]{0,30}".prop_map(|text| text.parse().expect("a name")),
+        ];
+        let value = "[ -~]{0,200}".prop_map(|text| HeaderValue::try_from(text).expect("a value"));
+        proptest::collection::vec((name, value), 0..20).prop_map(|pairs| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(name, value);
+            }
+            headers
+        })
+    }
+
+    fn one_frame(bytes: Vec<u8>) -> (FrameHead, Bytes) {
+        let head = FrameHead::parse(&bytes).expect("its own").expect("whole");
+        let payload = Bytes::from(bytes).slice(HEAD_BYTES..);
+        assert_eq!(payload.len(), head.length);
+        (head, payload)
+    }
+
+    proptest! {
+        #[test]
+        fn requests_survive_the_way(
+            all in proptest::collection::vec((headers(), "/[a-z/?=&%0-9]{0,80}"), 1..6),
+            body in proptest::collection::vec(any::<u8>(), 0..300),
+            is_last in any::<bool>(),
+        ) {
+            let (mut told, mut heard) = (Told::default(), Heard::default());
+            for (at, (headers, target)) in all.iter().enumerate() {
+                let head = RequestHead {
+                    method: Method::PATCH,
+                    target: target.parse().expect("a path"),
+                    headers: headers.clone(),
+                };
+                // Each twice: told, then named.
+                for again in 0..2 {
+                    let stream = (at * 2 + again) as u32;
+                    let mut bytes = Vec::new();
+                    let parts = (&head.method, &head.target, &head.headers);
+                    put_request(&mut bytes, stream, parts, &body, is_last, &mut told);
+                    let (frame, mut payload) = one_frame(bytes);
+                    prop_assert_eq!((frame.kind, frame.is_last), (Kind::Request, is_last));
+                    prop_assert_eq!(frame.stream, stream);
+                    let back = take_request(&mut payload, &mut heard).expect("its own");
+                    prop_assert_eq!(&back, &head);
+                    prop_assert_eq!(&payload[..], &body[..]);
+                }
+            }
+        }
+
+        #[test]
+        fn answers_and_trailers_survive_the_way(
+            headers in headers(), status in 100_u16..600, body in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let mut bytes = Vec::new();
+            put_answer(&mut bytes, 7, (status, &headers), &body, true);
+            let (_, mut payload) = one_frame(bytes);
+            let back = take_answer(&mut payload).expect("its own");
+            prop_assert_eq!((back.status, &back.headers), (status, &headers));
+            prop_assert_eq!(&payload[..], &body[..]);
+            let mut bytes = Vec::new();
+            put_trailers(&mut bytes, 7, &headers);
+            let (_, mut payload) = one_frame(bytes);
+            prop_assert_eq!(take_trailers(&mut payload).expect("its own"), headers);
+        }
+
+        /// Whatever comes is read or refused; nothing panics, and nothing large is reserved for it.
+        #[test]
+        fn nonsense_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = FrameHead::parse(&bytes);
+            let bytes = Bytes::from(bytes);
+            let _ = take_request(&mut bytes.clone(), &mut Heard::default());
+            let _ = take_answer(&mut bytes.clone());
+            let _ = take_trailers(&mut bytes.clone());
+            let _ = (number(&bytes), why(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_chain_is_told_once_until_its_slot_is_needed() {
+        let chain = |at: usize| HeaderValue::try_from(format!("{at:0>700}")).expect("a value");
+        let chains: Vec<HeaderValue> = (0..SLOTS + 1).map(chain).collect();
+        let (mut told, mut heard) = (Told::default(), Heard::default());
+        let mut pass = |chain: &HeaderValue| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CHAIN, chain.clone());
+            let mut bytes = Vec::new();
+            put_headers(&mut bytes, &headers, &mut told);
+            let length = bytes.len();
+            let back = take_headers(&mut Bytes::from(bytes), &mut heard).expect("its own");
+            assert_eq!(back, headers);
+            length > 700
+        };
+        for chain in &chains {
+            assert!(pass(chain));
+        }
+        assert!(!pass(&chains[1]) && !pass(&chains[SLOTS]));
+        assert!(pass(&chains[0]), "the last one has its slot now");
+        assert!(!pass(&chains[0]));
+    }
+}

@@ -1,0 +1,406 @@
+//! One request and its answer on a channel between replicas.
+//!
+//! Both sides keep the same state: what the other side sent and nobody has read yet, and how much
+//! the other side is ready to take. A side that reads nothing holds up its own stream only.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Response};
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+
+use crate::peer::channel::Channel;
+use crate::peer::channel::frame::{self, AnswerHead, Kind, Malformed, Why};
+
+/// What a stream may have under way before somebody reads.
+pub(in crate::peer) const WINDOW_BYTES: usize = 256 * 1024;
+/// The sender learns that so much was read.
+const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
+/// Longest piece of a body in a frame, so that streams take turns.
+pub(in crate::peer) const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Why a connection or a stream is of no use any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The other side closed it, or this one did.
+    #[error("the connection was closed")]
+    Closed,
+    /// The other side gave up this stream.
+    #[error("the peer gave up")]
+    Reset,
+    /// The other side gave no sign of life.
+    #[error("the peer was silent for too long")]
+    Silent,
+    /// What the socket said.
+    #[error("the connection failed: {0}")]
+    Socket(String),
+    /// The other side refused this one's certificate, or its records mean nothing.
+    #[error("TLS failed: {0}")]
+    Tls(String),
+    /// What the other side does wrong.
+    #[error("the peer does not keep to the protocol: {0}")]
+    Protocol(&'static str),
+    /// A frame means nothing.
+    #[error("the peer does not keep to the protocol")]
+    Malformed(#[from] Malformed),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // How the TLS library wraps alerts and what it cannot decrypt.
+            io::ErrorKind::InvalidData => Self::Tls(error.to_string()),
+            _ => Self::Socket(error.to_string()),
+        }
+    }
+}
+
+impl Broken {
+    /// Whether the other side said nothing more, in contrast to something of no use. Only a new
+    /// connection can tell how it is.
+    pub(crate) fn is_end(&self) -> bool {
+        match self {
+            Self::Closed | Self::Silent | Self::Socket(_) => true,
+            Self::Reset | Self::Tls(_) | Self::Protocol(_) | Self::Malformed(_) => false,
+        }
+    }
+}
+
+/// One stream, as one of its sides sees it.
+pub(in crate::peer) struct Stream {
+    pub id: u32,
+    /// Where its first byte stands among all bytes this side sends.
+    pub begins_at: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    head: Option<AnswerHead>,
+    chunks: VecDeque<Bytes>,
+    /// Bytes in `chunks`.
+    unread: usize,
+    /// Bytes that were read and for which the sender has no credit yet.
+    uncredited: usize,
+    end: Option<End>,
+    reader: Option<Waker>,
+    /// Bytes the other side is ready to take.
+    credit: usize,
+    writer: Option<Waker>,
+}
+
+/// How the other side stopped sending.
+#[derive(Clone, Debug)]
+enum End {
+    Whole(Option<HeaderMap>),
+    /// It never looked at the request.
+    Refused,
+    Broken(Broken),
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::peer) enum NoAnswer {
+    /// Nobody looked at the request.
+    Refused,
+    /// Nobody knows what became of it.
+    Broken(Broken),
+}
+
+impl Stream {
+    pub(in crate::peer) fn new(id: u32, begins_at: u64) -> Arc<Self> {
+        let state = State {
+            credit: WINDOW_BYTES,
+            ..State::default()
+        };
+        Arc::new(Self {
+            id,
+            begins_at,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Changes the state and wakes whom that concerns.
+    fn tell(&self, change: impl FnOnce(&mut State)) {
+        let (reader, writer) = {
+            let mut state = self.state.lock();
+            change(&mut state);
+            let reader = state.reader.take();
+            let is_over = !matches!(state.end, None | Some(End::Whole(_)));
+            let writes = state.credit > 0 || is_over;
+            (reader, if writes { state.writer.take() } else { None })
+        };
+        for waker in [reader, writer].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
+    /// Takes the head of the answer with the beginning of its body.
+    pub(in crate::peer) fn answered(&self, head: AnswerHead, body: Bytes, is_last: bool) {
+        self.tell(|state| {
+            state.head = Some(head);
+            state.take(body, is_last);
+        });
+    }
+
+    /// Takes more of a body.
+    ///
+    /// # Errors
+    /// When the other side sends more than it may.
+    pub(in crate::peer) fn came(&self, body: Bytes, is_last: bool) -> Result<(), Broken> {
+        let mut fits = true;
+        self.tell(|state| {
+            fits = state.unread + body.len() <= WINDOW_BYTES;
+            if fits {
+                state.take(body, is_last);
+            }
+        });
+        let why = "a stream has more under way than it may";
+        fits.then_some(()).ok_or(Broken::Protocol(why))
+    }
+
+    /// Takes the trailers, which end a body.
+    pub(in crate::peer) fn ended(&self, trailers: HeaderMap) {
+        self.tell(|state| state.end = Some(End::Whole(Some(trailers))));
+    }
+
+    pub(in crate::peer) fn credited(&self, bytes: u32) {
+        self.tell(|state| {
+            state.credit = state.credit.saturating_add(bytes as usize);
+        });
+    }
+
+    /// The other side gave up, or is gone. What it said before stays.
+    pub(in crate::peer) fn broke(&self, why: &NoAnswer) {
+        self.tell(|state| {
+            if state.end.is_none() {
+                state.end = Some(match why {
+                    NoAnswer::Refused => End::Refused,
+                    NoAnswer::Broken(why) => End::Broken(why.clone()),
+                });
+            }
+        });
+    }
+
+    /// The head of the answer.
+    fn poll_head(&self, context: &mut Context<'_>) -> Poll<Result<AnswerHead, NoAnswer>> {
+        let mut state = self.state.lock();
+        if let Some(head) = state.head.take() {
+            return Poll::Ready(Ok(head));
+        }
+        match &state.end {
+            Some(End::Refused) => Poll::Ready(Err(NoAnswer::Refused)),
+            Some(End::Broken(why)) => Poll::Ready(Err(NoAnswer::Broken(why.clone()))),
+            Some(End::Whole(_)) => {
+                let why = Broken::Protocol("a body came without a head");
+                Poll::Ready(Err(NoAnswer::Broken(why)))
+            }
+            None => {
+                wait(&mut state.reader, context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// How much may be sent now, of so many bytes.
+    fn poll_credit(&self, bytes: usize, context: &mut Context<'_>) -> Poll<Result<usize, Broken>> {
+        let mut state = self.state.lock();
+        match &state.end {
+            Some(End::Broken(why)) => return Poll::Ready(Err(why.clone())),
+            Some(End::Refused) => return Poll::Ready(Err(Broken::Reset)),
+            Some(End::Whole(_)) | None => {}
+        }
+        if state.credit == 0 && bytes > 0 {
+            wait(&mut state.writer, context);
+            return Poll::Pending;
+        }
+        let granted = bytes.min(state.credit).min(CHUNK_BYTES);
+        state.credit -= granted;
+        Poll::Ready(Ok(granted))
+    }
+
+    /// Uses up credit for what goes with a head, which is sent at once.
+    pub(in crate::peer) fn spend(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        state.credit = state.credit.saturating_sub(bytes);
+    }
+}
+
+impl State {
+    fn take(&mut self, body: Bytes, is_last: bool) {
+        if !body.is_empty() {
+            self.unread += body.len();
+            self.chunks.push_back(body);
+        }
+        if is_last {
+            self.end = Some(End::Whole(None));
+        }
+    }
+}
+
+fn wait(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *place = Some(context.waker().clone()),
+    }
+}
+
+/// Sends all of a piece of a body, as fast as the other side and the connection take it.
+///
+/// # Errors
+/// When nobody will read it any more.
+///
+/// # Cancel safety
+/// Dropped, it has sent some of it.
+pub(in crate::peer) async fn send_data(
+    channel: &Channel,
+    stream: &Stream,
+    mut data: Bytes,
+    is_last: bool,
+) -> Result<(), Broken> {
+    loop {
+        let bytes = std::future::poll_fn(|context| {
+            ready!(channel.poll_room(context))?;
+            stream.poll_credit(data.len(), context)
+        });
+        let piece = data.split_to(bytes.await?);
+        let ends = is_last && data.is_empty();
+        channel.push(|out| frame::put_data(out, stream.id, &piece, ends));
+        if data.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// A stream that this side has opened. Dropped before the answer's end, it cancels the stream.
+pub(in crate::peer) struct Opened {
+    pub channel: Arc<Channel>,
+    pub stream: Arc<Stream>,
+}
+
+impl Opened {
+    /// Waits for the head of the answer.
+    ///
+    /// # Errors
+    /// Whether anybody has looked at the request, and why there is no answer.
+    pub(in crate::peer) async fn head(&self) -> Result<AnswerHead, NoAnswer> {
+        std::future::poll_fn(|context| self.stream.poll_head(context)).await
+    }
+
+    /// The answer.
+    pub(in crate::peer) fn into_response(self, head: AnswerHead) -> Response<PeerStream> {
+        let mut body = PeerStream::new(&self.channel, &self.stream, &head.headers);
+        body._opened = Some(self);
+        let mut response = Response::new(body);
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        response
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.channel.forget(self.stream.id) {
+            let id = self.stream.id;
+            self.channel
+                .push(|out| frame::put_reset(out, id, Why::Cancelled));
+        }
+    }
+}
+
+/// What the other side sends as a body.
+pub(crate) struct PeerStream {
+    channel: Arc<Channel>,
+    stream: Arc<Stream>,
+    /// Bytes that are still to come, as far as the sender has said.
+    announced: Option<u64>,
+    _opened: Option<Opened>,
+}
+
+impl PeerStream {
+    /// The body behind a head with these headers.
+    pub(in crate::peer) fn new(
+        channel: &Arc<Channel>,
+        stream: &Arc<Stream>,
+        headers: &HeaderMap,
+    ) -> Self {
+        let length = headers.get(CONTENT_LENGTH);
+        Self {
+            channel: Arc::clone(channel),
+            stream: Arc::clone(stream),
+            announced: length.and_then(|value| value.to_str().ok()?.parse().ok()),
+            _opened: None,
+        }
+    }
+}
+
+impl PeerStream {
+    /// Whether all of it has arrived, however much of it was read.
+    pub(crate) fn is_whole(&self) -> bool {
+        let state = self.stream.state.lock();
+        matches!(state.end, Some(End::Whole(_)))
+    }
+}
+
+impl Body for PeerStream {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let mut state = self.stream.state.lock();
+        let Some(chunk) = state.chunks.pop_front() else {
+            return match &mut state.end {
+                Some(End::Whole(trailers)) => {
+                    let trailers = trailers.take();
+                    Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+                }
+                Some(End::Broken(why)) => Poll::Ready(Some(Err(why.clone()))),
+                Some(End::Refused) => Poll::Ready(Some(Err(Broken::Reset))),
+                None => {
+                    wait(&mut state.reader, context);
+                    Poll::Pending
+                }
+            };
+        };
+        state.unread -= chunk.len();
+        state.uncredited += chunk.len();
+        let mut credit = 0;
+        if state.uncredited >= CREDIT_BYTES && state.end.is_none() {
+            credit = std::mem::take(&mut state.uncredited) as u32;
+        }
+        drop(state);
+        if credit > 0 {
+            let id = self.stream.id;
+            self.channel
+                .push(|out| frame::put_number(out, Kind::Credit, id, credit));
+        }
+        let left = self
+            .announced
+            .map(|left| left.saturating_sub(chunk.len() as u64));
+        self.announced = left;
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let state = self.stream.state.lock();
+        state.chunks.is_empty() && matches!(state.end, Some(End::Whole(None)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let state = self.stream.state.lock();
+        match (&state.end, self.announced) {
+            (Some(End::Whole(_)), _) => SizeHint::with_exact(state.unread as u64),
+            (_, Some(left)) => SizeHint::with_exact(left),
+            (_, None) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! The stage between finding a plane and proving a caller: here, there or nobody.
+//!
+//! A request that came directly is sent to the replica that answers for its plane, at most one
+//! hop. One that came from a peer is never sent on: it is told that the plane *moved*, and the
+//! replica that received it repeats it. What may be repeated: everything that was told *moved*
+//! (nothing was done there), everything that was not sent, and reads whose answer had not begun.
+//! A change whose connection broke after it was sent is never repeated, for nobody knows whether
+//! it was done.
+//!
+//! What a change meets whose owner stands still, or whose owner's machine has vanished without a
+//! word, by the time since then, in a small ring with the usual terms:
+//!
+//! | time | |
+//! |---|---|
+//! | until 0.25 s | it is sent to the owner, where nobody reads it |
+//! | from 0.25 s | pings have had no answer for so long: changes wait here ([`Backend::answers`]) |
+//! | 1.1 s | pings have timed out, half of the ring complains, the owner is removed |
+//! | 1.5 s | its successor has waited for the end of the old read lease, and changes that waited are sent to it |
+//! | 1.6 s | the connections to the old owner gave no sign of life since it was removed, and are given up ([`crate::peer`]): a change that was sent is answered as unknown, one that had not left is sent to the successor |
+//!
+//! In a ring whose members do not all ping each other, those who hear of a complaint ask for
+//! themselves, which takes a second more.
+//!
+//! [`Backend::answers`]: crate::backend::Backend::answers
+//!
+//! Invariant: a request waits for an owner, and is tried, only so often and so long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use polyplane_apimachinery::status::ApiError;
+use prometheus::core::Collector as _;
+use prometheus::{Histogram, HistogramOpts};
+use tokio::time::Instant;
+
+use crate::answer::body::ResponseBody;
+use crate::answer::respond::{AUDIT_ID, Refusal, Reply, bare};
+use crate::backend::{Peer, Place, PlaneRecord};
+use crate::operations::exposition::{Exposition, Kind};
+use crate::peer::channel::stream::PeerStream;
+use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
+use crate::peer::pool::{Link, SendError};
+use crate::peer::transport::PeerTransport;
+use crate::peer::transport::chain_of;
+use crate::peer::wire::PeerBody;
+use crate::pipeline::{Origin, Pipeline};
+use crate::request::limits::Seat;
+use crate::request::prove::Located;
+use crate::request::request_info::RequestInfo;
+use crate::shared::Shared;
+use crate::watch::watch_query::{self, WatchQuery};
+
+/// Longest wait for a plane to have an owner that answers.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+/// Times a request is sent to a peer, or waits for one.
+const TRIES_MAX: u32 = 256;
+/// Of these, those that follow a hint without a pause.
+const TRIES_AT_ONCE: u32 = 4;
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Upper bounds of the buckets for forwarded requests, in seconds.
+const DURATION_BOUNDS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0,
+];
+
+/// What became of forwarded requests. The metrics with upstream's names count a request where it is
+/// answered; the replica that passes it on counts it here alone.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
+    /// From a request's head to the head of the answer that another replica gave.
+    pub took: Histogram,
+    pub answered: AtomicU64,
+    pub moved: AtomicU64,
+    pub unreached: AtomicU64,
+    pub broken: AtomicU64,
+    pub timed_out: AtomicU64,
+    /// Requests of peers that were told that their plane moved.
+    pub told_moved: AtomicU64,
+    /// Watches that went on after their source was gone.
+    pub resumed: AtomicU64,
+    /// Handshakes at the peer listener that failed.
+    pub failed_handshakes: AtomicU64,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        let options = HistogramOpts::new(
+            "polyplane_forwarded_request_duration_seconds",
+            "Time from a request's head to the head of the answer that another replica gave.",
+        );
+        let options = options.buckets(DURATION_BOUNDS.to_vec());
+        Self {
+            took: Histogram::with_opts(options).expect("the name and the bounds are sound"),
+            answered: AtomicU64::default(),
+            moved: AtomicU64::default(),
+            unreached: AtomicU64::default(),
+            broken: AtomicU64::default(),
+            timed_out: AtomicU64::default(),
+            told_moved: AtomicU64::default(),
+            resumed: AtomicU64::default(),
+            failed_handshakes: AtomicU64::default(),
+        }
+    }
+}
+
+impl Forwarding {
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        out.collected(&self.took.collect());
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let name = "polyplane_forwarded_requests_total";
+        out.family(
+            name,
+            Kind::Counter,
+            "Requests sent to the replica that owns their plane, by what became of it.",
+        );
+        for (outcome, counter) in [
+            ("answered", &self.answered),
+            ("moved", &self.moved),
+            ("unreached", &self.unreached),
+            ("broken", &self.broken),
+            ("timed_out", &self.timed_out),
+        ] {
+            out.sample(name, &[("outcome", outcome)], load(counter));
+        }
+        for (name, help, counter) in [
+            (
+                "polyplane_moved_answers_total",
+                "Requests of peers that were told that their plane moved.",
+                &self.told_moved,
+            ),
+            (
+                "polyplane_resumed_watches_total",
+                "Watches that went on after their source was gone.",
+                &self.resumed,
+            ),
+            (
+                "polyplane_peer_handshake_errors_total",
+                "Handshakes of the peer listener that failed.",
+                &self.failed_handshakes,
+            ),
+        ] {
+            out.family(name, Kind::Counter, help);
+            out.sample(name, &[], load(counter));
+        }
+    }
+}
+
+/// How long and how often one request may look for an owner.
+pub(crate) struct Search {
+    deadline: Instant,
+    /// Set when the first attempt fails.
+    until: Option<Instant>,
+    tries: u32,
+    pause: Duration,
+    /// Who is said to have the plane, by somebody who had it.
+    hint: Option<Peer>,
+}
+
+impl Search {
+    pub(crate) fn new(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            until: None,
+            tries: 0,
+            pause: PAUSE_FIRST,
+            hint: None,
+        }
+    }
+
+    /// Takes up what the last owner said.
+    pub(crate) fn hinted(mut self, hint: Option<MovedTo>) -> Self {
+        self.hint = hint.and_then(|moved| moved.peer);
+        self
+    }
+
+    /// Takes up where a plane went: at once if somebody is named, the first few times.
+    ///
+    /// # Errors
+    /// When there were enough attempts.
+    async fn moved(&mut self, moved: Option<MovedTo>) -> Result<(), Refusal> {
+        self.hint = moved.and_then(|moved| moved.peer);
+        if self.hint.is_some() && self.tries < TRIES_AT_ONCE {
+            self.tries += 1;
+            return Ok(());
+        }
+        self.pause().await
+    }
+
+    /// Waits a little before the next attempt.
+    ///
+    /// # Errors
+    /// When there were enough.
+    pub(crate) async fn pause(&mut self) -> Result<(), Refusal> {
+        let now = Instant::now();
+        let patience = (self.deadline.saturating_duration_since(now) / 2).min(PATIENCE_MAX);
+        let until = *self.until.get_or_insert(now + patience);
+        self.tries += 1;
+        if now >= until || self.tries > TRIES_MAX {
+            let message = "no server answers for the control plane at the moment";
+            return Err(ApiError::service_unavailable(message)
+                .with_retry_after(1)
+                .into());
+        }
+        tokio::time::sleep_until((now + self.pause).min(until)).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+}
+
+/// Who carries a request out.
+pub(crate) enum Step {
+    /// This replica.
+    Here,
+    /// Another one.
+    Forward(Peer),
+    /// Nobody was there; look again.
+    Again,
+    /// Not this replica, and the one that asks must ask elsewhere.
+    Moved,
+}
+
+impl Pipeline<'_> {
+    /// Decides who carries the request out.
+    ///
+    /// # Errors
+    /// When nobody does for too long.
+    pub(crate) async fn place(
+        &self,
+        record: &dyn PlaneRecord,
+        search: &mut Search,
+    ) -> Result<Step, Refusal> {
+        let hint = search.hint.take();
+        match (record.place(), self.shared.peers.as_ref()) {
+            (Place::Here, _) => Ok(Step::Here),
+            (Place::There(_) | Place::Nobody, _) if !self.is_direct() => Ok(Step::Moved),
+            (Place::There(peer), Some(side)) => {
+                // Who lost the plane knows better than who heard of it.
+                let peer = hint.unwrap_or(peer);
+                if peer.replica == side.transport.tls().replica() {
+                    search.pause().await?;
+                    return Ok(Step::Again);
+                }
+                Ok(Step::Forward(peer))
+            }
+            (Place::There(_) | Place::Nobody, _) => {
+                search.pause().await?;
+                Ok(Step::Again)
+            }
+        }
+    }
+
+    /// Whether the client itself is connected here.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self.caller.origin, Origin::Client)
+    }
+
+    /// Has a peer answer; none if another attempt is to be made.
+    ///
+    /// # Errors
+    /// What the client is told if nobody answers.
+    pub(crate) async fn forward(
+        &mut self,
+        peer: &Peer,
+        located: &Located,
+        deadline: Instant,
+        search: &mut Search,
+    ) -> Result<Option<Reply>, Refusal> {
+        let shared = Arc::clone(self.shared);
+        let counters = &shared.metrics.forwarding;
+        let Some(side) = shared.peers.as_ref() else {
+            return Err(ApiError::internal("there is no way to other replicas").into());
+        };
+        // Read before a seat is taken: a client that sends slowly must not hold one.
+        let body = if self.may_be_repeated() {
+            Bytes::new()
+        } else {
+            self.body(located).await?
+        };
+        if !shared.backend.answers(peer) {
+            // What it is sent now may arrive, so that nobody could repeat it.
+            search.pause().await?;
+            return Ok(None);
+        }
+        let _seat = self.take_forward_seat()?;
+        let watch = self.is_watch().then(|| {
+            let query = self.parts.uri.query();
+            watch_query::forwarded(query, self.query)
+        });
+        let request = self.peer_request(peer, body, deadline, watch.as_ref())?;
+        let link = side.transport.pool().link(peer);
+        let sent = self.send(&side.transport, &link, &request, deadline).await;
+        let response = match sent {
+            Sent::Answer(response) => response,
+            Sent::Nothing => {
+                Shared::count(&counters.unreached);
+                search.pause().await?;
+                return Ok(None);
+            }
+            Sent::TimedOut => {
+                Shared::count(&counters.timed_out);
+                let message = "request did not complete within the allotted timeout";
+                return Err(ApiError::timeout(message, 0).into());
+            }
+            Sent::Broken(_) if self.may_be_repeated() => {
+                Shared::count(&counters.broken);
+                search.pause().await?;
+                return Ok(None);
+            }
+            Sent::Broken(why) => {
+                Shared::count(&counters.broken);
+                tracing::warn!(peer = peer.replica, why, "a change has no answer");
+                let message = "the server that owns the control plane broke the connection; \
+                               whether the request was carried out is not known";
+                return Err(ApiError::internal(message).into());
+            }
+        };
+        if response.status() == StatusCode::MISDIRECTED_REQUEST {
+            Shared::count(&counters.moved);
+            let moved = response.headers().get(MOVED).map(MovedTo::parse);
+            if let Some(moved) = &moved {
+                shared.backend.reach_view(moved.view).await;
+            }
+            search.moved(moved).await?;
+            return Ok(None);
+        }
+        Shared::count(&counters.answered);
+        Ok(Some(self.passed_on(response, &link, watch)))
+    }
+
+    /// What of a forwarded request counts against the bound.
+    fn take_forward_seat(&self) -> Result<Option<Seat>, Refusal> {
+        if let RequestInfo::Resource(info) = self.info
+            && info.is_long_running()
+        {
+            return Ok(None);
+        }
+        let seat = self.shared.metrics.forwards.take();
+        seat.map(Some).ok_or_else(|| {
+            Shared::count(&self.shared.metrics.rejected);
+            let message = "Too many requests, please try again later.";
+            ApiError::too_many_requests(message, 1).into()
+        })
+    }
+
+    /// Whether carrying it out twice is the same as once.
+    fn may_be_repeated(&self) -> bool {
+        matches!(
+            self.parts.method,
+            Method::GET | Method::HEAD | Method::OPTIONS
+        )
+    }
+
+    /// The request as a peer gets it.
+    fn peer_request(
+        &self,
+        peer: &Peer,
+        body: Bytes,
+        deadline: Instant,
+        watch: Option<&WatchQuery>,
+    ) -> Result<Request<PeerBody>, Refusal> {
+        let unusable = || ApiError::internal("the request cannot be sent to the owner");
+        let mut request = Request::new(PeerBody::new([body]));
+        *request.method_mut() = self.parts.method.clone();
+        *request.uri_mut() = match watch {
+            Some(watch) => {
+                let target = format!("{}?{}", self.parts.uri.path(), watch.query);
+                target.try_into().map_err(|_| unusable())?
+            }
+            None => self.parts.uri.clone(),
+        };
+        let mut headers = passing(&self.parts.headers);
+        headers.insert(AUDIT_ID, self.audit_id.clone());
+        let own = self.shared.peers.as_ref().map(|side| side.transport.tls());
+        let own = own.map_or("", |tls| tls.replica());
+        for (name, text) in [(FORWARDED_BY, own), (MEANT_FOR, peer.replica.as_str())] {
+            let value = HeaderValue::try_from(text).map_err(|_| unusable())?;
+            headers.insert(name, value);
+        }
+        let mut received = self.caller.connection.received();
+        received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
+        received.add(&mut headers);
+        request.body().announce(&mut headers);
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    async fn send(
+        &self,
+        transport: &PeerTransport,
+        link: &Link,
+        request: &Request<PeerBody>,
+        deadline: Instant,
+    ) -> Sent {
+        let sent = tokio::select! {
+            // An answer that is there counts, whoever is gone.
+            biased;
+            sent = tokio::time::timeout_at(deadline, transport.pool().send(link, request)) => sent,
+            () = link.gone().cancelled(), if self.may_be_repeated() => return Sent::Nothing,
+        };
+        match sent {
+            Ok(Ok(response)) => Sent::Answer(response),
+            Ok(Err(SendError::NotSent(_))) => Sent::Nothing,
+            Ok(Err(error @ SendError::Broken(_))) => Sent::Broken(chain_of(&error)),
+            Err(_) => Sent::TimedOut,
+        }
+    }
+
+    /// The answer of a peer as the client gets it.
+    fn passed_on(
+        &self,
+        response: Response<PeerStream>,
+        link: &Link,
+        watch: Option<WatchQuery>,
+    ) -> Reply {
+        let (mut parts, stream) = response.into_parts();
+        strip(&mut parts.headers);
+        if let Some(id) = parts.headers.get_mut(AUDIT_ID) {
+            // The same id, which is kept out of the connection's table of headers.
+            id.clone_from(self.audit_id);
+        }
+        let body = match watch {
+            Some(watch) if parts.status == StatusCode::OK => {
+                self.relayed(stream, link, watch.lines)
+            }
+            _ => {
+                let (patience, abandoned) =
+                    (self.shared.patience(), &self.shared.abandoned_answers);
+                ResponseBody::forwarded(stream, patience, abandoned)
+            }
+        };
+        let mut reply = Response::from_parts(parts, body);
+        reply.extensions_mut().insert(Forwarded);
+        reply
+    }
+}
+
+/// What came of sending.
+enum Sent {
+    Answer(Response<PeerStream>),
+    /// Nothing of it arrived, or what arrived is of no use any more.
+    Nothing,
+    /// It was sent, and the connection broke.
+    Broken(String),
+    TimedOut,
+}
+
+/// Marks a reply that another replica made: it has all its headers.
+#[derive(Clone, Copy)]
+pub(crate) struct Forwarded;
+
+/// Where a plane is, for whoever asked the wrong replica.
+pub(crate) fn moved_to(shared: &Shared, record: &dyn PlaneRecord) -> MovedTo {
+    let peer = match record.place() {
+        Place::There(peer) => Some(peer),
+        Place::Here | Place::Nobody => None,
+    };
+    MovedTo {
+        peer,
+        view: shared.backend.view(),
+    }
+}
+
+/// The answer to a peer whose plane is somewhere else by now.
+pub(crate) fn moved_reply(shared: &Shared, record: &dyn PlaneRecord) -> Reply {
+    Shared::count(&shared.metrics.forwarding.told_moved);
+    let mut reply = bare(StatusCode::MISDIRECTED_REQUEST, ResponseBody::empty());
+    let value = moved_to(shared, record).to_value();
+    reply.headers_mut().insert(MOVED, value);
+    reply
+}

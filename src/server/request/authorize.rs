@@ -1,0 +1,67 @@
+//! From a decision to a go-ahead or a refusal.
+
+use std::sync::Arc;
+
+use polyplane_auth::{Subject, UserInfo};
+use polyplane_registry::{Gate, Permit};
+
+use crate::answer::respond::Refusal;
+use crate::request::request_info::RequestInfo;
+
+/// Proof that a user may do what it asked for. Made only by [`authorize`].
+#[derive(Debug)]
+pub(crate) struct Authorized {
+    user: Arc<UserInfo>,
+    permit: Permit,
+}
+
+impl Authorized {
+    /// Who may.
+    pub(crate) fn into_user(self) -> Arc<UserInfo> {
+        self.user
+    }
+
+    /// Who may, and what it was let in for.
+    pub(crate) fn into_parts(self) -> (Arc<UserInfo>, Permit) {
+        (self.user, self.permit)
+    }
+}
+
+/// Has `gate` let `user` do what `info` says.
+pub(crate) async fn authorize(
+    mut gate: Gate<'_>,
+    user: Arc<UserInfo>,
+    info: &RequestInfo<'_>,
+    query: &[(String, String)],
+    method: &http::Method,
+) -> Result<Authorized, Refusal> {
+    let (lower, name);
+    let (verb, subject) = match info {
+        RequestInfo::Resource(info) => {
+            name = info.authorized_name(query);
+            let subject = Subject::Resource {
+                group: info.group,
+                version: info.version,
+                resource: info.resource,
+                subresource: info.subresource,
+                namespace: info.namespace,
+                name: &name,
+            };
+            (info.verb_name(), subject)
+        }
+        RequestInfo::Path(path) => {
+            let verb = if method == http::Method::GET {
+                "get"
+            } else {
+                lower = method.as_str().to_ascii_lowercase();
+                &lower
+            };
+            (verb, Subject::Path(path))
+        }
+    };
+    gate.pass(&user, verb, subject).await?;
+    Ok(Authorized {
+        user,
+        permit: gate.permit(),
+    })
+}

@@ -1,0 +1,148 @@
+//! How many bytes of request bodies may be in memory at a time: in the process, and for one plane.
+//!
+//! Bytes are reserved as they arrive, not as they are announced, so that a client that announces
+//! much and sends nothing costs nobody anything; they are given back when the request is answered
+//! or given up.
+//!
+//! Invariant: the bytes of all planes sum up to those of the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use polyplane_plane::{Memory, Share};
+
+use crate::backend::PlaneRecord;
+use crate::operations::exposition::{Exposition, Kind};
+
+/// Whose bound was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exhausted {
+    Process,
+    Plane,
+}
+
+/// The bytes of all bodies that are being read or worked on.
+#[derive(Debug)]
+pub(crate) struct BodyBudget {
+    process_bytes_max: usize,
+    plane_bytes_max: usize,
+    /// The memory budget of the process, which is told what bodies take of it.
+    memory: Arc<Memory>,
+    held: Mutex<Held>,
+    /// Bodies refused at the bound of the process.
+    refused_by_process: AtomicU64,
+    /// Bodies refused at the bound of their plane.
+    refused_by_plane: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    /// By id; planes without any have no entry.
+    by_plane: HashMap<Box<str>, usize>,
+}
+
+impl BodyBudget {
+    pub(crate) fn new(
+        process_bytes_max: usize,
+        plane_bytes_max: usize,
+        memory: Arc<Memory>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            process_bytes_max,
+            plane_bytes_max,
+            memory,
+            held: Mutex::default(),
+            refused_by_process: AtomicU64::new(0),
+            refused_by_plane: AtomicU64::new(0),
+        })
+    }
+
+    /// The share of one body, empty at first.
+    pub(crate) fn reserve(self: &Arc<Self>, record: &Arc<dyn PlaneRecord>) -> Reservation {
+        Reservation {
+            budget: Arc::clone(self),
+            record: Arc::clone(record),
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let name = "polyplane_body_bytes";
+        out.family(name, Kind::Gauge, "Bytes of request bodies in memory.");
+        out.sample(name, &[], self.held.lock().bytes);
+        let name = "polyplane_refused_bodies_total";
+        let help = "Request bodies refused because others took all the room, by whose room it was.";
+        out.family(name, Kind::Counter, help);
+        for (budget, counter) in [
+            ("plane", &self.refused_by_plane),
+            ("process", &self.refused_by_process),
+        ] {
+            let count = counter.load(Ordering::Relaxed);
+            out.sample(name, &[("budget", budget)], count);
+        }
+    }
+
+    fn take(&self, plane: &str, bytes: usize) -> Result<(), Exhausted> {
+        let mut held = self.held.lock();
+        if bytes > self.process_bytes_max - held.bytes {
+            self.refused_by_process.fetch_add(1, Ordering::Relaxed);
+            return Err(Exhausted::Process);
+        }
+        let of_plane = held.by_plane.get(plane).copied().unwrap_or(0);
+        if bytes > self.plane_bytes_max.saturating_sub(of_plane) {
+            self.refused_by_plane.fetch_add(1, Ordering::Relaxed);
+            return Err(Exhausted::Plane);
+        }
+        held.bytes += bytes;
+        self.memory.add(Share::Bodies, bytes);
+        match held.by_plane.get_mut(plane) {
+            Some(of_plane) => *of_plane += bytes,
+            None => _ = held.by_plane.insert(plane.into(), bytes),
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, plane: &str, bytes: usize) {
+        let mut held = self.held.lock();
+        held.bytes -= bytes;
+        self.memory.subtract(Share::Bodies, bytes);
+        if let Some(of_plane) = held.by_plane.get_mut(plane) {
+            *of_plane -= bytes;
+            if *of_plane == 0 {
+                held.by_plane.remove(plane);
+            }
+        }
+    }
+}
+
+/// What one body holds; given back when dropped.
+pub(crate) struct Reservation {
+    budget: Arc<BodyBudget>,
+    record: Arc<dyn PlaneRecord>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Takes more.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        if bytes > 0 {
+            self.budget.take(self.record.id(), bytes)?;
+            self.bytes += bytes;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(self.record.id(), self.bytes);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The stage that finds a plane and proves who a caller is, by what the directory knows alone.
+//!
+//! Every replica does so before a request takes a seat, has its body read, is forwarded, or wakes
+//! anything; the owner of a plane does so again.
+//!
+//! Invariant: to callers who are not proven, planes that exist, do not, or are being deleted look
+//! alike, in what they are told and in how long it takes.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::{Authentication, Authenticator as _, Credentials, Denied, UserInfo, Verdict};
+
+use crate::answer::respond::{Refusal, Reply};
+use crate::backend::{LocateError, PlaneRecord};
+use crate::documents::paths;
+use crate::pipeline::Pipeline;
+use crate::request::route::PlaneReference;
+use crate::shared::Shared;
+
+/// Proof of who the caller is. Made only by `prove`.
+pub(crate) struct Proven {
+    user: Arc<UserInfo>,
+}
+
+impl Proven {
+    pub(crate) fn user(&self) -> &Arc<UserInfo> {
+        &self.user
+    }
+}
+
+/// Proof that the plane exists. Made only by `locate`.
+pub(crate) struct Located {
+    record: Arc<dyn PlaneRecord>,
+}
+
+impl Located {
+    pub(crate) fn record(&self) -> &Arc<dyn PlaneRecord> {
+        &self.record
+    }
+}
+
+impl Pipeline<'_> {
+    /// Whether the caller shows nothing that could prove who it is.
+    pub(crate) fn is_nobody(&self) -> bool {
+        self.caller.connection.chain().is_none() && self.bearer().is_none()
+    }
+
+    /// Answers a caller that shows no credential. Nothing is looked up: the root plane shows health
+    /// and version to everybody, and no other plane shows anything.
+    pub(crate) async fn answer_nobody(&self, plane: PlaneReference<'_>) -> Result<Reply, Refusal> {
+        if plane == PlaneReference::Root {
+            let credentials = self.credentials(SystemTime::now());
+            let judged = self.shared.anonymous.authenticate(&credentials).await;
+            if let Authentication::User(user) = judged {
+                return paths::public(&self.path_request(plane), &user);
+            }
+        }
+        Err(unauthorized(&Denied::Nothing))
+    }
+
+    /// Finds the plane and proves the caller.
+    pub(crate) async fn locate(
+        &self,
+        plane: PlaneReference<'_>,
+    ) -> Result<(Located, Proven), Refusal> {
+        let looked_up = match self.shared.backend.locate(plane) {
+            Verdict::Now(Some(Ok(record))) => {
+                let located = Located { record };
+                let proven = self.prove(&located).await?;
+                return Ok((located, proven));
+            }
+            looked_up => looked_up,
+        };
+        // No plane is known by which the caller could be proven, so the root has to know it. Until
+        // then the directory is not waited for either.
+        if plane != PlaneReference::Root {
+            self.prove_to_root().await?;
+        }
+        match looked_up.await {
+            Ok(record) => {
+                let located = Located { record };
+                let proven = self.prove(&located).await?;
+                Ok((located, proven))
+            }
+            Err(error) => Err(unreachable_plane(error, plane.name())),
+        }
+    }
+
+    /// What a caller is told of a name that no plane can have.
+    pub(crate) async fn no_such_plane(&self) -> Refusal {
+        if self.is_nobody() {
+            return unauthorized(&Denied::Nothing);
+        }
+        match self.prove_to_root().await {
+            Ok(()) => Refusal::no_such_path(),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// Proves the caller by the record of the root plane.
+    async fn prove_to_root(&self) -> Result<(), Refusal> {
+        let root = self.shared.backend.locate(PlaneReference::Root).await;
+        let record = root.map_err(|_| unauthorized(&Denied::Nothing))?;
+        self.prove(&Located { record }).await?;
+        Ok(())
+    }
+
+    /// Gives the connection a place among those that have proven somebody.
+    pub(crate) fn admit(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
+        let Some(entry) = self.caller.connection.entry() else {
+            return Ok(());
+        };
+        if entry.admit() {
+            return Ok(());
+        }
+        if plane == PlaneReference::Root && self.is_local_path() {
+            entry.admit_anyway();
+            return Ok(());
+        }
+        Shared::count(&self.shared.metrics.rejected);
+        let message = "Too many connections, please try again later.";
+        Err(ApiError::too_many_requests(message, 1).into())
+    }
+
+    /// Proves the caller by the plane's record alone: first its certificate, then its token.
+    async fn prove(&self, located: &Located) -> Result<Proven, Refusal> {
+        let record = &**located.record();
+        let now = SystemTime::now();
+        let mut denied = None;
+        if self.caller.connection.chain().is_some() {
+            match self
+                .caller
+                .connection
+                .user_of_chain(record.client_ca(), now)
+            {
+                Ok(user) => return Ok(Proven { user }),
+                Err(why) => denied = Some(why),
+            }
+        }
+        match record.bearer().authenticate(&self.credentials(now)).await {
+            Authentication::User(user) => Ok(Proven { user }),
+            Authentication::Denied(why) => Err(unauthorized(&denied.unwrap_or(why))),
+            Authentication::NoOpinion => Err(unauthorized(&denied.unwrap_or(Denied::Nothing))),
+        }
+    }
+
+    fn credentials(&self, now: SystemTime) -> Credentials<'_> {
+        Credentials {
+            bearer: self.bearer(),
+            chain: self.caller.connection.chain(),
+            path: self.path,
+            now,
+        }
+    }
+
+    pub(crate) fn bearer(&self) -> Option<&str> {
+        bearer_of(&self.parts.headers)
+    }
+}
+
+/// The bearer token that a request carries.
+pub(crate) fn bearer_of(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let mut words = text.trim().splitn(3, ' ');
+    let scheme = words.next()?;
+    let token = words.next()?;
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn unauthorized(why: &Denied) -> Refusal {
+    tracing::debug!(%why, "unauthorized");
+    ApiError::unauthorized("Unauthorized").into()
+}
+
+/// What somebody proven is told of a plane that cannot be served.
+pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
+    let what = Qualified::new("polyplane.dev", "controlplanes");
+    match error {
+        LocateError::NotFound | LocateError::Deleting => ApiError::not_found(what, name),
+        LocateError::Moved(_) => ApiError::moved(),
+        LocateError::Forbidden => ApiError::forbidden(what, name, error),
+        LocateError::Unavailable => {
+            ApiError::service_unavailable(error.to_string()).with_retry_after(1)
+        }
+    }
+    .into()
+}

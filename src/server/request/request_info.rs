@@ -1,0 +1,430 @@
+//! What a path and a method ask for, before anybody knows which kinds exist.
+//!
+//! Follows upstream's reading of paths exactly, because authorization and audit see its result.
+//! Everything borrows from the path; nothing is allocated for an ordinary request.
+
+use std::borrow::Cow;
+
+use polyplane_apimachinery::fields::FieldSelector;
+use polyplane_registry::Verb;
+use polyplane_registry::parameters::{FIELD_SELECTOR, Query, WATCH};
+
+/// A request as authorization sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestInfo<'a> {
+    /// A path that is no API resource.
+    Path(&'a str),
+    /// An API resource.
+    Resource(ResourceInfo<'a>),
+}
+
+/// The parts of a resource path. Absent parts are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceInfo<'a> {
+    /// What is to be done; `None` for methods that mean nothing here.
+    pub verb: Option<Verb>,
+    /// The verb stood in the path (`/watch/`, `/proxy/`).
+    pub verb_in_path: Option<&'a str>,
+    /// `api` or `apis`.
+    pub prefix: &'a str,
+    /// Group, empty for core.
+    pub group: &'a str,
+    /// Version.
+    pub version: &'a str,
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Plural name of the resource.
+    pub resource: &'a str,
+    /// Name of the object.
+    pub name: &'a str,
+    /// Subresource.
+    pub subresource: &'a str,
+    /// How many segments follow the subresource.
+    pub extra_segments: usize,
+}
+
+/// The path names a verb and nothing to do it to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unable to determine kind and namespace from url")]
+pub struct NothingNamed;
+
+/// Subresources of a namespace, which are no resources inside it.
+const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
+const VERBS_IN_PATH: &[&str] = &["proxy", "watch"];
+/// Subresources that talk through to something else.
+pub(crate) const CONNECTED: &[&str] = &["attach", "exec", "portforward", "proxy"];
+/// Subresources that stay open as long as the client likes.
+const LONG_RUNNING: &[&str] = &["attach", "exec", "proxy", "log", "portforward"];
+
+impl<'a> RequestInfo<'a> {
+    /// Reads `path`, which is decoded and without the plane's prefix. `query` decides between list
+    /// and watch.
+    ///
+    /// # Errors
+    /// If the path ends behind a verb.
+    pub fn parse(
+        method: &http::Method,
+        path: &'a str,
+        query: &Query,
+    ) -> Result<Self, NothingNamed> {
+        let trimmed = path.trim_matches('/');
+        let mut parts = Segments::new(trimmed);
+        let prefix = parts.next().unwrap_or("");
+        let least = match prefix {
+            "api" => 2,
+            "apis" => 3,
+            _ => return Ok(Self::Path(path)),
+        };
+        if parts.clone().count() < least {
+            return Ok(Self::Path(path));
+        }
+        let group = if prefix == "apis" {
+            parts.next().unwrap_or("")
+        } else {
+            ""
+        };
+        let mut info = ResourceInfo {
+            prefix,
+            group,
+            version: parts.next().unwrap_or(""),
+            verb: verb_of(method),
+            ..ResourceInfo::default()
+        };
+        if let Some(verb) = parts.peek().filter(|part| VERBS_IN_PATH.contains(part)) {
+            parts.next();
+            if parts.peek().is_none() {
+                return Err(NothingNamed);
+            }
+            info.verb_in_path = Some(verb);
+            info.verb = Some(if verb == "watch" {
+                Verb::Watch
+            } else {
+                Verb::Connect
+            });
+        }
+        info.take_object(parts);
+        info.refine(query);
+        Ok(Self::Resource(info))
+    }
+}
+
+impl<'a> ResourceInfo<'a> {
+    fn take_object(&mut self, mut parts: Segments<'a>) {
+        if parts.peek() == Some("namespaces") {
+            let mut inner = parts.clone();
+            inner.next();
+            if let Some(namespace) = inner.next() {
+                self.namespace = namespace;
+                match inner.peek() {
+                    Some(next) if !NAMESPACE_SUBRESOURCES.contains(&next) => parts = inner,
+                    _ => {}
+                }
+            }
+        }
+        self.resource = parts.next().unwrap_or("");
+        self.name = parts.next().unwrap_or("");
+        if self.verb_in_path.is_none() {
+            self.subresource = parts.next().unwrap_or("");
+        }
+        self.extra_segments = parts.count();
+    }
+
+    fn refine(&mut self, query: &Query) {
+        if !self.name.is_empty() || self.verb_in_path.is_some() {
+            return;
+        }
+        match self.verb {
+            Some(Verb::Get) => {
+                self.verb = Some(match WATCH.read(query) {
+                    Some(true) => Verb::Watch,
+                    Some(false) | None => Verb::List,
+                });
+            }
+            Some(Verb::Delete) => self.verb = Some(Verb::DeleteCollection),
+            _ => {}
+        }
+    }
+
+    /// The verb as authorization names it.
+    pub fn verb_name(&self) -> &'a str {
+        match (self.verb_in_path, self.verb) {
+            (Some(verb), _) => verb,
+            (None, Some(verb)) => verb.name(),
+            (None, None) => "",
+        }
+    }
+
+    /// True for requests without deadline and outside the limit of requests in flight.
+    pub fn is_long_running(&self) -> bool {
+        matches!(self.verb, Some(Verb::Watch | Verb::Connect))
+            || LONG_RUNNING.contains(&self.subresource)
+    }
+
+    /// The name that authorization sees: that of the path, or the one a field selector pins.
+    pub fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
+        if !self.name.is_empty() || !matches!(self.verb, Some(Verb::List | Verb::Watch)) {
+            return Cow::Borrowed(self.name);
+        }
+        match FIELD_SELECTOR.read(query) {
+            "" => Cow::Borrowed(""),
+            text => Cow::Owned(pinned_name(text).unwrap_or_default()),
+        }
+    }
+}
+
+/// The name that a field selector pins. Read as the list itself reads it: a shorter way would
+/// authorize one name and list others.
+fn pinned_name(selector: &str) -> Option<String> {
+    let selector = FieldSelector::parse(selector).ok()?;
+    let name = selector.requires_exact_match("metadata.name")?;
+    let is_segment = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '%']);
+    is_segment.then(|| name.to_owned())
+}
+
+fn verb_of(method: &http::Method) -> Option<Verb> {
+    match *method {
+        http::Method::GET | http::Method::HEAD => Some(Verb::Get),
+        http::Method::POST => Some(Verb::Create),
+        http::Method::PUT => Some(Verb::Update),
+        http::Method::PATCH => Some(Verb::Patch),
+        http::Method::DELETE => Some(Verb::Delete),
+        _ => None,
+    }
+}
+
+/// The segments of a path, which can be looked at ahead.
+#[derive(Clone)]
+struct Segments<'a> {
+    rest: Option<&'a str>,
+}
+
+impl<'a> Segments<'a> {
+    fn new(trimmed: &'a str) -> Self {
+        Self {
+            rest: (!trimmed.is_empty()).then_some(trimmed),
+        }
+    }
+
+    fn peek(&self) -> Option<&'a str> {
+        self.clone().next()
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let rest = self.rest?;
+        match rest.split_once('/') {
+            Some((first, behind)) => {
+                self.rest = Some(behind);
+                Some(first)
+            }
+            None => {
+                self.rest = None;
+                Some(rest)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Method;
+
+    fn resource<'a>(method: &Method, path: &'a str, query: &str) -> ResourceInfo<'a> {
+        match RequestInfo::parse(
+            method,
+            path,
+            &crate::request::route::parse_query(Some(query)),
+        ) {
+            Ok(RequestInfo::Resource(info)) => info,
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    fn row(info: &ResourceInfo<'_>) -> String {
+        format!(
+            "{} {}/{} ns={} {} {} {}",
+            info.verb_name(),
+            info.group,
+            info.version,
+            info.namespace,
+            info.resource,
+            info.name,
+            info.subresource
+        )
+    }
+
+    /// The table of upstream's own test, in other words.
+    #[test]
+    fn paths_are_read_as_upstream_reads_them() {
+        let cases = [
+            ("GET", "/api/v1/namespaces", "list /v1 ns= namespaces  "),
+            (
+                "GET",
+                "/api/v1/namespaces/other",
+                "get /v1 ns=other namespaces other ",
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/other/pods",
+                "list /v1 ns=other pods  ",
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/other/pods/foo",
+                "get /v1 ns=other pods foo ",
+            ),
+            (
+                "HEAD",
+                "/api/v1/namespaces/other/pods/foo",
+                "get /v1 ns=other pods foo ",
+            ),
+            ("GET", "/api/v1/pods", "list /v1 ns= pods  "),
+            (
+                "GET",
+                "/api/v1/namespaces/other/pods/foo/log",
+                "get /v1 ns=other pods foo log",
+            ),
+            (
+                "GET",
+                "/api/v1/proxy/namespaces/other/pods/foo",
+                "proxy /v1 ns=other pods foo ",
+            ),
+            ("GET", "/api/v1/proxy/pods/foo", "proxy /v1 ns= pods foo "),
+            ("GET", "/api/v1/watch/pods", "watch /v1 ns= pods  "),
+            (
+                "GET",
+                "/api/v1/watch/namespaces/other/pods",
+                "watch /v1 ns=other pods  ",
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/ns/status",
+                "get /v1 ns=ns namespaces ns status",
+            ),
+            (
+                "PUT",
+                "/api/v1/namespaces/ns/finalize",
+                "update /v1 ns=ns namespaces ns finalize",
+            ),
+            (
+                "DELETE",
+                "/api/v1/namespaces/other/pods",
+                "deletecollection /v1 ns=other pods  ",
+            ),
+            ("DELETE", "/api/v1/nodes/n", "delete /v1 ns= nodes n "),
+            (
+                "POST",
+                "/apis/batch/v1/namespaces/other/jobs",
+                "create batch/v1 ns=other jobs  ",
+            ),
+            (
+                "PATCH",
+                "/apis/apps/v1/namespaces/o/deployments/d/scale",
+                "patch apps/v1 ns=o deployments d scale",
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/clusters",
+                "get /v1 ns=clusters namespaces clusters ",
+            ),
+            (
+                "GET",
+                "/apis/apps/v1/clusters/x",
+                "get apps/v1 ns= clusters x ",
+            ),
+            ("OPTIONS", "/api/v1/pods", " /v1 ns= pods  "),
+            ("GET", "/api/v1/pods/", "list /v1 ns= pods  "),
+        ];
+        for (method, path, expected) in cases {
+            let method = method.parse().expect("a method");
+            assert_eq!(
+                row(&resource(&method, path, "")),
+                expected,
+                "{method} {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_paths_are_no_resources() {
+        for path in [
+            "/",
+            "",
+            "/api",
+            "/api/",
+            "/api/v1",
+            "/apis/apps",
+            "/apis/apps/v1",
+            "/healthz",
+            "/version",
+            "/clusters/a/api/v1/pods",
+        ] {
+            let info = RequestInfo::parse(&Method::GET, path, &[]);
+            assert_eq!(info, Ok(RequestInfo::Path(path)));
+        }
+        assert_eq!(
+            RequestInfo::parse(&Method::GET, "/api/v1/watch", &[]),
+            Err(NothingNamed)
+        );
+        assert_eq!(
+            RequestInfo::parse(&Method::GET, "/apis/apps/v1/proxy", &[]),
+            Err(NothingNamed)
+        );
+    }
+
+    #[test]
+    fn the_watch_parameter_decides_between_list_and_watch() {
+        for (query, verb) in [
+            ("watch=1", Verb::Watch),
+            ("watch=true", Verb::Watch),
+            ("watch", Verb::Watch),
+            ("watch=0", Verb::List),
+            ("watch=False", Verb::List),
+            ("", Verb::List),
+            ("watch=yes", Verb::Watch),
+        ] {
+            assert_eq!(
+                resource(&Method::GET, "/api/v1/pods", query).verb,
+                Some(verb),
+                "{query}"
+            );
+        }
+        let single = resource(&Method::GET, "/api/v1/namespaces/a/pods/b", "watch=1");
+        assert_eq!(single.verb, Some(Verb::Get));
+    }
+
+    #[test]
+    fn a_pinned_name_is_what_is_authorized() {
+        let query =
+            crate::request::route::parse_query(Some("fieldSelector=a%3Db,metadata.name%3Dx"));
+        let info = resource(&Method::GET, "/api/v1/pods", "");
+        assert_eq!(info.authorized_name(&query), "x");
+        // Whose terms are not those between commas: all of these list more than one name.
+        for selector in [
+            "metadata.name!%3Dx",
+            "metadata.namespace!%3Da%5C,metadata.name%3Dx",
+            "metadata.name%3Dx%5C,",
+            "metadata.name%3Dx%2Fy",
+            "metadata.name%3D..",
+            "metadata.name%3Dx,broken",
+        ] {
+            let text = format!("fieldSelector={selector}");
+            let query = crate::request::route::parse_query(Some(&text));
+            assert_ne!(info.authorized_name(&query), "x", "{selector}");
+        }
+        let created = resource(&Method::POST, "/api/v1/pods", "");
+        assert_eq!(created.authorized_name(&query), "");
+    }
+
+    #[test]
+    fn tunnels_and_watches_run_long() {
+        let path = "/api/v1/namespaces/a/pods/b/exec";
+        assert!(resource(&Method::POST, path, "").is_long_running());
+        assert!(resource(&Method::GET, "/api/v1/pods", "watch=1").is_long_running());
+        assert!(!resource(&Method::GET, "/api/v1/pods", "").is_long_running());
+    }
+}

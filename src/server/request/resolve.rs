@@ -1,0 +1,94 @@
+//! Which verb of which kind a path and method mean, if any.
+
+use http::Method;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_registry::{Kinds, Resource, Scope, Verb};
+
+use crate::answer::respond::Refusal;
+use crate::request::request_info::{CONNECTED, ResourceInfo};
+
+/// The verb for the registry, if the kind is served here and takes it.
+pub(crate) fn resolve(
+    kinds: &Kinds,
+    info: &ResourceInfo<'_>,
+    method: &Method,
+) -> Result<Verb, Refusal> {
+    let known_group =
+        info.prefix == "api" || (!info.group.is_empty() && kinds.has_group(info.group));
+    if !known_group {
+        return Err(Refusal::no_such_path());
+    }
+    let row = kinds
+        .resolve(info.group, info.version, info.resource)
+        .ok_or_else(no_such_resource)?;
+    resolve_verb(row, info, method)
+}
+
+/// Matches a path and method against a row as upstream's routes do.
+fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Result<Verb, Refusal> {
+    let is_namespaces = row.name == "namespaces" && row.group.is_empty();
+    let outside = row.scope == Scope::Namespaced && info.namespace.is_empty();
+    let inside = row.scope == Scope::Cluster && !info.namespace.is_empty() && !is_namespaces;
+    if inside || info.verb_in_path == Some("proxy") || (outside && !info.name.is_empty()) {
+        return Err(no_such_resource());
+    }
+    let verb = match info.verb {
+        Some(verb) if *method != Method::HEAD => verb,
+        _ => return Err(no_such_method()),
+    };
+    if info.verb_in_path.is_some() && *method != Method::GET {
+        return Err(no_such_method());
+    }
+    if !info.subresource.is_empty() {
+        return of_subresource(row, info, verb);
+    }
+    if info.extra_segments > 0 {
+        return Err(no_such_resource());
+    }
+    let named = !info.name.is_empty();
+    if named && info.verb_in_path.is_none() {
+        let any = ["get", "update", "patch", "delete"]
+            .iter()
+            .any(|verb| row.allows(verb));
+        if !any {
+            return Err(no_such_resource());
+        }
+        if !matches!(verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete) {
+            return Err(no_such_method());
+        }
+    } else if !named && matches!(verb, Verb::Update | Verb::Patch) {
+        return Err(no_such_method());
+    }
+    let across = outside && !matches!(verb, Verb::List | Verb::Watch);
+    // Upstream routes a watch like a list, authorizes it, and then says that the kind has none.
+    let listed = verb == Verb::Watch && info.verb_in_path.is_none() && row.allows("list");
+    if across || !(row.allows(verb.name()) || listed) {
+        return Err(no_such_method());
+    }
+    Ok(verb)
+}
+
+fn of_subresource(row: &Resource, info: &ResourceInfo<'_>, verb: Verb) -> Result<Verb, Refusal> {
+    let sub = row
+        .subresource(info.subresource)
+        .ok_or_else(no_such_resource)?;
+    if info.extra_segments > 0 && info.subresource != "proxy" {
+        return Err(no_such_resource());
+    }
+    if !sub.verbs.iter().any(|known| known == verb.name()) {
+        return Err(no_such_method());
+    }
+    Ok(if CONNECTED.contains(&info.subresource) {
+        Verb::Connect
+    } else {
+        verb
+    })
+}
+
+fn no_such_resource() -> Refusal {
+    ApiError::generic(404, "", Qualified::new("", ""), "", "").into()
+}
+
+fn no_such_method() -> Refusal {
+    ApiError::generic(405, "", Qualified::new("", ""), "", "").into()
+}

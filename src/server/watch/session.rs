@@ -1,0 +1,151 @@
+//! What becomes of a watch once it is authorized: its body, and the way to open it again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Limited};
+use polyplane_registry::Verb;
+
+use crate::answer::body::{ResponseBody, SliceStream, Watch};
+use crate::answer::respond::{Refusal, Reply};
+use crate::backend::PlaneRecord;
+use crate::peer::channel::stream::PeerStream;
+use crate::peer::forward::moved_to;
+use crate::peer::headers::{MOVED, MovedTo, TOLD};
+use crate::peer::pool::Link;
+use crate::pipeline::{self, Caller, Pipeline};
+use crate::request::request_info::RequestInfo;
+use crate::shared::Shared;
+use crate::watch::relay::{Lines, Relay, Reopen, Reopened, Source, There};
+use crate::watch::watch_query;
+
+/// Longest `Status` that is passed on as the last frame of a watch.
+const STATUS_BYTES_MAX: usize = 64 * 1024;
+
+impl Pipeline<'_> {
+    pub(crate) fn is_watch(&self) -> bool {
+        match self.info {
+            RequestInfo::Resource(info) => info.verb == Some(Verb::Watch),
+            RequestInfo::Path(_) => false,
+        }
+    }
+
+    /// The body of a watch that this replica answers.
+    pub(crate) fn watch(&self, record: &Arc<dyn PlaneRecord>, stream: SliceStream) -> ResponseBody {
+        let ending = || self.shared.drain.ending().clone().cancelled_owned();
+        let watch = Watch::new(stream, ending(), self.gauge());
+        if !self.is_direct() {
+            let (shared, record) = (Arc::clone(self.shared), Arc::clone(record));
+            let farewell = move |told: Option<u64>| {
+                let mut trailers = HeaderMap::new();
+                trailers.insert(MOVED, moved_to(&shared, &*record).to_value());
+                if let Some(told) = told {
+                    trailers.insert(TOLD, HeaderValue::from(told));
+                }
+                trailers
+            };
+            return ResponseBody::watch_of_peer(watch, Box::new(farewell));
+        }
+        if self.shared.peers.is_none() {
+            return ResponseBody::watch(watch);
+        }
+        let source = Source::Here(Box::new(watch));
+        ResponseBody::relay(Relay::new(source, self.session(), ending()))
+    }
+
+    /// The body of a watch that another replica answers.
+    pub(crate) fn relayed(&self, stream: PeerStream, link: &Link, lines: Lines) -> ResponseBody {
+        let there = There {
+            stream,
+            gone: Box::pin(link.gone().clone().cancelled_owned()),
+            lines,
+            _seat: self.shared.metrics.forwarded_watches.take(),
+        };
+        let ending = self.shared.drain.ending().clone().cancelled_owned();
+        let source = Source::There(Box::new(there));
+        ResponseBody::relay(Relay::new(source, self.session(), ending))
+    }
+
+    fn session(&self) -> Box<Session> {
+        let mut parts = self.parts.clone();
+        parts.extensions = http::Extensions::new();
+        Box::new(Session {
+            shared: Arc::clone(self.shared),
+            caller: Arc::clone(self.caller),
+            parts,
+            audit_id: self.audit_id.clone(),
+            opened: self.started,
+        })
+    }
+}
+
+/// A client's watch as it was asked for.
+struct Session {
+    shared: Arc<Shared>,
+    caller: Arc<Caller>,
+    parts: Parts,
+    audit_id: HeaderValue,
+    opened: Instant,
+}
+
+impl Reopen for Session {
+    fn reopen(
+        &self,
+        told: u64,
+        hint: Option<MovedTo>,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Reopened> + Send>> {
+        let query = watch_query::rest(self.parts.uri.query(), told, self.opened.elapsed());
+        let target = format!("{}?{query}", self.parts.uri.path());
+        let mut parts = self.parts.clone();
+        let Ok(uri) = Uri::try_from(target) else {
+            return Box::pin(std::future::ready(Reopened::Over));
+        };
+        parts.uri = uri;
+        let (shared, caller) = (Arc::clone(&self.shared), Arc::clone(&self.caller));
+        let audit_id = self.audit_id.clone();
+        Box::pin(async move {
+            let counters = Arc::clone(&shared);
+            match pipeline::reopen(shared, caller, parts, audit_id, hint).await {
+                Ok(reply) => {
+                    let reopened = reopened(reply).await;
+                    if matches!(reopened, Reopened::Source(_)) {
+                        Shared::count(&counters.metrics.forwarding.resumed);
+                    }
+                    reopened
+                }
+                Err(Refusal::Status(error)) if error.code == 410 => {
+                    Reopened::Last(error_frame(&error.to_json()))
+                }
+                Err(refusal) => {
+                    tracing::debug!(?refusal, "a watch does not go on");
+                    Reopened::Over
+                }
+            }
+        })
+    }
+}
+
+/// What a reply means for a stream that has begun.
+async fn reopened(reply: Reply) -> Reopened {
+    let status = reply.status();
+    let body = reply.into_body();
+    match status {
+        StatusCode::OK => body.into_source().map_or(Reopened::Over, Reopened::Source),
+        StatusCode::GONE => match Limited::new(body, STATUS_BYTES_MAX).collect().await {
+            Ok(status) => Reopened::Last(error_frame(&status.to_bytes())),
+            Err(_) => Reopened::Over,
+        },
+        _ => Reopened::Over,
+    }
+}
+
+fn error_frame(status: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(status.len() + 32);
+    frame.put_slice(b"{\"type\":\"ERROR\",\"object\":");
+    frame.put_slice(status.trim_ascii_end());
+    frame.put_slice(b"}\n");
+    frame.freeze()
+}

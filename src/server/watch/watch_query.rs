@@ -1,0 +1,176 @@
+//! The query of a watch on its way to another replica, and of the rest of a watch.
+//!
+//! A peer is always asked for bookmarks, and for one behind the initial events, so that the watch
+//! can go on elsewhere at any time; what the client did not ask for is hidden from it. The table of
+//! parameters says which of them are rewritten; the others stay as the client wrote them.
+
+use std::time::Duration;
+
+use polyplane_registry::parameters::{
+    self, ALLOW_WATCH_BOOKMARKS, CONTINUE, Hop, Query, RESOURCE_VERSION, RESOURCE_VERSION_MATCH,
+    ROWS, Row, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
+};
+
+use crate::request::route::{decode_key, parse_query};
+use crate::watch::relay::{Lines, Wish};
+
+/// A watch as a peer is asked for it.
+pub(crate) struct WatchQuery {
+    /// The raw query.
+    pub query: String,
+    /// What is done with its stream.
+    pub lines: Lines,
+}
+
+/// Rewrites the `raw` query of a client's watch, whose pairs are `parsed`.
+pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
+    let version = RESOURCE_VERSION.read(parsed);
+    let initial = SEND_INITIAL_EVENTS.read(parsed);
+    let bookmarks = ALLOW_WATCH_BOOKMARKS.read(parsed) == Some(true);
+    let is_given = RESOURCE_VERSION_MATCH
+        .given(parsed)
+        .or(CONTINUE.given(parsed));
+    let plain = initial.is_none() && is_given.is_none();
+    let begins_with_all = plain && matches!(version, "" | "0");
+    let mut query = without(raw, |row| matches!(row.hop, Hop::Always(_)));
+    for row in ROWS {
+        if let Hop::Always(text) = row.hop {
+            add(&mut query, row, text);
+        }
+    }
+    if begins_with_all {
+        add(&mut query, SEND_INITIAL_EVENTS.row(), "true");
+        add(&mut query, RESOURCE_VERSION_MATCH.row(), "NotOlderThan");
+    }
+    let wish = match bookmarks {
+        false => Wish::None,
+        true if begins_with_all => Wish::AfterInitial,
+        true => Wish::All,
+    };
+    let told = match initial {
+        Some(true) => None,
+        Some(false) | None => parameters::parse_version(version)
+            .ok()
+            .filter(|version| *version > 0),
+    };
+    WatchQuery {
+        query,
+        lines: Lines::new(wish, told),
+    }
+}
+
+/// The query of what comes after version `told`, for a client that asked `raw` some time `ago`.
+pub(crate) fn rest(raw: Option<&str>, told: u64, ago: Duration) -> String {
+    let seconds = TIMEOUT_SECONDS.read(&parse_query(raw)).ok().flatten();
+    let mut query = without(raw, |row| match row.hop {
+        Hop::AsSent | Hop::Always(_) => false,
+        Hop::BeginningOnly | Hop::Position | Hop::TimeLeft => true,
+    });
+    add(&mut query, RESOURCE_VERSION.row(), &told.to_string());
+    if let Some(seconds) = seconds.filter(|seconds| *seconds != 0) {
+        let ago = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
+        let left = seconds.saturating_sub(ago).max(1);
+        add(&mut query, TIMEOUT_SECONDS.row(), &left.to_string());
+    }
+    query
+}
+
+/// The pairs of a query that are none of the `rewritten` parameters.
+fn without(raw: Option<&str>, rewritten: impl Fn(&Row) -> bool) -> String {
+    let stays = |pair: &&str| {
+        let key = decode_key(pair.split('=').next().unwrap_or(""));
+        let row = key.and_then(|key| parameters::named(&key));
+        !pair.is_empty() && !row.is_some_and(&rewritten)
+    };
+    let pairs: Vec<&str> = raw.unwrap_or("").split('&').filter(stays).collect();
+    pairs.join("&")
+}
+
+/// Adds a pair in front: the first of several counts.
+fn add(query: &mut String, row: &Row, value: &str) {
+    let rest = std::mem::take(query);
+    query.push_str(row.name);
+    query.push('=');
+    query.push_str(value);
+    if !rest.is_empty() {
+        query.push('&');
+        query.push_str(&rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(raw: &str) -> String {
+        forwarded(Some(raw), &parse_query(Some(raw))).query
+    }
+
+    #[test]
+    fn peers_are_asked_for_bookmarks_and_an_end_of_the_beginning() {
+        let all = "resourceVersionMatch=NotOlderThan&sendInitialEvents=true&\
+                   allowWatchBookmarks=true&watch=1&labelSelector=a%3Db";
+        assert_eq!(of("watch=1&labelSelector=a%3Db"), all);
+        assert_eq!(
+            of("watch=1&resourceVersion=7&allowWatchBookmarks=false"),
+            "allowWatchBookmarks=true&watch=1&resourceVersion=7"
+        );
+        let wrong = "watch=1&resourceVersionMatch=Exact";
+        assert_eq!(of(wrong), format!("allowWatchBookmarks=true&{wrong}"));
+    }
+
+    #[test]
+    fn the_rest_begins_at_a_version_and_ends_in_time() {
+        let raw = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&\
+                   resource%56ersion=3&timeoutSeconds=100&fieldSelector=x";
+        assert_eq!(
+            rest(Some(raw), 42, Duration::from_secs(30)),
+            "timeoutSeconds=70&resourceVersion=42&watch=1&fieldSelector=x"
+        );
+        let of = |raw| rest(Some(raw), 1, Duration::from_secs(60));
+        for (raw, rest) in [
+            ("timeoutSeconds=5", "timeoutSeconds=1&resourceVersion=1"),
+            ("timeout%53econds=70", "timeoutSeconds=10&resourceVersion=1"),
+            (
+                "timeoutSeconds=%37%30",
+                "timeoutSeconds=10&resourceVersion=1",
+            ),
+            ("timeoutSeconds=0", "resourceVersion=1"),
+            ("timeoutSeconds=0&timeoutSeconds=70", "resourceVersion=1"),
+            (
+                "timeoutSeconds=9223372036854775807",
+                "timeoutSeconds=9223372036854775747&resourceVersion=1",
+            ),
+            (
+                "timeoutSeconds=-9223372036854775808",
+                "timeoutSeconds=1&resourceVersion=1",
+            ),
+        ] {
+            assert_eq!(of(raw), rest, "{raw}");
+        }
+    }
+
+    /// The peer, the replica that resumes and the registry read the same query alike.
+    #[test]
+    fn all_read_one_text_alike() {
+        for text in [
+            "", "0", "1", "t", "f", "true", "TRUE", "FaLsE", "yes", "no", "+1",
+        ] {
+            let raw = format!("watch=1&resourceVersion=7&sendInitialEvents={text}");
+            let parsed = parse_query(Some(&raw));
+            let sent = forwarded(Some(&raw), &parsed);
+            let at_peer = parse_query(Some(&sent.query));
+            let read = SEND_INITIAL_EVENTS.read(&parsed);
+            assert_eq!(SEND_INITIAL_EVENTS.read(&at_peer), read, "{text:?}");
+            assert_eq!(ALLOW_WATCH_BOOKMARKS.read(&at_peer), Some(true));
+            // A watch that begins with what is there is told of nothing until a bookmark says so.
+            let told = (read == Some(false)).then_some(7);
+            assert_eq!(sent.lines.told(), told, "{text:?}");
+            let raw = format!("watch=1&resourceVersion=7&allowWatchBookmarks={text}");
+            let parsed = parse_query(Some(&raw));
+            let wish = forwarded(Some(&raw), &parsed).lines.wish();
+            let welcome = ALLOW_WATCH_BOOKMARKS.read(&parsed) == Some(true);
+            assert_eq!(wish == Wish::All, welcome, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The events of a watch as the messages of a WebSocket.
+//!
+//! The stream of a watch is lines of JSON; each line with its newline becomes one text message, in
+//! one frame. What a client says is read, bounded and ignored but for its leave.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt as _, StreamExt as _};
+use http_body_util::BodyExt as _;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+
+use crate::answer::body::ResponseBody;
+
+/// Longest message of a client. None is expected at all.
+const HEARD_BYTES_MAX: usize = 64 * 1024;
+/// Allocated for each WebSocket.
+const READ_BUFFER_BYTES: usize = 4 * 1024;
+/// Messages are gathered up to this length before they are written. What is not written yet is
+/// never more than this and one message.
+const WRITE_BUFFER_BYTES: usize = 16 * 1024;
+/// Longest event. No event is longer.
+const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How long a client may take to hear the end and to leave.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(5);
+/// What is read of a client that should leave, at most.
+const LEAVE_BYTES_MAX: u64 = 256 * 1024;
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// A watch that goes on over a WebSocket once the connection is one.
+pub(crate) struct Session {
+    upgrade: OnUpgrade,
+    events: ResponseBody,
+}
+
+/// How a WebSocket ended.
+enum End {
+    /// With the watch, or by what the client said.
+    Close(CloseCode),
+    /// The client took leave.
+    Left,
+    /// The connection is gone.
+    Gone,
+}
+
+impl Session {
+    pub(crate) fn new(upgrade: OnUpgrade, events: ResponseBody) -> Self {
+        Self { upgrade, events }
+    }
+
+    /// Tells the events until the watch ends or the client leaves. Must be called when the
+    /// connection was served to the end of HTTP. Whoever drops this cuts the client off.
+    pub(crate) async fn serve(mut self) {
+        let Ok(upgraded) = self.upgrade.await else {
+            return;
+        };
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER_BYTES)
+            .write_buffer_size(WRITE_BUFFER_BYTES)
+            .max_message_size(Some(HEARD_BYTES_MAX))
+            .max_frame_size(Some(HEARD_BYTES_MAX))
+            .accept_unmasked_frames(false);
+        let socket = TokioIo::new(upgraded);
+        let mut socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
+        let end = tell(&mut socket, &mut self.events).await;
+        // Nothing is kept for a watch while its client takes leave.
+        drop(self.events);
+        if timeout(LEAVE_TIME_MAX, leave(socket, end)).await.is_err() {
+            tracing::debug!("the client of a WebSocket did not leave");
+        }
+    }
+}
+
+async fn tell(socket: &mut Socket, events: &mut ResponseBody) -> End {
+    let mut messages = Messages::default();
+    loop {
+        tokio::select! {
+            // A client that leaves is heard before it is told more. One that talks without end
+            // only keeps itself from hearing anything.
+            biased;
+            heard = socket.next() => match heard {
+                Some(Ok(Message::Close(_))) => return End::Left,
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return end_of(&error),
+                None => return End::Gone,
+            },
+            frame = events.frame() => {
+                let Some(Ok(frame)) = frame else {
+                    return End::Close(CloseCode::Normal);
+                };
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                if let Err(TooLong) = messages.feed(data) {
+                    return End::Close(CloseCode::Error);
+                }
+                if let Err(error) = send(socket, &mut messages).await {
+                    return end_of(&error);
+                }
+            }
+        }
+    }
+}
+
+/// Sends what is ready. A client that does not read holds this up, and with it the watch.
+async fn send(socket: &mut Socket, messages: &mut Messages) -> Result<(), Error> {
+    while let Some(line) = messages.ready.pop_front() {
+        let text = Utf8Bytes::try_from(line)?;
+        socket.feed(Message::Text(text)).await?;
+    }
+    socket.flush().await
+}
+
+fn end_of(error: &Error) -> End {
+    tracing::debug!(%error, "a WebSocket ends early");
+    match error {
+        Error::Protocol(_) | Error::AttackAttempt => End::Close(CloseCode::Protocol),
+        Error::Capacity(_) => End::Close(CloseCode::Size),
+        Error::Utf8(_) => End::Close(CloseCode::Invalid),
+        _ => End::Gone,
+    }
+}
+
+/// Says that it is over, and reads until the client has gone: what it sent meanwhile would make its
+/// system throw away what it was told last.
+async fn leave(mut socket: Socket, end: End) {
+    let said = match end {
+        End::Close(code) => {
+            let reason = Utf8Bytes::from_static("");
+            socket.close(Some(CloseFrame { code, reason })).await
+        }
+        // The answer to its leave was made when it was read.
+        End::Left => socket.flush().await,
+        End::Gone => return,
+    };
+    let mut connection = socket.into_inner();
+    if said.is_err() || connection.shutdown().await.is_err() {
+        return;
+    }
+    let mut rest = connection.take(LEAVE_BYTES_MAX);
+    let _gone = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
+}
+
+/// An event is longer than any can be.
+#[derive(Debug, PartialEq, Eq)]
+struct TooLong;
+
+/// Splits a stream at its lines.
+#[derive(Debug, Default)]
+struct Messages {
+    /// The beginning of a line whose end has not come.
+    begun: BytesMut,
+    ready: VecDeque<Bytes>,
+}
+
+impl Messages {
+    fn feed(&mut self, mut data: Bytes) -> Result<(), TooLong> {
+        while let Some(newline) = data.iter().position(|byte| *byte == b'\n') {
+            let mut line = data.split_to(newline + 1);
+            if !self.begun.is_empty() {
+                self.begun.extend_from_slice(&line);
+                line = std::mem::take(&mut self.begun).freeze();
+            }
+            self.ready.push_back(line);
+        }
+        self.begun.extend_from_slice(&data);
+        if self.begun.len() > MESSAGE_BYTES_MAX {
+            return Err(TooLong);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_event_without_an_end_is_given_up() {
+        let mut messages = Messages::default();
+        let part = Bytes::from(vec![b'x'; MESSAGE_BYTES_MAX / 2]);
+        assert_eq!(messages.feed(part.clone()), Ok(()));
+        assert_eq!(messages.feed(part), Ok(()));
+        assert_eq!(messages.feed(Bytes::from_static(b"x")), Err(TooLong));
+    }
+
+    proptest! {
+        /// However a stream is cut into pieces, the messages are its whole lines.
+        #[test]
+        fn messages_are_whole_lines(
+            lines in proptest::collection::vec("[a-z]{0,9}\n", 0..9),
+            rest in "[a-z]{0,4}",
+            cuts in proptest::collection::vec(0_usize..100, 0..9),
+        ) {
+            let mut stream = Bytes::from(lines.concat() + &rest);
+            let mut messages = Messages::default();
+            for cut in cuts {
+                let piece = stream.split_to(cut.min(stream.len()) / 2);
+                prop_assert_eq!(messages.feed(piece), Ok(()));
+            }
+            prop_assert_eq!(messages.feed(stream), Ok(()));
+            prop_assert_eq!(Vec::from(messages.ready), lines);
+            prop_assert_eq!(messages.begun, rest.as_bytes());
+        }
+    }
+}
