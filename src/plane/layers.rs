@@ -3,17 +3,23 @@
 //! A plane names the layers it came by in its records. The binary brings the layer it knows; any
 //! other is read from the store, once per process.
 
+pub(crate) mod chain;
+pub(crate) mod fills;
+pub(crate) mod layer;
+pub(crate) mod shelf;
+pub(crate) mod step;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use polyplane_storage::Store;
 
-use crate::chain::Difference;
-use crate::chain::fold::{Row, Rows};
 use crate::key::Key;
-use crate::layer::{Layer, LayerHash};
-use crate::shelf::{ShelfError, load_layer, save_layer};
+use crate::layers::chain::Difference;
+use crate::layers::chain::fold::{Row, Rows};
+use crate::layers::layer::{Layer, LayerHash};
+use crate::layers::shelf::{ShelfError, load_layer, save_layer};
 
 /// From, to, and what is made anew.
 type Pair = (LayerHash, LayerHash, Vec<Key>);

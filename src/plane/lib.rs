@@ -18,85 +18,57 @@
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
 //! What is published is durable; what is told to anybody is published.
 
-mod chain;
-mod claim;
-mod committer;
-mod entry;
-mod event;
-mod export;
-mod fills;
-mod follow;
-pub mod foreign;
-mod forgotten;
-mod frames;
 mod guard;
-mod held;
 mod history;
-mod hub;
-mod import;
-mod index;
-mod intern;
 mod key;
-mod layer;
 mod layers;
-mod load;
-mod log;
+mod lifecycle;
 mod measures;
 mod memory;
 mod observer;
-mod overlay;
-mod params;
 mod plane;
-mod prober;
 mod record;
-mod selectable;
-mod sequencer;
-mod settle;
-mod shelf;
 mod slices;
 mod sole_holder;
 mod state;
-mod step;
-mod tenure;
-mod tree;
-mod turn;
 mod version;
-mod watch;
+mod write;
 
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, Written};
-pub use committer::{Committer, DeleteError, delete_range};
-pub use entry::{Entry, Flags, NewObject, ObjectRef};
-pub use event::Event;
-pub use export::{Export, ExportError};
-pub use fills::{Fills, uid_seed};
-pub use forgotten::Forgotten;
 pub use guard::{
     Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
 };
-pub use import::{Import, ImportError};
-pub use index::{Index, IndexId, IndexRow};
+pub use history::event::Event;
+pub use history::forgotten::Forgotten;
+pub use history::log::LogBounds;
+pub use history::watch::{AtError, Ended, Next, WatchError, WatchFrom, WatchScope, Watcher};
 pub use key::{Key, Prefix};
-pub use layer::{Layer, LayerError, LayerHash, LayerObject};
 pub use layers::Layers;
-pub use load::OpenError;
-pub use log::LogBounds;
+pub use layers::fills::{Fills, uid_seed};
+pub use layers::layer::{Layer, LayerError, LayerHash, LayerObject};
+pub use layers::shelf::{ShelfError, load_layer, save_layer};
+pub use layers::step::{Ahead, Shadowed, Stepped};
+pub use lifecycle::export::{Export, ExportError};
+pub use lifecycle::import::{Import, ImportError};
+pub use lifecycle::load::OpenError;
+pub use lifecycle::params::{PlaneParams, PlaneRecord};
+pub use lifecycle::tenure::PauseError;
 pub use memory::{Hold, Memory, ReplacedMark, Share};
 pub use observer::Observer;
-pub use overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
-pub use params::{PlaneParams, PlaneRecord};
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
-pub use shelf::{ShelfError, load_layer, save_layer};
 pub use slices::Slices;
 pub use sole_holder::SoleHolder;
+pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
+pub use state::index::{Index, IndexId, IndexRow};
+pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
 pub use state::{Snapshot, Start};
-pub use step::{Ahead, Shadowed, Stepped};
-pub use tenure::PauseError;
-pub use turn::TurnGuard;
 pub use version::{Base, Stamp, Version};
-pub use watch::{AtError, Ended, Next, WatchError, WatchFrom, WatchScope, Watcher};
+pub use write::claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, Written};
+pub use write::committer::{Committer, DeleteError, delete_range};
+pub use write::foreign;
+pub use write::turn::TurnGuard;

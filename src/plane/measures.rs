@@ -5,7 +5,7 @@ use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
 
-use crate::forgotten::Forgotten;
+use crate::history::forgotten::Forgotten;
 use polyplane_storage::CommitError;
 use std::time::Duration;
 

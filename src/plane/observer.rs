@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::event::Event;
+use crate::history::event::Event;
 use crate::plane::Plane;
 
 /// Told of every event that the plane's owner writes: commits of requests, of reconcilers, and of

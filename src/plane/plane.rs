@@ -2,8 +2,6 @@
 //!
 //! Knows keys, bytes, versions and claims. Knows no kinds and no HTTP.
 
-mod past;
-
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,28 +15,28 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::claim::{Claim, Committed, Operation, SubmitError, Write};
-use crate::committer::Committer;
-use crate::entry::Entry;
-use crate::follow::Follow;
 use crate::guard::{Answerable, CommitGuard, Intake, NotAnswerable};
+use crate::history::log::Log;
 use crate::key::{Key, Prefix};
 use crate::layers::Layers;
-use crate::load::Loaded;
-use crate::log::Log;
+use crate::lifecycle::load::Loaded;
+use crate::lifecycle::params::PlaneParams;
 use crate::observer::Observer;
-use crate::overlay::Overlay;
-use crate::params::PlaneParams;
 use crate::record::{KeySpace, header_len};
-use crate::sequencer::{
+use crate::state::entry::Entry;
+use crate::state::overlay::Overlay;
+use crate::state::{Context, Root, Snapshot};
+use crate::version::{Base, Stamp, Version};
+use crate::write::claim::{Claim, Committed, Operation, SubmitError, Write};
+use crate::write::committer::Committer;
+use crate::write::follow::Follow;
+use crate::write::sequencer::{
     Budget, Change, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell,
 };
-use crate::state::{Context, Root, Snapshot};
-use crate::turn::{TurnGuard, Turns};
-use crate::version::{Base, Stamp, Version};
+use crate::write::turn::{TurnGuard, Turns};
 
 /// How often a wait for something that tells nobody looks again.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether what an accepted cut showed has become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,13 +88,13 @@ pub struct Plane {
     sent_after: AtomicU64,
     follow: Option<Arc<Follow>>,
     imported: bool,
-    acquired: Revision,
+    pub(crate) acquired: Revision,
     /// The newest version that a bookmark has told, here or at an earlier owner. Everything up to it is
     /// published.
-    told: AtomicU64,
+    pub(crate) told: AtomicU64,
     /// What the plane was when it was opened.
     opened: Opened,
-    history: OnceCell<()>,
+    pub(crate) history: OnceCell<()>,
     observer: OnceLock<Arc<dyn Observer>>,
 }
 
@@ -184,7 +182,7 @@ impl Plane {
         self.imported
     }
 
-    /// The objects that are written past the sequencer, see [`crate::foreign`].
+    /// The objects that are written past the sequencer, see [`crate::write::foreign`].
     #[must_use]
     pub fn foreign(&self) -> Option<&Prefix> {
         self.follow.as_ref().map(|follow| follow.prefix())

@@ -11,9 +11,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
 use polyplane_storage::prefix_end;
 
-use crate::chain::record::StepsRecord;
-use crate::entry::{Flags, NewObject, Versions};
 use crate::key::{Key, Prefix};
+use crate::layers::chain::record::StepsRecord;
+use crate::state::entry::{Flags, NewObject, Versions};
 use crate::version::Version;
 
 /// The form of all values but one.

@@ -15,15 +15,15 @@ use polyplane_fencing::{
 use polyplane_storage::{CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn};
 use tokio::time::Instant;
 
-use crate::committer::Committer;
 use crate::guard::{
     Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
 };
-use crate::layer::Layer;
+use crate::history::log::LogBounds;
 use crate::layers::Layers;
-use crate::log::LogBounds;
-use crate::params::{PlaneParams, PlaneRecord};
+use crate::layers::layer::Layer;
+use crate::lifecycle::params::{PlaneParams, PlaneRecord};
 use crate::version::Version;
+use crate::write::committer::Committer;
 
 /// Nothing here depends on time: no wait runs and no lease ends.
 const NOW: Time = Time::from_nanos(0);

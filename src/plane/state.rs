@@ -1,17 +1,24 @@
 //! Roots: all objects of a plane at one point, shared structurally with the roots before and after,
 //! and snapshots: a root as a reader holds it.
 
+pub(crate) mod entry;
+pub(crate) mod index;
+pub(crate) mod intern;
+pub(crate) mod overlay;
+pub(crate) mod selectable;
+pub(crate) mod tree;
+
 use std::sync::Arc;
 
-use crate::claim::{Claim, Scope};
-use crate::entry::{Entry, Flags, ObjectRef};
-use crate::fills::Fills;
-use crate::index::{Index, IndexId, IndexMap};
-use crate::intern::Interner;
 use crate::key::{Key, Prefix, resource_len};
-use crate::overlay::{ContentId, Derive, Overlay};
-use crate::tree::{Item, Tree, Weight};
+use crate::layers::fills::Fills;
+use crate::state::entry::{Entry, Flags, ObjectRef};
+use crate::state::index::{Index, IndexId, IndexMap};
+use crate::state::intern::Interner;
+use crate::state::overlay::{ContentId, Derive, Overlay};
+use crate::state::tree::{Item, Tree, Weight};
 use crate::version::Version;
+use crate::write::claim::{Claim, Scope};
 
 /// The objects of one resource.
 #[derive(Debug, Clone)]
@@ -220,7 +227,7 @@ impl Root {
     pub(crate) fn index_cells(
         &self,
         index: usize,
-    ) -> impl Iterator<Item = (&[u8], &crate::index::Cell)> {
+    ) -> impl Iterator<Item = (&[u8], &crate::state::index::Cell)> {
         self.indexes[index].from(&[])
     }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::chain::Chain;
-use crate::entry::{Flags, NewObject};
-use crate::fills::{Fills, FillsOf, RenderCache};
-use crate::layer::Layer;
+use crate::layers::chain::Chain;
+use crate::layers::fills::{Fills, FillsOf, RenderCache};
+use crate::layers::layer::Layer;
+use crate::state::entry::{Flags, NewObject};
 use crate::version::Version;
 
 /// A config map with one label and one value.

@@ -4,13 +4,13 @@ use bytes::BytesMut;
 use polyplane_tests::frozen::{Written, records};
 
 use super::*;
-use crate::chain::fold::{FoldedCommit, Mark, Row};
-use crate::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
+use crate::layers::chain::fold::{FoldedCommit, Mark, Row};
+use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
+use crate::layers::shelf::frozen_layer;
 use crate::record::{
     KeySpace, Place, decode, encode_foreign, encode_head, encode_marker, encode_object,
     encode_steps, encode_tombstone,
 };
-use crate::shelf::frozen_layer;
 
 fn steps() -> StepsRecord {
     StepsRecord {

@@ -4,7 +4,7 @@ use polyplane_storage::Rejection;
 
 use super::watches::watch_from;
 use super::*;
-use crate::overlay::Derive;
+use crate::state::overlay::Derive;
 
 /// A config map labelled `def.RESOURCE.VIEW.REST` defines that view of a resource. REST is in the
 /// row and in no view.

@@ -2,7 +2,7 @@
 
 use super::watches::watch_from;
 use super::*;
-use crate::forgotten::Forgotten;
+use crate::history::forgotten::Forgotten;
 
 const MIB: usize = 1 << 20;
 

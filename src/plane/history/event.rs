@@ -1,0 +1,132 @@
+//! An event: one change of one object, with the frames that watchers share.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::history::frames::Frames;
+use crate::key::Key;
+use crate::state::entry::ObjectRef;
+use crate::version::Version;
+
+/// Views whose frames one event keeps; a further one is built each time it is asked for.
+const FRAMES_MAX: usize = 8;
+/// Bytes of an exported event beside its key and object.
+const EXPORTED_BYTES: usize = 64;
+
+/// One change of one object, shared by everyone who watches.
+#[derive(Debug)]
+pub struct Event {
+    version: Version,
+    key: Key,
+    previous: Option<ObjectRef>,
+    current: Option<ObjectRef>,
+    frames: Mutex<Vec<(u32, Bytes)>>,
+    /// Where its frames are weighed; none before it is in a log.
+    weighed_by: OnceLock<Arc<Frames>>,
+}
+
+impl Event {
+    pub(crate) fn new(
+        version: Version,
+        key: Key,
+        previous: Option<ObjectRef>,
+        current: Option<ObjectRef>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            version,
+            key,
+            previous,
+            current,
+            frames: Mutex::default(),
+            weighed_by: OnceLock::new(),
+        })
+    }
+
+    /// The version of the event; that of the new object if there is one.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The object's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// What was there before; `None` if nothing was.
+    #[must_use]
+    pub fn previous(&self) -> Option<&ObjectRef> {
+        self.previous.as_ref()
+    }
+
+    /// What is there now; `None` if it was deleted.
+    #[must_use]
+    pub fn current(&self) -> Option<&ObjectRef> {
+        self.current.as_ref()
+    }
+
+    /// The frame of this event in one view, built once for all watchers. `view` is a small number
+    /// that whoever builds frames gives to each form they have. A frame that nobody has asked for
+    /// in a while may be built again.
+    pub fn frame(self: &Arc<Self>, view: u32, build: impl FnOnce(&Self) -> Bytes) -> Bytes {
+        if let Some((_, frame)) = self.frames.lock().iter().find(|(known, _)| *known == view) {
+            return frame.clone();
+        }
+        let frame = build(self);
+        let mut frames = self.frames.lock();
+        if let Some((_, other)) = frames.iter().find(|(known, _)| *known == view) {
+            return other.clone();
+        }
+        if frames.len() < FRAMES_MAX
+            && let Some(weighed_by) = self.weighed_by.get()
+        {
+            weighed_by.add(frame.len());
+            frames.push((view, frame.clone()));
+            // Others may go for it, and they are of events with locks of their own.
+            drop(frames);
+            weighed_by.kept(self, view);
+        }
+        frame
+    }
+
+    /// Bytes that an export writes for it, about: what it replaced, for what it made is in the state
+    /// or is what a later event replaced.
+    pub(crate) fn history_len(&self) -> usize {
+        let body = self.previous.as_ref();
+        EXPORTED_BYTES + self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)
+    }
+
+    /// It is in a log now, which weighs its frames.
+    pub(crate) fn weigh_frames(&self, frames: &Arc<Frames>) {
+        self.weighed_by.get_or_init(|| Arc::clone(frames));
+    }
+
+    /// Drops a frame; it is built again for whoever asks.
+    pub(crate) fn forget_frame(&self, view: u32) {
+        let mut frames = self.frames.lock();
+        if let Some(at) = frames.iter().position(|(known, _)| *known == view)
+            && let Some(weighed_by) = self.weighed_by.get()
+        {
+            weighed_by.subtract(frames.swap_remove(at).1.len());
+        }
+    }
+
+    /// Bytes that whoever watches is sent, about.
+    pub(crate) fn sent_len(&self) -> usize {
+        let body = self.current.as_ref().or(self.previous.as_ref());
+        self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Some(weighed_by) = self.weighed_by.get() {
+            for (_, frame) in self.frames.get_mut() {
+                weighed_by.subtract(frame.len());
+            }
+        }
+    }
+}

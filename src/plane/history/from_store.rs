@@ -1,0 +1,430 @@
+//! The recent history of a plane, read back from the store: the events of the log with the versions
+//! they had when they were first told.
+//!
+//! Own writes carry what is needed in their records. Foreign ones carry nothing, so the read begins
+//! with the foreign objects as they were before the first event.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
+
+use crate::history::event::Event;
+use crate::history::forgotten::Forgotten;
+use crate::history::hub::Floor;
+use crate::key::Key;
+use crate::layers::chain::record::StepsRecord;
+use crate::layers::fills::{Fills, Times};
+use crate::layers::shelf::ShelfError;
+use crate::plane::Plane;
+use crate::record::{Record, RecordError, decode};
+use crate::slices::Slices;
+use crate::state::entry::{Entry, ObjectRef, Versions};
+use crate::version::{Base, Stamp, Version};
+
+/// What the store told of the time since a revision.
+struct Past {
+    after: Revision,
+    history: History,
+    /// The foreign objects as they were at `after`.
+    foreign: Vec<KeyValue>,
+}
+
+impl Plane {
+    /// Reads what the store still knows of the time before the plane was opened into the log. A
+    /// store that does not answer is asked again by whoever comes next; what cannot be understood
+    /// is as if it had been dropped.
+    pub(crate) async fn load_history(&self) -> Result<(), ReadError> {
+        // Taken first: each step after it shows in the history.
+        let fills = Arc::clone(&self.published().fills);
+        // Nothing before the birth goes on, so nothing before it is read.
+        let born = self
+            .birth()
+            .revision(self.base())
+            .min(self.opened().revision);
+        let mut after = Revision(born.0.saturating_sub(1));
+        let past = loop {
+            match self.read_past(after).await {
+                Ok(past) => break past,
+                Err(ReadError::Compacted { floor }) if floor > after => after = floor,
+                Err(error) => {
+                    tracing::warn!(plane = self.id(), %error, "the history cannot be read");
+                    return Err(error);
+                }
+            }
+        };
+        let times = match self.times(fills, &past).await {
+            Ok(times) => times,
+            Err(error) => {
+                tracing::warn!(plane = self.id(), %error, "the layers of the history cannot be had");
+                return match error {
+                    ShelfError::Read(error) => Err(error),
+                    ShelfError::Commit(_)
+                    | ShelfError::Missing(_)
+                    | ShelfError::Record(_)
+                    | ShelfError::Layer(_) => Ok(()),
+                };
+            }
+        };
+        match self.rebuild(&past, times).await {
+            Ok(Rebuilt { events, floor, .. }) => {
+                let defined = self.context().derive.defined(&events);
+                self.log().prepend(events, &defined, floor);
+            }
+            Err(error) => {
+                tracing::warn!(plane = self.id(), %error, "the history cannot be understood");
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_past(&self, after: Revision) -> Result<Past, ReadError> {
+        let (start, end) = self.keys().bounds();
+        let history = self.store().history(start, end, after).await?;
+        let mut past = Past {
+            after,
+            history,
+            foreign: Vec::new(),
+        };
+        let Some(follow) = self.follow() else {
+            return Ok(past);
+        };
+        if after == Revision(0) {
+            return Ok(past);
+        }
+        let first = RangeRequest {
+            at: Some(after),
+            ..RangeRequest::prefix(self.keys().prefix(follow.prefix()))
+        };
+        let mut request = Some(first);
+        while let Some(page) = request {
+            let reply = self.store().range(page.clone()).await?;
+            request = page.next_page(&reply);
+            past.foreign.extend(reply.items);
+        }
+        Ok(past)
+    }
+
+    /// The fills for the events of a history. What was before a fold stands in the records of the
+    /// steps of that time: each of them knows what was before it since the one before that.
+    async fn times(&self, newest: Arc<Fills>, past: &Past) -> Result<Times, ShelfError> {
+        let chain = Arc::clone(newest.chain());
+        let mut times = Times::new(newest);
+        let begins = Version::after(self.base(), past.after);
+        if chain.fold().is_none_or(|fold| fold.newest() <= begins) {
+            return Ok(times);
+        }
+        for event in &past.history.events {
+            if let Some((version, steps)) = self.steps_of(event)? {
+                let then = steps.landed(version);
+                let then = then.resolve(chain.birth(), self.layers()).await?;
+                times.push(version.end_of_revision(), then);
+            }
+        }
+        Ok(times)
+    }
+
+    /// The steps that an event of the store puts, with the version of its first place.
+    fn steps_of(&self, event: &StoreEvent) -> Result<Option<(Version, StepsRecord)>, RecordError> {
+        let value = event.value.as_ref();
+        let Some(value) = value.filter(|_| event.key == self.keys().steps()) else {
+            return Ok(None);
+        };
+        match decode(value)? {
+            Record::Steps { index, steps } => {
+                let version = Version::new(self.base(), event.revision, index);
+                Ok(Some((version, steps)))
+            }
+            _ => Err(RecordError::Damaged),
+        }
+    }
+
+    /// The events of a history with the versions they had when they were first told.
+    async fn rebuild(&self, past: &Past, times: Times) -> Result<Rebuilt, RecordError> {
+        let opened = self.opened();
+        // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
+        let told = Version::after(self.base(), past.after);
+        let floor = if told > self.birth() {
+            Floor::new(told, Forgotten::Compacted)
+        } else {
+            Floor::new(self.birth(), Forgotten::BeforeBirth)
+        };
+        let mut rebuilt = Rebuilt {
+            floor: Floor::new(floor.version.min(opened.head), floor.cause),
+            events: Vec::new(),
+            newest: HashMap::new(),
+            times,
+        };
+        let mut slices = Slices::default();
+        for item in &past.foreign {
+            slices.pass(item.value.len()).await;
+            let Some(key) = self.keys().key_of(&item.key)? else {
+                continue;
+            };
+            let (object, versions) = match decode(&item.value)? {
+                Record::Foreign(object) => (object, foreign_versions(self.base(), item)),
+                Record::Object { place, object } => {
+                    let version = Version::new(self.base(), item.modified, place.index);
+                    (object, place.versions(version))
+                }
+                Record::Marker => continue,
+                Record::Tombstone { .. } | Record::Head { .. } | Record::Steps { .. } => {
+                    return Err(RecordError::Damaged);
+                }
+            };
+            let entry = self.entry_of(&key, versions, &object);
+            rebuilt.newest.insert(key, Some(entry));
+        }
+        let of_revision = |a: &StoreEvent, b: &StoreEvent| a.revision == b.revision;
+        for part in past.history.events.chunk_by(of_revision) {
+            if part[0].revision > opened.revision {
+                break;
+            }
+            slices.pass(part.iter().map(bytes_of).sum()).await;
+            match self.layer_step_of(part)? {
+                Some((version, silent)) => rebuilt.layer_step(version, &silent)?,
+                None => self.rebuild_part(part, &mut rebuilt)?,
+            }
+        }
+        Ok(rebuilt)
+    }
+
+    /// The commit of a layer step that a part is, and the places at which nothing was to be seen.
+    /// What else is in such a part are tombstones that went with their keys.
+    fn layer_step_of(
+        &self,
+        part: &[StoreEvent],
+    ) -> Result<Option<(Version, Vec<u8>)>, RecordError> {
+        for event in part {
+            if let Some((version, steps)) = self.steps_of(event)? {
+                return Ok(Some((version, steps.silent)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
+        let revision = part[0].revision;
+        let mut steps = Vec::with_capacity(part.len());
+        let mut foreign = Vec::new();
+        let mut first = None;
+        let mut deleted = Vec::new().into_iter();
+        for event in part {
+            let record = event.value.as_ref().map(decode).transpose()?;
+            if matches!(record, Some(Record::Marker)) {
+                continue;
+            }
+            let Some(key) = self.keys().key_of(&event.key)? else {
+                if let Some(Record::Head { index, deleted: of }) = record {
+                    first = Some(index);
+                    deleted = of.into_iter();
+                }
+                continue;
+            };
+            if self
+                .follow()
+                .is_some_and(|follow| follow.prefix().contains(&key))
+            {
+                foreign.push((key, record));
+                continue;
+            }
+            if let Some(Record::Object { place, .. }) = &record {
+                first = first.or(place.index.checked_sub(index_of(steps.len())?));
+            } else if let Some(Record::Tombstone { index, .. }) = &record {
+                first = first.or(index.checked_sub(index_of(steps.len())?));
+            }
+            steps.push((key, record, event.previous.as_ref()));
+        }
+        for (at, (key, record)) in foreign.into_iter().enumerate() {
+            let version = Version::new(self.base(), revision, index_of(at)?);
+            rebuilt.foreign_step(self, version, key, record)?;
+        }
+        let Some(first) = first else {
+            // A range that is being deleted: nothing that anybody was told.
+            return Ok(());
+        };
+        for (at, (key, record, before)) in steps.into_iter().enumerate() {
+            let index = first
+                .checked_add(index_of(at)?)
+                .ok_or(RecordError::Damaged)?;
+            let version = Version::new(self.base(), revision, index);
+            let replaced = match &record {
+                Some(Record::Object { place, .. }) => place.previous,
+                Some(Record::Tombstone { previous, .. }) => *previous,
+                Some(
+                    Record::Head { .. }
+                    | Record::Foreign(_)
+                    | Record::Marker
+                    | Record::Steps { .. },
+                ) => return Err(RecordError::Damaged),
+                None => deleted.next().ok_or(RecordError::Damaged)?,
+            };
+            let current = match record {
+                Some(Record::Object { place, object }) => {
+                    let versions = place.versions(version);
+                    Some(self.entry_of(&key, versions, &object))
+                }
+                _ => None,
+            };
+            rebuilt.step(self, version, key, before, replaced, current)?;
+        }
+        Ok(())
+    }
+
+    /// An entry as it was; the very one that is published, if that has not changed since.
+    fn entry_of(&self, key: &Key, versions: Versions, object: &crate::NewObject) -> Arc<Entry> {
+        let stamp = Stamp::loaded(versions.version);
+        let published = self.published();
+        match published.resources.get(key) {
+            Some(entry) if entry.stamp() == stamp => Arc::clone(entry),
+            _ => Entry::own(
+                key.clone(),
+                stamp,
+                object,
+                versions,
+                &self.context().interner,
+            ),
+        }
+    }
+}
+
+/// A log in the making.
+struct Rebuilt {
+    floor: Floor,
+    events: Vec<Arc<Event>>,
+    /// The newest entry of each key so far; `None` if it was deleted.
+    newest: HashMap<Key, Option<Arc<Entry>>>,
+    times: Times,
+}
+
+impl Rebuilt {
+    fn step(
+        &mut self,
+        plane: &Plane,
+        version: Version,
+        key: Key,
+        before: Option<&Bytes>,
+        replaced: Version,
+        current: Option<Arc<Entry>>,
+    ) -> Result<(), RecordError> {
+        let previous = match self.newest.get(&key) {
+            Some(known) => known.clone(),
+            None => match before.map(decode).transpose()? {
+                Some(Record::Object { place, object }) => {
+                    Some(plane.entry_of(&key, place.versions(replaced), &object))
+                }
+                Some(Record::Tombstone { .. }) => None,
+                Some(
+                    Record::Head { .. }
+                    | Record::Foreign(_)
+                    | Record::Marker
+                    | Record::Steps { .. },
+                ) => return Err(RecordError::Damaged),
+                None => self.times.around(version).0.template(&key).cloned(),
+            },
+        };
+        self.newest.insert(key.clone(), current.clone());
+        if previous.is_none() && replaced != Version::ZERO && before.is_none() {
+            self.forgotten(version);
+            return Ok(());
+        }
+        self.push(version, key, previous, current);
+        Ok(())
+    }
+
+    /// A commit of a layer step: its events follow from the two layers.
+    fn layer_step(&mut self, version: Version, silent: &[u8]) -> Result<(), RecordError> {
+        let fills = Arc::clone(self.times.of(version));
+        let commit = fills.chain().commit_at(version);
+        let (step, commit) = commit.ok_or(RecordError::Damaged)?;
+        let places = step.difference().places();
+        let places = places.get(commit.first..commit.first + commit.count);
+        for (offset, place) in places.ok_or(RecordError::Damaged)?.iter().enumerate() {
+            if silent.iter().any(|silent| usize::from(*silent) == offset) {
+                continue;
+            }
+            let version = version.plus(offset);
+            let at = |version| fills.until(version).template(&place.key).cloned();
+            let (previous, current) = (at(version.before()), at(version));
+            self.newest.insert(place.key.clone(), current.clone());
+            self.push(version, place.key.clone(), previous, current);
+        }
+        Ok(())
+    }
+
+    /// A write past the sequencer: what stood there is known from the events before it.
+    fn foreign_step(
+        &mut self,
+        plane: &Plane,
+        version: Version,
+        key: Key,
+        record: Option<Record>,
+    ) -> Result<(), RecordError> {
+        let previous = self.newest.get(&key).cloned().flatten();
+        let created = previous.as_ref().and_then(|old| {
+            ObjectRef::new(Arc::clone(old), self.times.around(version).1).created()
+        });
+        let current = match record {
+            Some(Record::Foreign(object)) => {
+                let created = created.unwrap_or(version);
+                Some(plane.entry_of(&key, Versions { version, created }, &object))
+            }
+            None => None,
+            Some(
+                Record::Object { .. }
+                | Record::Tombstone { .. }
+                | Record::Head { .. }
+                | Record::Marker
+                | Record::Steps { .. },
+            ) => return Err(RecordError::Damaged),
+        };
+        self.newest.insert(key.clone(), current.clone());
+        if previous.is_none() && current.is_none() {
+            self.forgotten(version);
+            return Ok(());
+        }
+        self.push(version, key, previous, current);
+        Ok(())
+    }
+
+    /// The store has forgotten what an event replaced: the log begins after it.
+    fn forgotten(&mut self, version: Version) {
+        self.events.clear();
+        self.floor = Floor::new(version, Forgotten::Compacted);
+    }
+
+    fn push(
+        &mut self,
+        version: Version,
+        key: Key,
+        previous: Option<Arc<Entry>>,
+        current: Option<Arc<Entry>>,
+    ) {
+        let (was, is) = self.times.around(version);
+        self.events.push(Event::new(
+            version,
+            key,
+            previous.map(|entry| ObjectRef::new(entry, was)),
+            current.map(|entry| ObjectRef::new(entry, is)),
+        ));
+    }
+}
+
+/// The versions of an object that was written past the sequencer.
+pub(crate) fn foreign_versions(base: Base, item: &KeyValue) -> Versions {
+    Versions {
+        version: Version::new(base, item.modified, 0),
+        created: Version::new(base, item.created, 0),
+    }
+}
+
+/// Bytes of what an event put and of what stood there before.
+fn bytes_of(event: &StoreEvent) -> usize {
+    let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+    len(&event.value) + len(&event.previous)
+}
+
+fn index_of(at: usize) -> Result<u8, RecordError> {
+    u8::try_from(at).map_err(|_| RecordError::Damaged)
+}

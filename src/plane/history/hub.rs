@@ -1,0 +1,235 @@
+//! The events of one resource in the log, where they begin, and the places of readers among them.
+//!
+//! Owns the numbers by which a watcher finds its place again. It must not know how much of the log
+//! is kept: [`crate::history::log`] decides that.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+
+use crate::history::event::Event;
+use crate::history::forgotten::Forgotten;
+use crate::history::watch::Ended;
+use crate::version::Version;
+
+/// Where the numbers of a resource's events begin: history found later goes before it.
+const FIRST: u64 = 1 << 32;
+
+/// The events of one resource, and who waits for more.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    state: RwLock<HubState>,
+    wake: Notify,
+}
+
+#[derive(Debug)]
+struct HubState {
+    /// The number of the oldest event.
+    first: u64,
+    events: VecDeque<Arc<Event>>,
+    /// The newest version that is not told by `events`.
+    floor: Floor,
+    /// The version at which the resource was defined as it is now: watches from before it would
+    /// show what they told under another definition. Exact lists do not.
+    defined: Version,
+    /// What all events that were ever appended have added to the log's bytes.
+    passed: u64,
+    /// Grows when all watches of the resource end because its kind has changed.
+    era: u64,
+    ended: Option<Ended>,
+}
+
+/// Where a log begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floor {
+    /// Everything after this version is told.
+    pub(crate) version: Version,
+    /// Why nothing before it is.
+    pub(crate) cause: Forgotten,
+}
+
+impl Floor {
+    pub(crate) fn new(version: Version, cause: Forgotten) -> Self {
+        Self { version, cause }
+    }
+
+    fn check(self, version: Version) -> Result<(), Forgotten> {
+        if version < self.version {
+            return Err(self.cause);
+        }
+        Ok(())
+    }
+}
+
+/// Where a watcher stands in a hub.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) next: u64,
+    pub(crate) era: u64,
+    pub(crate) passed: u64,
+}
+
+/// What a reader finds at its place in a hub.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Events {
+        events: Vec<Arc<Event>>,
+        place: Place,
+    },
+    Lagged,
+    Ended(Ended),
+}
+
+impl Hub {
+    pub(crate) fn new(floor: Floor, ended: Option<Ended>) -> Arc<Self> {
+        Arc::new(Self {
+            state: RwLock::new(HubState {
+                first: FIRST,
+                events: VecDeque::new(),
+                floor,
+                defined: Version::ZERO,
+                passed: 0,
+                era: 0,
+                ended,
+            }),
+            wake: Notify::new(),
+        })
+    }
+
+    pub(crate) fn wake(&self) -> &Notify {
+        &self.wake
+    }
+
+    /// The place of the first event after a version, or why some of them are gone.
+    pub(crate) fn place_after(&self, version: Version) -> Result<Place, Forgotten> {
+        let state = self.state.read();
+        state.floor.check(version)?;
+        Floor::new(state.defined, Forgotten::KindChanged).check(version)?;
+        let at = state.events.partition_point(|e| e.version() <= version);
+        Ok(Place {
+            next: state.first + at as u64,
+            era: state.era,
+            passed: state.passed,
+        })
+    }
+
+    /// Events from a place on, up to about `bytes_max` of those that are `wanted`.
+    pub(crate) fn read(
+        &self,
+        place: Place,
+        bytes_max: usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Found {
+        let state = self.state.read();
+        if place.era != state.era {
+            return Found::Ended(Ended::KindChanged);
+        }
+        if place.next < state.first {
+            return Found::Lagged;
+        }
+        let mut next = place.next;
+        let mut bytes = 0;
+        let mut events = Vec::new();
+        let skipped = usize::try_from(place.next - state.first).unwrap_or(usize::MAX);
+        for event in state.events.iter().skip(skipped) {
+            if bytes >= bytes_max {
+                break;
+            }
+            next += 1;
+            if wanted(event) {
+                bytes += event.sent_len();
+                events.push(Arc::clone(event));
+            }
+        }
+        match &state.ended {
+            Some(ended) if events.is_empty() => Found::Ended(*ended),
+            _ => Found::Events {
+                events,
+                place: Place {
+                    next,
+                    era: state.era,
+                    passed: state.passed,
+                },
+            },
+        }
+    }
+
+    /// Events after a version, newest first, or why some of them are gone.
+    pub(crate) fn undo_list(&self, version: Version) -> Result<Vec<Arc<Event>>, Forgotten> {
+        let state = self.state.read();
+        state.floor.check(version)?;
+        let newest = |event: &&Arc<Event>| event.version() > version;
+        let newest = state.events.iter().rev().take_while(newest);
+        Ok(newest.cloned().collect())
+    }
+
+    /// The version after which its events are whole and of one definition, and the events.
+    pub(crate) fn kept(&self) -> (Version, Vec<Arc<Event>>) {
+        let state = self.state.read();
+        let floor = state.floor.version.max(state.defined);
+        (floor, state.events.iter().cloned().collect())
+    }
+
+    /// The version of the oldest event.
+    pub(crate) fn oldest(&self) -> Option<Version> {
+        let state = self.state.read();
+        state.events.front().map(|event| event.version())
+    }
+
+    pub(crate) fn push(&self, event: Arc<Event>, weight: usize) {
+        let mut state = self.state.write();
+        state.passed += weight as u64;
+        state.events.push_back(event);
+    }
+
+    /// Takes the oldest event out.
+    pub(crate) fn pop(&self, cause: Forgotten) -> Option<Arc<Event>> {
+        let mut state = self.state.write();
+        let event = state.events.pop_front()?;
+        state.first += 1;
+        if event.version() >= state.floor.version {
+            state.floor = Floor::new(event.version(), cause);
+        }
+        if state.events.is_empty() {
+            state.events.shrink_to_fit();
+        }
+        Some(event)
+    }
+
+    /// Whether nothing was dropped since the log began at this version.
+    pub(crate) fn whole_since(&self, version: Version) -> bool {
+        self.state.read().floor.version <= version
+    }
+
+    pub(crate) fn push_front(&self, event: Arc<Event>) {
+        let mut state = self.state.write();
+        state.first -= 1;
+        state.events.push_front(event);
+    }
+
+    pub(crate) fn lower_floor(&self, floor: Floor) {
+        self.state.write().floor = floor;
+    }
+
+    /// The resource is defined anew: its watches end.
+    pub(crate) fn new_era(&self, defined: Version) {
+        let mut state = self.state.write();
+        state.era += 1;
+        state.defined = state.defined.max(defined);
+        drop(state);
+        self.wake.notify_waiters();
+    }
+
+    /// It turns out that the resource was defined anew before the log began here.
+    pub(crate) fn was_defined(&self, defined: Version) {
+        let mut state = self.state.write();
+        state.defined = state.defined.max(defined);
+    }
+
+    pub(crate) fn end(&self, ended: Ended) {
+        self.state.write().ended = Some(ended);
+        self.wake.notify_waiters();
+    }
+}

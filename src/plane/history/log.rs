@@ -1,0 +1,429 @@
+//! The log of a plane: its published events, bounded in time and bytes, one list per resource so
+//! that a watcher of one resource never scans another's.
+//!
+//! The log is the history. Any version inside it is the newest root with the later events undone.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::history::event::Event;
+use crate::history::forgotten::{Forgotten, Logged};
+use crate::history::frames::Frames;
+use crate::history::held::{Held, Pins};
+use crate::history::hub::{Floor, Hub};
+use crate::history::watch::Ended;
+use crate::key::{Prefix, resource_len};
+use crate::memory::{Memory, Share, Sheds};
+use crate::version::Version;
+
+/// The part of a log's bytes that frames may take. They can be built again, events cannot.
+const FRAMES_PART: usize = 4;
+
+/// How much of a log is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct LogBounds {
+    /// Events older than this go.
+    pub age_max: Duration,
+    /// Beyond this many bytes the oldest go.
+    pub bytes_max: usize,
+}
+
+impl Default for LogBounds {
+    fn default() -> Self {
+        Self {
+            age_max: Duration::from_secs(300),
+            bytes_max: 4 << 20,
+        }
+    }
+}
+
+/// The content of a log, apart from who waits for more.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The floor of resources that never had an event.
+    pub(crate) floor: Version,
+    /// The floor of each other resource.
+    pub(crate) floors: BTreeMap<Arc<[u8]>, Version>,
+    /// In version order, with their ages.
+    pub(crate) events: Vec<(Duration, Arc<Event>)>,
+}
+
+/// The log of one plane.
+#[derive(Debug)]
+pub(crate) struct Log {
+    inner: Arc<Mutex<Inner>>,
+    bounds: LogBounds,
+    memory: Arc<Memory>,
+    /// The version up to which everything published stands in the hubs.
+    appended: AtomicU64,
+    /// When it was last logged that a version is gone.
+    logged: Logged,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    hubs: BTreeMap<Arc<[u8]>, Arc<Hub>>,
+    /// All events, oldest first.
+    order: VecDeque<Ordered>,
+    held: Held,
+    frames: Arc<Frames>,
+    memory: Arc<Memory>,
+    /// What of `held` the memory budget has been told.
+    told: usize,
+    replaced: u64,
+    dropped: u64,
+    /// The floor of hubs that never had an event.
+    floor: Floor,
+    ended: Option<Ended>,
+}
+
+/// An event in the order of the whole log.
+#[derive(Debug)]
+struct Ordered {
+    came: Instant,
+    hub: Arc<Hub>,
+    pins: Pins,
+    /// What it added to the bytes that were replaced; none if it was read from history.
+    replaced: usize,
+}
+
+impl Log {
+    /// A log that begins after `head`. What was before it is not told until the history is read,
+    /// so whoever is refused although it was read is refused because that failed.
+    pub(crate) fn new(head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
+        let floor = Floor::new(head, Forgotten::Unreadable);
+        Self::beginning(floor, head, bounds, memory)
+    }
+
+    fn beginning(floor: Floor, head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
+        let inner = Arc::new(Mutex::new(Inner {
+            hubs: BTreeMap::new(),
+            order: VecDeque::new(),
+            held: Held::default(),
+            frames: Frames::new(bounds.bytes_max / FRAMES_PART, memory),
+            memory: Arc::clone(memory),
+            told: 0,
+            replaced: 0,
+            dropped: 0,
+            floor,
+            ended: None,
+        }));
+        let sheds: Arc<dyn Sheds> = Arc::clone(&inner) as _;
+        memory.enrol(Arc::downgrade(&sheds));
+        Self {
+            inner,
+            bounds,
+            memory: Arc::clone(memory),
+            appended: AtomicU64::new(head.raw()),
+            logged: Logged::default(),
+        }
+    }
+
+    /// The log that another one was, up to `head`.
+    pub(crate) fn restore(
+        kept: Kept,
+        head: Version,
+        bounds: LogBounds,
+        memory: &Arc<Memory>,
+    ) -> Self {
+        let of_before = |floor| Floor::new(floor, Forgotten::HandedOver);
+        let log = Self::beginning(of_before(kept.floor), head, bounds, memory);
+        let now = Instant::now();
+        {
+            let mut inner = log.inner.lock();
+            for (resource, floor) in kept.floors {
+                inner.hub(&resource).lower_floor(of_before(floor));
+            }
+            let pins = pins_of(kept.events.iter().map(|(_, event)| event));
+            for ((age, event), pins) in kept.events.into_iter().zip(pins) {
+                let came = now.checked_sub(age).unwrap_or(now);
+                inner.push(event, came, pins);
+            }
+            inner.trim(now, bounds);
+        }
+        memory.shed_logs();
+        log
+    }
+
+    /// Everything that is kept, together with the root of the same moment.
+    pub(crate) fn kept<R>(&self, root: impl FnOnce() -> R) -> (R, Kept) {
+        let now = Instant::now();
+        let inner = self.inner.lock();
+        let mut floors = BTreeMap::new();
+        let mut events = Vec::with_capacity(inner.order.len());
+        for (resource, hub) in &inner.hubs {
+            // The form of an export knows one floor: behind a hand-off no exact list is older than
+            // the definition either.
+            let (floor, of_hub) = hub.kept();
+            floors.insert(Arc::clone(resource), floor);
+            events.extend(of_hub);
+        }
+        // Versions rise in the order in which events were appended.
+        events.sort_by_key(|event| event.version());
+        let ages = inner.order.iter();
+        let ages = ages.map(|ordered| now.saturating_duration_since(ordered.came));
+        let kept = Kept {
+            floor: inner.floor.version,
+            floors,
+            events: ages.zip(events).collect(),
+        };
+        (root(), kept)
+    }
+
+    /// Appends the events of one part, which have defined some resources anew. `publish` runs under
+    /// the same lock, so that whoever holds it sees the root and the events of it, or neither. Who
+    /// begins a watch without the lock and then finds the definition it knows in the published root
+    /// is told when that changes: the root is published before the watches end.
+    pub(crate) fn append(
+        &self,
+        events: &[Arc<Event>],
+        defined: &[(Prefix, Version)],
+        head: Version,
+        publish: impl FnOnce(),
+    ) {
+        let now = Instant::now();
+        let mut woken: Vec<Arc<Hub>> = Vec::with_capacity(1);
+        {
+            let mut inner = self.inner.lock();
+            publish();
+            for event in events {
+                let hub = inner.push(Arc::clone(event), now, Pins::Previous);
+                if !woken.iter().any(|known| Arc::ptr_eq(known, &hub)) {
+                    woken.push(hub);
+                }
+            }
+            for (resource, version) in defined {
+                inner.hub(resource.as_bytes()).new_era(*version);
+            }
+            inner.trim(now, self.bounds);
+            self.appended.store(head.raw(), Ordering::Release);
+        }
+        for hub in woken {
+            hub.wake().notify_waiters();
+        }
+        self.memory.shed_logs();
+    }
+
+    /// The version of the oldest event that is kept.
+    pub(crate) fn oldest(&self) -> Option<Version> {
+        let inner = self.inner.lock();
+        let oldest = inner.order.front()?;
+        oldest.hub.oldest()
+    }
+
+    /// Everything up to this version stands in the hubs.
+    pub(crate) fn appended(&self) -> Version {
+        Version::from_raw(self.appended.load(Ordering::Acquire))
+    }
+
+    /// The same once every append that has published its root is complete.
+    pub(crate) fn appended_all(&self) -> Version {
+        drop(self.inner.lock());
+        self.appended()
+    }
+
+    pub(crate) fn hub(&self, prefix: &Prefix) -> Arc<Hub> {
+        self.inner.lock().hub(prefix.as_bytes())
+    }
+
+    /// Reads the newest root together with the events of a resource after a version, newest first.
+    pub(crate) fn undo_list<R>(
+        &self,
+        prefix: &Prefix,
+        version: Version,
+        root: impl FnOnce() -> R,
+    ) -> (R, Result<Vec<Arc<Event>>, Forgotten>) {
+        let mut inner = self.inner.lock();
+        let hub = inner.hub(prefix.as_bytes());
+        (root(), hub.undo_list(version))
+    }
+
+    /// Takes in what happened before the plane was opened, oldest first; from now on the log
+    /// begins after `floor`. Resources that have dropped newer events since stay as they are.
+    pub(crate) fn prepend(
+        &self,
+        events: Vec<Arc<Event>>,
+        defined: &[(Prefix, Version)],
+        floor: Floor,
+    ) {
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        let loaded_at = inner.floor.version;
+        let pins = pins_of(events.iter());
+        for (event, pins) in events.into_iter().zip(pins).rev() {
+            let hub = inner.hub(event.key().as_bytes());
+            if hub.whole_since(loaded_at) {
+                inner.push_front(event, now, hub, pins);
+            }
+        }
+        for hub in inner.hubs.values() {
+            if hub.whole_since(loaded_at) {
+                hub.lower_floor(floor);
+            }
+        }
+        inner.floor = floor;
+        for (resource, version) in defined {
+            inner.hub(resource.as_bytes()).was_defined(*version);
+        }
+        inner.trim(now, self.bounds);
+        drop(inner);
+        self.memory.shed_logs();
+    }
+
+    /// Drops what is too old. Called now and then by whoever has a clock running.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.inner.lock().trim(now, self.bounds);
+    }
+
+    /// Ends all watches, now and to come.
+    pub(crate) fn end(&self, ended: Ended) {
+        let mut inner = self.inner.lock();
+        let ended = *inner.ended.get_or_insert(ended);
+        for hub in inner.hubs.values() {
+            hub.end(ended);
+        }
+    }
+
+    /// Bytes that were replaced since the log began.
+    pub(crate) fn replaced(&self) -> u64 {
+        self.inner.lock().replaced
+    }
+
+    /// How many of them were of events that the log has dropped: always the oldest ones.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.inner.lock().dropped
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.inner.lock().bytes()
+    }
+
+    /// Whether it is to be logged that a version is gone for a cause.
+    pub(crate) fn logs(&self, cause: Forgotten) -> bool {
+        self.logged.is_due(cause, Instant::now())
+    }
+
+    pub(crate) fn bounds(&self) -> LogBounds {
+        self.bounds
+    }
+}
+
+impl Inner {
+    fn hub(&mut self, key: &[u8]) -> Arc<Hub> {
+        let name = &key[..resource_len(key)];
+        if let Some(hub) = self.hubs.get(name) {
+            return Arc::clone(hub);
+        }
+        let hub = Hub::new(self.floor, self.ended);
+        self.hubs.insert(name.into(), Arc::clone(&hub));
+        hub
+    }
+
+    /// Bytes of everything that is kept.
+    fn bytes(&self) -> usize {
+        self.held.bytes() + self.frames.bytes()
+    }
+
+    /// Appends an event to its hub and the order; returns the hub.
+    fn push(&mut self, event: Arc<Event>, came: Instant, pins: Pins) -> Arc<Hub> {
+        let hub = self.hub(event.key().as_bytes());
+        let weight = self.held.add(&event, pins);
+        let replaced = event.history_len();
+        self.replaced += replaced as u64;
+        event.weigh_frames(&self.frames);
+        hub.push(event, weight);
+        self.order.push_back(Ordered {
+            came,
+            hub: Arc::clone(&hub),
+            pins,
+            replaced,
+        });
+        hub
+    }
+
+    fn push_front(&mut self, event: Arc<Event>, came: Instant, hub: Arc<Hub>, pins: Pins) {
+        self.held.add(&event, pins);
+        event.weigh_frames(&self.frames);
+        hub.push_front(event);
+        let replaced = 0;
+        self.order.push_front(Ordered {
+            came,
+            hub,
+            pins,
+            replaced,
+        });
+    }
+
+    /// Drops what is too old or too much, and tells the memory budget what is left.
+    fn trim(&mut self, now: Instant, bounds: LogBounds) {
+        while let Some(oldest) = self.order.front() {
+            let old = now.saturating_duration_since(oldest.came) > bounds.age_max;
+            if !old && self.bytes() <= bounds.bytes_max {
+                break;
+            }
+            self.pop(if old {
+                Forgotten::Age
+            } else {
+                Forgotten::Bytes
+            });
+        }
+        self.tell();
+    }
+
+    /// Drops the oldest event.
+    fn pop(&mut self, cause: Forgotten) {
+        if let Some(oldest) = self.order.pop_front()
+            && let Some(event) = oldest.hub.pop(cause)
+        {
+            self.dropped += oldest.replaced as u64;
+            let pins = oldest.pins;
+            self.held.subtract(&event, pins);
+            drop(event);
+            self.frames.forget_gone();
+        }
+    }
+
+    fn tell(&mut self) {
+        let bytes = self.held.bytes();
+        self.memory.correct(Share::Logs, &mut self.told, bytes);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.memory.subtract(Share::Logs, self.told);
+    }
+}
+
+impl Sheds for Mutex<Inner> {
+    fn bytes(&self) -> usize {
+        self.lock().bytes()
+    }
+
+    fn shed_to(&self, bytes_max: usize) {
+        let mut inner = self.lock();
+        // Frames can be built again.
+        inner.frames.clear();
+        while inner.bytes() > bytes_max && !inner.order.is_empty() {
+            inner.pop(Forgotten::Memory);
+        }
+        inner.tell();
+    }
+}
+
+/// What events that were read back pin: the newest of each object has a copy of what the map has.
+fn pins_of<'a>(events: impl DoubleEndedIterator<Item = &'a Arc<Event>>) -> Vec<Pins> {
+    let mut seen = HashSet::new();
+    let pins = events.rev().map(|event| match seen.insert(event.key()) {
+        true => Pins::Both,
+        false => Pins::Previous,
+    });
+    let mut pins: Vec<Pins> = pins.collect();
+    pins.reverse();
+    pins
+}

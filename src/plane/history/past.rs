@@ -1,0 +1,198 @@
+//! What was: exact versions, resumed watches, and how far versions may be told.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use polyplane_storage::ReadError;
+use tokio::time::{Instant, timeout_at};
+
+use crate::guard::Answerable;
+use crate::history::forgotten::Forgotten;
+use crate::history::watch::{AtError, WatchError, WatchFrom, WatchScope, Watcher};
+use crate::key::Prefix;
+use crate::plane::{LOOK_EVERY, Plane};
+use crate::state::Snapshot;
+use crate::version::Version;
+
+/// How long a history is asked for that the store does not tell.
+const HISTORY_PATIENCE: Duration = Duration::from_secs(10);
+const HISTORY_RETRY_MAX: Duration = Duration::from_secs(1);
+
+impl Plane {
+    /// The plane exactly as it was at a version, as far as the objects under `prefix` go.
+    ///
+    /// # Errors
+    /// See [`AtError`].
+    pub async fn at(
+        self: &Arc<Self>,
+        version: Version,
+        prefix: &Prefix,
+    ) -> Result<Snapshot, AtError> {
+        let current = self.seen_for(version);
+        if version > current {
+            return Err(AtError::Future { current });
+        }
+        let read = || {
+            let published = || self.published();
+            self.log().undo_list(prefix, version, published)
+        };
+        let (mut newest, mut later) = read();
+        if later.is_err() {
+            let loaded = self.load_history_once().await;
+            loaded.map_err(|_| AtError::Unavailable)?;
+            (newest, later) = read();
+        }
+        let later = later.map_err(|cause| AtError::Expired(self.forgot(cause, version)))?;
+        let mut root = (*newest).clone();
+        for event in later {
+            // What was folded since is known to the events of before.
+            let known = event.previous().or(event.current());
+            root.fills = known.map_or(root.fills, |object| Arc::clone(object.fills()));
+            match event.previous() {
+                Some(previous) => root.replace(Arc::clone(previous.entry())),
+                None => {
+                    root.resources.remove(event.key());
+                }
+            }
+        }
+        Ok(Snapshot::at(root, version))
+    }
+
+    /// Begins a watch. One from before the plane was opened waits for its history.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub async fn watch(
+        self: &Arc<Self>,
+        scope: WatchScope,
+        from: WatchFrom,
+    ) -> Result<Watcher, WatchError> {
+        if let Some(ended) = self.sequencer().lock().ended() {
+            return Err(WatchError::Ended(ended));
+        }
+        let told = match from {
+            WatchFrom::Now => self.log().appended(),
+            WatchFrom::After(version) => version,
+        };
+        let current = self.seen_for(told);
+        if told > current {
+            return Err(WatchError::Future { current });
+        }
+        let hub = self.log().hub(&scope.resource());
+        if hub.place_after(told).is_err() {
+            let loaded = self.load_history_once().await;
+            if loaded.is_err() {
+                return Err(match self.sequencer().lock().ended() {
+                    Some(ended) => WatchError::Ended(ended),
+                    None => WatchError::Unavailable,
+                });
+            }
+        }
+        Watcher::new(Arc::clone(self), scope, hub, told)
+            .map_err(|cause| WatchError::Expired(self.forgot(cause, told)))
+    }
+
+    /// Counts that somebody asked for a version that is gone, and logs it now and then.
+    pub fn forgot(&self, cause: Forgotten, version: Version) -> Forgotten {
+        self.committer.measures().forgot(cause);
+        if self.log().logs(cause) {
+            let (plane, cause) = (self.id(), cause.name());
+            let appended = self.log().appended();
+            tracing::info!(plane, cause, %version, newest = %appended, "a version is no longer kept");
+        }
+        cause
+    }
+
+    /// The version of the objects that the plane was born with.
+    pub(crate) fn birth(&self) -> Version {
+        self.published().fills.birth()
+    }
+
+    /// The newest version that this plane, here or at an earlier owner, can have told anybody.
+    #[must_use]
+    pub fn seen(&self) -> Version {
+        let observed = match self.follow() {
+            // Where others write too, only what was told is told.
+            Some(follow) => follow.through(),
+            None => self.guard().observed(),
+        };
+        let observed = observed.max(self.acquired);
+        self.log()
+            .appended()
+            .max(Version::after(self.base(), observed))
+    }
+
+    /// [`Self::seen`] for somebody who has a version: a root is published an instant before its
+    /// events are in the log, so who has just read it waits for that instant.
+    fn seen_for(&self, version: Version) -> Version {
+        let seen = self.seen();
+        if version <= seen {
+            return seen;
+        }
+        self.log().appended_all();
+        self.seen()
+    }
+
+    /// Waits until a version is no longer in the future; says whether it came before the deadline.
+    pub async fn reached(&self, version: Version, deadline: Instant) -> bool {
+        loop {
+            let changed = self.change();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.seen() >= version {
+                return true;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            // Member reads tell nobody, so the wait looks up now and then.
+            let _ = timeout_at(deadline.min(now + LOOK_EVERY), changed).await;
+        }
+    }
+
+    /// What a bookmark may name: the published head, what an earlier one has told, or the newest
+    /// member read while no part is under way or unsettled. What is sent later is beyond that read.
+    /// Lists that begin after it carry no older version.
+    pub(crate) fn bookmark_version(&self) -> Version {
+        // Read before the tenure is looked at: what a member read saw under an open tenure is older
+        // than all that a later owner commits. Read after it, it may be from beyond a hand-off.
+        let observed = self.guard().observed();
+        let sequencer = self.sequencer().lock();
+        let version = match self.follow() {
+            // Every commit shows in the watch, another owner's too: nothing up to here is missing.
+            Some(follow) => Version::after(self.base(), follow.through()),
+            None if sequencer.is_settled() && self.guard().answerable() != Answerable::Lost => {
+                Version::after(self.base(), observed)
+            }
+            None => Version::ZERO,
+        };
+        let version = version.max(self.log().appended());
+        let told = self.told.fetch_max(version.raw(), Ordering::AcqRel);
+        version.max(Version::from_raw(told))
+    }
+
+    /// Reads the history unless that was done. A store that does not answer is asked again for a
+    /// while: what it has not told may still be there, so nobody is told that it is gone.
+    async fn load_history_once(&self) -> Result<(), NotTold> {
+        let patience = Instant::now() + HISTORY_PATIENCE;
+        let mut wait = LOOK_EVERY;
+        loop {
+            let loaded = self.history.get_or_try_init(|| self.load_history()).await;
+            match loaded {
+                Ok(()) => return Ok(()),
+                // It has been logged; whoever asks gets what the log has.
+                Err(ReadError::Compacted { .. } | ReadError::Corrupt(_)) => return Ok(()),
+                Err(ReadError::Unavailable(_) | ReadError::Future { .. } | ReadError::Closed) => {}
+            }
+            if Instant::now() + wait >= patience || self.ends_within(wait).await {
+                return Err(NotTold);
+            }
+            wait = (wait * 2).min(HISTORY_RETRY_MAX);
+        }
+    }
+}
+
+/// The store did not tell the history.
+struct NotTold;

@@ -1,0 +1,445 @@
+//! The steps a plane has taken from the layer of its birth to the one it has now.
+//!
+//! A step goes through the difference of two layers in key order. Each change of the difference has
+//! a *place*, and the place gives the version: a commit of the step covers a range of places and
+//! counts one version index for each of them, whether or not the plane shows a change there. So the
+//! version of every template follows from the layers and from the versions of the commits alone,
+//! and nothing is stored per object. The oldest steps of a long chain are folded, see [`fold`].
+//!
+//! Must not know what of it is durable: a commit under way is one without a version.
+
+pub(crate) mod fold;
+pub(crate) mod record;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use polyplane_apimachinery::Str;
+
+use crate::key::Key;
+use crate::layers::Layers;
+use crate::layers::chain::fold::Fold;
+use crate::layers::layer::{Layer, LayerHash};
+use crate::state::Resources;
+use crate::state::entry::Entry;
+use crate::version::Version;
+
+/// What becomes of a key in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The new layer has it, the old one did not.
+    Added,
+    /// Both have it, with other content.
+    Changed,
+    /// The old layer had it.
+    Removed,
+}
+
+/// One change of a difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) key: Key,
+    pub(crate) change: Change,
+}
+
+/// What two layers have different, in key order. What is made anew has two places: gone and come.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    from: Arc<Layer>,
+    to: Arc<Layer>,
+    /// Keys of both whose object is another one in the new layer, in order.
+    recreated: Vec<Key>,
+    places: Vec<Place>,
+}
+
+/// What the old and the new layer have for a key.
+type Sides<'a> = (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>);
+
+impl Difference {
+    pub(crate) fn new(from: Arc<Layer>, to: Arc<Layer>, recreated: Vec<Key>) -> Arc<Self> {
+        let mut keys: BTreeMap<&Key, Sides<'_>> = BTreeMap::new();
+        for entry in from.resources().entries() {
+            keys.entry(entry.key()).or_default().0 = Some(entry);
+        }
+        for entry in to.resources().entries() {
+            keys.entry(entry.key()).or_default().1 = Some(entry);
+        }
+        let mut places = Vec::new();
+        for (key, sides) in keys {
+            let mut place = |change| {
+                let key = key.clone();
+                places.push(Place { key, change });
+            };
+            match sides {
+                (None, Some(_)) => place(Change::Added),
+                (Some(_), None) => place(Change::Removed),
+                (Some(_), Some(_)) if recreated.binary_search(key).is_ok() => {
+                    place(Change::Removed);
+                    place(Change::Added);
+                }
+                (Some(old), Some(new)) => {
+                    let template = new.as_template();
+                    // Its text is the same and the uid in it is not.
+                    let names = template.is_some_and(|new| new.names_uid_of(&recreated));
+                    if old.stamp() != new.stamp() || names {
+                        place(Change::Changed);
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        Arc::new(Self {
+            from,
+            to,
+            recreated,
+            places,
+        })
+    }
+
+    pub(crate) fn from(&self) -> &Arc<Layer> {
+        &self.from
+    }
+
+    pub(crate) fn to(&self) -> &Arc<Layer> {
+        &self.to
+    }
+
+    pub(crate) fn recreated(&self) -> &[Key] {
+        &self.recreated
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The places of a key, as numbers: none, one, or two that follow each other.
+    fn of_key(&self, key: &Key) -> std::ops::Range<usize> {
+        let start = self.places.partition_point(|place| place.key < *key);
+        let same = |place: &&Place| place.key == *key;
+        let count = self.places[start..].iter().take_while(same).count();
+        start..start + count
+    }
+}
+
+/// One commit of a step.
+#[derive(Debug)]
+pub(crate) struct StepCommit {
+    /// The number of its first place.
+    pub(crate) first: usize,
+    /// How many places it covers: so many version indexes are its own.
+    pub(crate) count: usize,
+    /// The version of its first place, once it is durable.
+    version: OnceLock<Version>,
+}
+
+impl StepCommit {
+    pub(crate) fn new(first: usize, count: usize, version: Option<Version>) -> Arc<Self> {
+        Arc::new(Self {
+            first,
+            count,
+            version: version.map(OnceLock::from).unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.version.get().copied()
+    }
+
+    /// It is durable. A commit lands once.
+    pub(crate) fn lands(&self, version: Version) {
+        let known = self.version.get_or_init(|| version);
+        debug_assert_eq!(*known, version, "a commit lands once");
+    }
+}
+
+/// One step, as far as it was taken.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    difference: Arc<Difference>,
+    time: Str,
+    commits: Vec<Arc<StepCommit>>,
+}
+
+/// What is known of a place.
+enum Progress {
+    /// It is not taken.
+    Ahead,
+    /// It is; at this version, or under way.
+    Taken(Option<Version>),
+}
+
+impl Step {
+    pub(crate) fn new(difference: Arc<Difference>, time: Str) -> Self {
+        Self {
+            difference,
+            time,
+            commits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn difference(&self) -> &Arc<Difference> {
+        &self.difference
+    }
+
+    /// When it began, RFC 3339: the birth time of what it brings.
+    pub(crate) fn time(&self) -> &Str {
+        &self.time
+    }
+
+    pub(crate) fn commits(&self) -> &[Arc<StepCommit>] {
+        &self.commits
+    }
+
+    pub(crate) fn push(&mut self, commit: Arc<StepCommit>) {
+        self.commits.push(commit);
+    }
+
+    /// How many of its places are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.commits
+            .last()
+            .map_or(0, |last| last.first + last.count)
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.taken() == self.difference.places.len()
+    }
+
+    fn progress(&self, place: usize, until: Option<Version>) -> Progress {
+        let after = self.commits.partition_point(|commit| commit.first <= place);
+        let commit = after.checked_sub(1).and_then(|at| self.commits.get(at));
+        let Some(commit) = commit.filter(|commit| place < commit.first + commit.count) else {
+            return Progress::Ahead;
+        };
+        let version = commit
+            .version()
+            .map(|first| first.plus(place - commit.first));
+        match (version, until) {
+            (None, Some(_)) => Progress::Ahead,
+            (Some(version), Some(until)) if version > until => Progress::Ahead,
+            (version, _) => Progress::Taken(version),
+        }
+    }
+
+    /// The changes of a key that were taken, newest first.
+    fn taken_of(
+        &self,
+        key: &Key,
+        until: Option<Version>,
+    ) -> impl Iterator<Item = (Change, Option<Version>)> {
+        self.difference
+            .of_key(key)
+            .rev()
+            .filter_map(move |at| match self.progress(at, until) {
+                Progress::Ahead => None,
+                Progress::Taken(version) => Some((self.difference.places[at].change, version)),
+            })
+    }
+}
+
+/// The change of a template by a step.
+pub(crate) struct Changed {
+    /// None while it is under way.
+    pub(crate) version: Option<Version>,
+    /// Which step it was, from one on; of folded ones the last.
+    pub(crate) number: u32,
+}
+
+/// The step that brought a template.
+pub(crate) struct Came<'a> {
+    /// None while it is under way.
+    pub(crate) version: Option<Version>,
+    /// Which step it was, from one on.
+    pub(crate) number: u32,
+    /// When the step began, RFC 3339.
+    pub(crate) time: &'a Str,
+}
+
+/// The layers of a plane: that of its birth, and the steps since, the oldest of them folded.
+#[derive(Debug, Clone)]
+pub(crate) struct Chain {
+    birth: LayerHash,
+    /// What the steps start from: the layer of the birth, or that of the fold.
+    start: Arc<Layer>,
+    fold: Option<Arc<Fold>>,
+    steps: Vec<Step>,
+}
+
+impl Chain {
+    pub(crate) fn new(birth: Arc<Layer>, steps: Vec<Step>) -> Arc<Self> {
+        Arc::new(Self {
+            birth: birth.hash().clone(),
+            start: birth,
+            fold: None,
+            steps,
+        })
+    }
+
+    /// A chain that begins with folded steps.
+    pub(crate) fn behind(birth: LayerHash, fold: Arc<Fold>, steps: Vec<Step>) -> Arc<Self> {
+        Arc::new(Self {
+            birth,
+            start: Arc::clone(fold.layer()),
+            fold: Some(fold),
+            steps,
+        })
+    }
+
+    /// The same beginning with other steps.
+    pub(crate) fn with(&self, steps: Vec<Step>) -> Arc<Self> {
+        Arc::new(Self {
+            steps,
+            ..self.clone()
+        })
+    }
+
+    /// The same chain with its steps folded that were whole before `oldest`: the oldest moment that
+    /// somebody may still be told of from memory, or none. None if there is nothing to fold.
+    pub(crate) fn folded(&self, oldest: Option<Version>, layers: &Layers) -> Option<Arc<Self>> {
+        let is_past = |step: &&Step| {
+            let last = step.commits.last().and_then(|last| last.version());
+            let past = last
+                .is_some_and(|last| oldest.is_none_or(|oldest| last.end_of_revision() < oldest));
+            step.is_whole() && past
+        };
+        let count = self.steps.iter().take_while(is_past).count();
+        let (past, rest) = self.steps.split_at(count);
+        let fold = Fold::of(self.fold.as_deref(), past, layers)?;
+        let birth = self.birth.clone();
+        Some(Self::behind(birth, Arc::new(fold), rest.to_vec()))
+    }
+
+    /// Whether nothing in it is later than what a layer and a fold say.
+    pub(crate) fn has_no_steps(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The layer of the plane's birth.
+    pub(crate) fn birth(&self) -> &LayerHash {
+        &self.birth
+    }
+
+    /// The layer that the steps start from.
+    pub(crate) fn start(&self) -> &Arc<Layer> {
+        &self.start
+    }
+
+    pub(crate) fn fold(&self) -> Option<&Arc<Fold>> {
+        self.fold.as_ref()
+    }
+
+    /// The steps that are not folded.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The newest layer: that of the last step, whole or not.
+    pub(crate) fn newest(&self) -> &Arc<Layer> {
+        let last = self.steps.last();
+        last.map_or(&self.start, |step| step.difference.to())
+    }
+
+    /// The step that is not taken to its end.
+    pub(crate) fn unfinished(&self) -> Option<&Step> {
+        self.steps.last().filter(|step| !step.is_whole())
+    }
+
+    /// The objects of the layers as the steps have left them.
+    pub(crate) fn resources(&self) -> Resources {
+        let Some(step) = self.unfinished() else {
+            return self.newest().resources().clone();
+        };
+        let mut resources = step.difference.from.resources().clone();
+        for place in &step.difference.places[..step.taken()] {
+            match place.change {
+                Change::Removed => drop(resources.remove(&place.key)),
+                Change::Added | Change::Changed => {
+                    let entry = step.difference.to.resources().get(&place.key);
+                    let entry = entry.expect("the difference was made of this layer");
+                    resources.insert(Arc::clone(entry));
+                }
+            }
+        }
+        resources
+    }
+
+    /// The commit whose first place has this version.
+    pub(crate) fn commit_at(&self, version: Version) -> Option<(&Step, &StepCommit)> {
+        self.steps.iter().rev().find_map(|step| {
+            let commits = step.commits.iter();
+            let mut commits = commits.filter(|commit| commit.version() == Some(version));
+            commits.next().map(|commit| (step, &**commit))
+        })
+    }
+
+    /// The template the layers have for a key.
+    pub(crate) fn template(&self, key: &Key, until: Option<Version>) -> Option<&Arc<Entry>> {
+        for step in self.steps.iter().rev() {
+            match step.taken_of(key, until).next() {
+                Some((Change::Removed, _)) => return None,
+                Some((Change::Added | Change::Changed, _)) => {
+                    return step.difference.to.resources().get(key);
+                }
+                None => {}
+            }
+        }
+        self.start.resources().get(key)
+    }
+
+    /// Since when the template of a key is what it is; none if the plane was born with it.
+    pub(crate) fn changed(&self, key: &Key, until: Option<Version>) -> Option<Changed> {
+        let changed = self.taken(key, until, |_| true);
+        let changed = changed.map(|(_, number, version)| Changed { version, number });
+        changed.or_else(|| self.fold.as_ref()?.changed(key))
+    }
+
+    /// Since when a key has a template; none if the plane was born with it.
+    pub(crate) fn came(&self, key: &Key, until: Option<Version>) -> Option<Came<'_>> {
+        let came = self.taken(key, until, |change| change == Change::Added);
+        let came = came.map(|(step, number, version)| Came {
+            version,
+            number,
+            time: &step.time,
+        });
+        came.or_else(|| self.fold.as_ref()?.came(key))
+    }
+
+    /// The number of the newest step, up to one, that brings a key, taken or not; zero if the
+    /// plane was born with it.
+    pub(crate) fn brought(&self, key: &Key, until: u32) -> u32 {
+        let steps = self.steps.iter().zip(self.steps_folded() + 1..=until);
+        let brings = |step: &Step| {
+            let places = &step.difference.places[step.difference.of_key(key)];
+            places.iter().any(|place| place.change == Change::Added)
+        };
+        let brought = steps.filter(|(step, _)| brings(step));
+        let folded = || self.fold.as_ref()?.came(key);
+        brought
+            .last()
+            .map(|(_, number)| number)
+            .or_else(|| folded().map(|came| came.number))
+            .unwrap_or(0)
+    }
+
+    fn steps_folded(&self) -> u32 {
+        self.fold.as_ref().map_or(0, |fold| fold.steps())
+    }
+
+    /// The newest taken change of a key that counts, with its step and the number of that.
+    fn taken(
+        &self,
+        key: &Key,
+        until: Option<Version>,
+        counts: impl Fn(Change) -> bool,
+    ) -> Option<(&Step, u32, Option<Version>)> {
+        for (at, step) in self.steps.iter().enumerate().rev() {
+            let mut taken = step.taken_of(key, until);
+            if let Some((_, version)) = taken.find(|(change, _)| counts(*change)) {
+                let number = u32::try_from(at).map_or(u32::MAX, |at| at + 1);
+                let number = number.saturating_add(self.steps_folded());
+                return Some((step, number, version));
+            }
+        }
+        None
+    }
+}

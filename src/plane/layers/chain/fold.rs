@@ -1,0 +1,249 @@
+//! What many steps have left behind, without the steps.
+//!
+//! A fold stands in front of a chain in the place of its first steps. For each object of the layer
+//! they led to that one of them changed, it says which commit gave the object its version, and for
+//! each that one of them brought, which commit gave it its uid and its time. So an object keeps all
+//! of these, and neither the steps nor the layers between are needed to know them.
+//!
+//! A fold has no past. Who asks what stood there before the newest folded commit asks the chain of
+//! that time: events keep it, and the store's history has it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use polyplane_apimachinery::Str;
+
+use super::{Came, Change, Changed, Step};
+use crate::key::Key;
+use crate::layers::Layers;
+use crate::layers::layer::Layer;
+use crate::version::Version;
+
+/// The first steps of a plane, folded.
+#[derive(Debug, Clone)]
+pub(crate) struct Fold {
+    /// Where the folded steps lead.
+    pub(super) layer: Arc<Layer>,
+    /// How many steps it stands for.
+    pub(super) steps: u32,
+    /// After the newest folded commit.
+    pub(super) newest: Version,
+    /// Those that a row names, in the order of their versions.
+    pub(super) commits: Vec<FoldedCommit>,
+    pub(super) rows: Arc<Rows>,
+}
+
+/// A folded commit that some object still has something of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoldedCommit {
+    /// The version of its first place.
+    pub(crate) version: Version,
+    /// The number and the time of its step, if it has brought an object that is still there.
+    pub(crate) brought: Option<(u32, Str)>,
+}
+
+/// The objects that folded steps have changed. Planes that took the same steps in the same commits
+/// share them.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    /// In key order.
+    rows: Box<[(Key, Row)]>,
+}
+
+/// What folded steps did to one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Row {
+    /// What changed it last.
+    pub(crate) changed: Mark,
+    /// What brought it; none if the plane was born with it.
+    pub(crate) came: Option<Mark>,
+}
+
+/// A place of a folded commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Mark {
+    /// Which of the fold's commits.
+    pub(crate) commit: u16,
+    /// Which of its places.
+    pub(crate) offset: u8,
+}
+
+impl Rows {
+    /// Rows by the number that their object has in the layer. None if the layer has no such object.
+    pub(crate) fn of_layer(layer: &Layer, rows: &[(u32, Row)]) -> Option<Self> {
+        let mut rows = rows.iter().peekable();
+        let mut known = Vec::with_capacity(rows.len());
+        for (number, entry) in (0..).zip(layer.resources().entries()) {
+            if let Some((_, row)) = rows.next_if(|(wanted, _)| *wanted == number) {
+                known.push((entry.key().clone(), *row));
+            }
+        }
+        rows.peek().is_none().then(|| Self { rows: known.into() })
+    }
+
+    /// The rows by the numbers of their objects.
+    pub(super) fn numbered(&self, layer: &Layer) -> Vec<(u32, Row)> {
+        let mut rows = self.rows.iter().peekable();
+        let entries = (0..).zip(layer.resources().entries());
+        let row = |(number, entry): (u32, &Arc<crate::Entry>)| {
+            let (_, row) = rows.next_if(|(key, _)| key == entry.key())?;
+            Some((number, *row))
+        };
+        entries.filter_map(row).collect()
+    }
+
+    fn get(&self, key: &Key) -> Option<Row> {
+        let at = self.rows.binary_search_by(|(known, _)| known.cmp(key));
+        at.ok().map(|at| self.rows[at].1)
+    }
+}
+
+impl Fold {
+    /// Folds what was folded before, and the steps after it, all of which are whole and durable.
+    pub(super) fn of(before: Option<&Self>, steps: &[Step], layers: &Layers) -> Option<Self> {
+        let last = steps.last()?;
+        let layer = Arc::clone(last.difference().to());
+        let folded = before.map_or(0, |before| before.steps);
+        let finding = Finding {
+            before,
+            steps,
+            folded,
+        };
+        let found: Vec<_> = layer
+            .resources()
+            .entries()
+            .zip(0..)
+            .filter_map(|(entry, number)| Some((number, finding.of_key(entry.key())?)))
+            .collect();
+        let mut named: BTreeMap<Version, Option<(u32, Str)>> = BTreeMap::new();
+        for (_, (changed, came)) in &found {
+            named.entry(changed.commit).or_default();
+            if let Some(came) = came {
+                let brought = came.step.map(|(number, time)| (number, time.clone()));
+                named.insert(came.commit, brought);
+            }
+        }
+        let commit = |(version, brought)| FoldedCommit { version, brought };
+        let commits: Vec<FoldedCommit> = named.into_iter().map(commit).collect();
+        let mark = |found: &Found<'_>| {
+            let at = commits.partition_point(|commit| commit.version < found.commit);
+            Mark {
+                commit: u16::try_from(at).expect("a layer in memory has few objects to name them"),
+                offset: found.offset,
+            }
+        };
+        let rows: Vec<(u32, Row)> = found
+            .iter()
+            .map(|(number, (changed, came))| {
+                let changed = mark(changed);
+                let came = came.as_ref().map(mark);
+                (*number, Row { changed, came })
+            })
+            .collect();
+        let newest = last.commits().last().and_then(|last| last.version());
+        Some(Self {
+            steps: folded + u32::try_from(steps.len()).expect("a chain in memory has few steps"),
+            newest: newest?.end_of_revision(),
+            rows: layers.rows(&layer, &rows)?,
+            commits,
+            layer,
+        })
+    }
+
+    pub(crate) fn layer(&self) -> &Arc<Layer> {
+        &self.layer
+    }
+
+    /// How many steps it stands for.
+    pub(crate) fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// After the newest folded commit: what was before it is not known here.
+    pub(crate) fn newest(&self) -> Version {
+        self.newest
+    }
+
+    fn commit(&self, mark: Mark) -> &FoldedCommit {
+        &self.commits[usize::from(mark.commit)]
+    }
+
+    fn version(&self, mark: Mark) -> Version {
+        self.commit(mark).version.plus(usize::from(mark.offset))
+    }
+
+    /// Since when an object is what it is; none if the plane was born with it as it is.
+    pub(super) fn changed(&self, key: &Key) -> Option<Changed> {
+        let row = self.rows.get(key)?;
+        Some(Changed {
+            version: Some(self.version(row.changed)),
+            // Whatever the object names had come by then, or it would have been changed later.
+            number: self.steps,
+        })
+    }
+
+    /// Since when an object is there; none if the plane was born with it.
+    pub(super) fn came(&self, key: &Key) -> Option<Came<'_>> {
+        let came = self.rows.get(key)?.came?;
+        let (number, time) = self.commit(came).brought.as_ref()?;
+        Some(Came {
+            version: Some(self.version(came)),
+            number: *number,
+            time,
+        })
+    }
+}
+
+/// What gave an object something.
+struct Found<'a> {
+    /// The version of the commit's first place.
+    commit: Version,
+    offset: u8,
+    /// The number and the time of its step, as far as they are known: of what was folded before,
+    /// those that have brought something.
+    step: Option<(u32, &'a Str)>,
+}
+
+/// Where the marks of objects are looked for.
+struct Finding<'a> {
+    before: Option<&'a Fold>,
+    steps: &'a [Step],
+    folded: u32,
+}
+
+impl<'a> Finding<'a> {
+    /// What changed an object last and what brought it; none if nothing did either.
+    fn of_key(&self, key: &Key) -> Option<(Found<'a>, Option<Found<'a>>)> {
+        let row = self.before.and_then(|before| before.rows.get(key));
+        let changed = self.in_steps(key, |_| true);
+        let changed = changed.or_else(|| self.folded(row?.changed))?;
+        let came = self.in_steps(key, |change| change == Change::Added);
+        let came = came.or_else(|| self.folded(row?.came?));
+        Some((changed, came))
+    }
+
+    fn in_steps(&self, key: &Key, counts: impl Fn(Change) -> bool) -> Option<Found<'a>> {
+        self.steps.iter().enumerate().rev().find_map(|(at, step)| {
+            let number = self.folded + 1 + u32::try_from(at).ok()?;
+            let mut places = step.difference.of_key(key).rev();
+            let at = places.find(|at| counts(step.difference.places[*at].change))?;
+            let after = step.commits.partition_point(|commit| commit.first <= at);
+            let commit = step.commits.get(after.checked_sub(1)?)?;
+            Some(Found {
+                commit: commit.version()?,
+                offset: u8::try_from(at - commit.first).ok()?,
+                step: Some((number, &step.time)),
+            })
+        })
+    }
+
+    fn folded(&self, mark: Mark) -> Option<Found<'a>> {
+        let commit = self.before?.commit(mark);
+        let step = commit.brought.as_ref();
+        Some(Found {
+            commit: commit.version,
+            offset: mark.offset,
+            step: step.map(|(number, time)| (*number, time)),
+        })
+    }
+}

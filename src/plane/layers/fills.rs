@@ -1,0 +1,383 @@
+//! What makes the templates of a plane's layers its own objects: uids, times, versions, and the
+//! texts of its record.
+//!
+//! Fills are of one moment: the steps that the plane had taken then decide which version a template
+//! has. Whoever holds an object keeps the fills it was made with.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aws_lc_rs::hmac;
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use polyplane_apimachinery::Str;
+
+use crate::key::Key;
+use crate::layers::chain::Chain;
+use crate::layers::layer::{Piece, Template};
+use crate::memory::{Memory, Share};
+use crate::state::entry::Entry;
+use crate::version::Version;
+
+/// What makes the templates of a plane's layers its own objects.
+#[derive(Debug)]
+pub struct Fills {
+    fixed: Arc<Fixed>,
+    chain: Arc<Chain>,
+    /// What is later than this has not happened yet; none if everything in the chain has.
+    until: Option<Version>,
+}
+
+/// What no step changes.
+#[derive(Debug)]
+struct Fixed {
+    number: u64,
+    birth: Version,
+    birth_time: Str,
+    seed: hmac::Key,
+    params: BTreeMap<Str, Vec<u8>>,
+    cache: Arc<RenderCache>,
+}
+
+/// What [`Fills`] are made of.
+pub(crate) struct FillsOf<'a> {
+    pub(crate) birth: Version,
+    pub(crate) birth_time: Str,
+    pub(crate) uid_seed: &'a [u8; 32],
+    pub(crate) params: &'a BTreeMap<String, String>,
+    pub(crate) chain: Arc<Chain>,
+    pub(crate) cache: &'a Arc<RenderCache>,
+}
+
+impl Fills {
+    pub(crate) fn new(of: FillsOf<'_>) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let fixed = Fixed {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            birth: of.birth,
+            birth_time: of.birth_time,
+            seed: hmac::Key::new(hmac::HMAC_SHA256, of.uid_seed),
+            params: of
+                .params
+                .iter()
+                .map(|(name, text)| (Str::from(name.as_str()), escaped(text)))
+                .collect(),
+            cache: Arc::clone(of.cache),
+        };
+        Arc::new(Self {
+            fixed: Arc::new(fixed),
+            chain: of.chain,
+            until: None,
+        })
+    }
+
+    /// The same plane with another chain of steps.
+    pub(crate) fn with(&self, chain: Arc<Chain>) -> Arc<Self> {
+        Arc::new(Self {
+            fixed: Arc::clone(&self.fixed),
+            chain,
+            until: None,
+        })
+    }
+
+    /// The same plane as it was at a version.
+    pub(crate) fn until(self: &Arc<Self>, version: Version) -> Arc<Self> {
+        if self.chain.has_no_steps() || self.until.is_some_and(|until| until <= version) {
+            return Arc::clone(self);
+        }
+        Arc::new(Self {
+            fixed: Arc::clone(&self.fixed),
+            chain: Arc::clone(&self.chain),
+            until: Some(version),
+        })
+    }
+
+    pub(crate) fn chain(&self) -> &Arc<Chain> {
+        &self.chain
+    }
+
+    pub(crate) fn birth(&self) -> Version {
+        self.fixed.birth
+    }
+
+    /// What fills a parameter, escaped.
+    pub(crate) fn param(&self, name: &str) -> Option<&[u8]> {
+        self.fixed.params.get(name).map(Vec::as_slice)
+    }
+
+    pub(crate) fn has_param(&self, name: &str) -> bool {
+        self.fixed.params.contains_key(name)
+    }
+
+    /// Whether both are of the same plane as it was opened once.
+    pub(crate) fn of_same_plane(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fixed, &other.fixed)
+    }
+
+    /// The template that the layers have for a key at this moment.
+    pub(crate) fn template(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.chain.template(key, self.until)
+    }
+
+    /// The version of a key's template; none while the step that brought it is under way.
+    pub(crate) fn version(&self, key: &Key) -> Option<Version> {
+        match self.chain.changed(key, self.until) {
+            None => Some(self.fixed.birth),
+            Some(changed) => changed.version,
+        }
+    }
+
+    /// The version at which a key's template came; none while its step is under way.
+    pub(crate) fn created(&self, key: &Key) -> Option<Version> {
+        match self.chain.came(key, self.until) {
+            None => Some(self.fixed.birth),
+            Some(came) => came.version,
+        }
+    }
+
+    /// The body of a template in this plane, from the cache if it is there. While the step that
+    /// brought it is under way it is without `resourceVersion`.
+    pub(crate) fn render(&self, entry: &Arc<Entry>, template: &Template) -> Bytes {
+        let Some(version) = self.version(entry.key()) else {
+            return self.write(entry.key(), template, None);
+        };
+        let place = Spot {
+            fills: self.fixed.number,
+            entry: Arc::as_ptr(entry) as usize,
+            version,
+        };
+        if let Some(body) = self.fixed.cache.get(place) {
+            return body;
+        }
+        let body = self.write(entry.key(), template, Some(version));
+        self.fixed.cache.put(place, body.clone());
+        body
+    }
+
+    /// The body of a template in this plane, with a version of one's choice.
+    pub(crate) fn render_at(&self, key: &Key, template: &Template, version: Version) -> Bytes {
+        self.write(key, template, Some(version))
+    }
+
+    fn write(&self, key: &Key, template: &Template, version: Option<Version>) -> Bytes {
+        let mut body = BytesMut::with_capacity(template.len() + 64);
+        let pieces = template.pieces();
+        for (at, piece) in pieces.iter().enumerate() {
+            match piece {
+                Piece::Text(_) if version.is_none() && template.is_around_version(at) => {}
+                Piece::Text(text) => body.put_slice(text),
+                Piece::Version => {
+                    let digits = version.map(|version| version.to_string());
+                    body.put_slice(digits.unwrap_or_default().as_bytes());
+                }
+                Piece::Uid => body.put_slice(self.uid(key).as_bytes()),
+                Piece::UidOf(other) => body.put_slice(self.uid_in(other, key).as_bytes()),
+                Piece::BirthTime => body.put_slice(self.time(key).as_bytes()),
+                Piece::Param(name) => {
+                    let text = self.fixed.params.get(name);
+                    body.put_slice(text.expect("open checked that the record fills all names"));
+                }
+            }
+        }
+        body.freeze()
+    }
+
+    /// When a template came to this plane, RFC 3339.
+    fn time(&self, key: &Key) -> &str {
+        let came = self.chain.came(key, self.until);
+        came.map_or(&self.fixed.birth_time, |came| came.time)
+    }
+
+    /// The uid of a template in this plane.
+    fn uid(&self, key: &Key) -> Str {
+        let came = self.chain.came(key, self.until);
+        self.uid_of(key, came.map_or(0, |came| came.number))
+    }
+
+    /// The uid of a template in the layer that another one comes from, which its step may have
+    /// still to bring.
+    fn uid_in(&self, key: &Key, namer: &Key) -> Str {
+        let changed = self.chain.changed(namer, self.until);
+        let brought = changed.map_or(0, |changed| self.chain.brought(key, changed.number));
+        self.uid_of(key, brought)
+    }
+
+    /// Version-4 shaped bits that nobody can guess from the object's name, and that differ when a
+    /// plane's name comes back, or when a step, by its number, brings the object anew.
+    fn uid_of(&self, key: &Key, number: u32) -> Str {
+        let mut context = hmac::Context::with_key(&self.fixed.seed);
+        context.update(key.as_bytes());
+        if number > 0 {
+            // No key holds a zero byte in front of a number, so this is nobody else's text.
+            context.update(b"\0step\0");
+            context.update(&number.to_be_bytes());
+        }
+        let tag = context.sign();
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&tag.as_ref()[..16]);
+        bits[6] = bits[6] & 0x0F | 0x40;
+        bits[8] = bits[8] & 0x3F | 0x80;
+        let mut text = Str::with_capacity(36);
+        for (at, byte) in bits.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            for digit in [byte >> 4, byte & 15] {
+                text.push(char::from_digit(u32::from(digit), 16).expect("a nibble is a digit"));
+            }
+        }
+        text
+    }
+}
+
+/// The seed of the uids of one plane's templates.
+#[must_use]
+pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, store_secret);
+    let mut context = hmac::Context::with_key(&key);
+    context.update(b"template uid\0");
+    context.update(plane.as_bytes());
+    context.update(&birth.raw().to_be_bytes());
+    let mut seed = [0; 32];
+    seed.copy_from_slice(context.sign().as_ref());
+    seed
+}
+
+/// The fills of a plane over a stretch of time. The newest do not know what was before a fold; for
+/// that time there are others.
+#[derive(Debug)]
+pub(crate) struct Times {
+    /// Up to which version each is to be asked, in order.
+    past: Vec<(Version, Arc<Fills>)>,
+    newest: Arc<Fills>,
+}
+
+impl Times {
+    pub(crate) fn new(newest: Arc<Fills>) -> Self {
+        Self {
+            past: Vec::new(),
+            newest,
+        }
+    }
+
+    /// The chain to be asked up to a version, behind those that are there.
+    pub(crate) fn push(&mut self, until: Version, chain: Arc<Chain>) {
+        self.past.push((until, self.newest.with(chain)));
+    }
+
+    /// What to ask of an event.
+    pub(crate) fn of(&self, event: Version) -> &Arc<Fills> {
+        let at = self.past.partition_point(|(until, _)| *until < event);
+        let past = self.past.get(at).map(|(_, fills)| fills);
+        past.unwrap_or(&self.newest)
+    }
+
+    /// The plane directly before an event, and with it.
+    pub(crate) fn around(&self, event: Version) -> (Arc<Fills>, Arc<Fills>) {
+        let fills = self.of(event);
+        (fills.until(event.before()), fills.until(event))
+    }
+}
+
+/// Text as the inside of a JSON string, escaped as Go does it for HTML.
+fn escaped(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            '\u{8}' => out.extend_from_slice(b"\\b"),
+            '\u{c}' => out.extend_from_slice(b"\\f"),
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
+            }
+            _ => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out
+}
+
+/// What a rendered body is of. The process keeps every layer that it has met, so no other entry gets
+/// the address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Spot {
+    pub(crate) fills: u64,
+    pub(crate) entry: usize,
+    pub(crate) version: Version,
+}
+
+/// Rendered templates of all planes of a store, bounded in bytes, oldest out first.
+#[derive(Debug)]
+pub(crate) struct RenderCache {
+    inner: Mutex<Rendered>,
+    memory: Arc<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Rendered {
+    bodies: HashMap<Spot, Bytes>,
+    order: VecDeque<Spot>,
+    bytes: usize,
+    /// What the memory budget has been told.
+    told: usize,
+}
+
+impl RenderCache {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mutex::default(),
+            memory: Arc::clone(memory),
+        })
+    }
+
+    fn get(&self, place: Spot) -> Option<Bytes> {
+        self.inner.lock().bodies.get(&place).cloned()
+    }
+
+    fn put(&self, place: Spot, body: Bytes) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        inner.bytes += body.len();
+        if let Some(old) = inner.bodies.insert(place, body) {
+            inner.bytes -= old.len();
+        } else {
+            inner.order.push_back(place);
+        }
+        while inner.bytes > self.memory.limit(Share::Rendered) {
+            let Some(oldest) = inner.order.pop_front() else {
+                break;
+            };
+            if let Some(old) = inner.bodies.remove(&oldest) {
+                inner.bytes -= old.len();
+            }
+        }
+        self.memory
+            .correct(Share::Rendered, &mut inner.told, inner.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_render_cache_stays_within_its_bytes() {
+        let memory = Memory::with_limits(|_| 100);
+        let cache = RenderCache::new(&memory);
+        let spot = |entry| Spot {
+            fills: 0,
+            entry,
+            version: Version::ZERO,
+        };
+        for at in 0..20 {
+            cache.put(spot(at), Bytes::from(vec![0; 30]));
+        }
+        assert_eq!(cache.inner.lock().bodies.len(), 3);
+        assert_eq!(memory.used(Share::Rendered), 90);
+        assert!(cache.get(spot(19)).is_some() && cache.get(spot(0)).is_none());
+    }
+}

@@ -1,0 +1,212 @@
+//! The index rows of a layer's templates, computed once for all planes.
+//!
+//! Every plane shows its layer's objects, so most of what its indexes hold is the same in all of
+//! them. A plane's root starts from the maps that are kept here, which share their structure, and
+//! adds and subtracts only what is its own. Rows may depend on what fills a template:
+//!
+//! - on parameters of the plane's record, such as an address: then the maps are kept per values of
+//!   these parameters, which most planes have in common;
+//! - on uids or times: those templates are left to each plane.
+//!
+//! Invariant: a kept map holds what walking the layer would give in any plane with these values.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use polyplane_apimachinery::Str;
+
+use super::Template;
+use crate::key::Key;
+use crate::layers::fills::Fills;
+use crate::state::Resources;
+use crate::state::entry::Entry;
+use crate::state::index::{Index, IndexMap, IndexRow};
+
+/// Lists of indexes that are kept per layer. A process opens its planes with one.
+const SETS_MAX: usize = 4;
+/// Values of parameters that are kept per list. Planes of one store mostly have the same.
+const VALUES_MAX: usize = 16;
+
+/// Two fillings that no plane has. What has other rows in one than in the other depends on them.
+const SAMPLES: [Sample; 2] = [
+    Sample {
+        uid: "00000000-0000-4000-8000-000000000000",
+        time: "1970-01-01T00:00:00Z",
+    },
+    Sample {
+        uid: "ffffffff-ffff-4fff-bfff-ffffffffffff",
+        time: "2099-12-31T23:59:59Z",
+    },
+];
+
+struct Sample {
+    uid: &'static str,
+    time: &'static str,
+}
+
+/// What a plane's root starts from.
+pub(crate) struct Start {
+    /// The shared rows, by index.
+    pub(crate) maps: Vec<IndexMap>,
+    /// Templates whose rows are not in them.
+    pub(crate) left: Arc<[Arc<Entry>]>,
+}
+
+/// The kept maps of one layer.
+#[derive(Default)]
+pub(crate) struct Indexed(Mutex<Vec<Set>>);
+
+impl std::fmt::Debug for Indexed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sets = self.0.lock().len();
+        out.debug_struct("Indexed").field("sets", &sets).finish()
+    }
+}
+
+/// What is kept for one list of indexes.
+struct Set {
+    /// Held so that no other index gets the address of one of them.
+    indexes: Arc<[Arc<dyn Index>]>,
+    /// Rows that are the same in every plane.
+    shared: Vec<IndexMap>,
+    /// Templates whose rows may depend on parameters, and the names of these.
+    filled: Vec<Arc<Entry>>,
+    names: Vec<Str>,
+    /// The maps of planes with these values of the parameters, newest last.
+    by_values: Vec<(Vec<Vec<u8>>, Kept)>,
+    /// Templates whose rows depend on the plane.
+    left: Vec<Arc<Entry>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    maps: Vec<IndexMap>,
+    left: Arc<[Arc<Entry>]>,
+}
+
+impl Indexed {
+    /// What the root of a plane with these fills starts from. Computes it if no plane like it was
+    /// here before; others wait meanwhile.
+    pub(crate) fn start(
+        &self,
+        resources: &Resources,
+        indexes: &Arc<[Arc<dyn Index>]>,
+        fills: &Fills,
+    ) -> Start {
+        let mut sets = self.0.lock();
+        let place = sets.iter().position(|set| set.is_of(indexes));
+        let place = place.unwrap_or_else(|| {
+            if sets.len() >= SETS_MAX {
+                sets.remove(0);
+            }
+            sets.push(Set::new(resources, indexes));
+            sets.len() - 1
+        });
+        let Kept { maps, left } = sets[place].with(fills);
+        Start { maps, left }
+    }
+}
+
+impl Set {
+    fn new(resources: &Resources, indexes: &Arc<[Arc<dyn Index>]>) -> Self {
+        let mut set = Self {
+            indexes: Arc::clone(indexes),
+            shared: vec![IndexMap::default(); indexes.len()],
+            filled: Vec::new(),
+            names: Vec::new(),
+            by_values: Vec::new(),
+            left: Vec::new(),
+        };
+        for entry in resources.entries() {
+            let resource = entry.key().resource_prefix();
+            let Some(template) = entry.as_template() else {
+                continue;
+            };
+            if !indexes.iter().any(|index| index.covers(&resource)) {
+                continue;
+            }
+            let mut names = template.param_names().peekable();
+            if names.peek().is_none() {
+                match rows(entry.key(), template, indexes, &[]) {
+                    Some(rows) => add(&mut set.shared, entry.key(), rows),
+                    None => set.left.push(Arc::clone(entry)),
+                }
+            } else {
+                set.names.extend(names.cloned());
+                set.filled.push(Arc::clone(entry));
+            }
+        }
+        set.names.sort_unstable();
+        set.names.dedup();
+        set
+    }
+
+    fn is_of(&self, indexes: &[Arc<dyn Index>]) -> bool {
+        let same = |(one, other): (&Arc<dyn Index>, &Arc<dyn Index>)| {
+            std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+        };
+        self.indexes.len() == indexes.len() && self.indexes.iter().zip(indexes).all(same)
+    }
+
+    fn with(&mut self, fills: &Fills) -> Kept {
+        let values = self.names.iter();
+        let values = values.map(|name| fills.param(name).unwrap_or_default().to_vec());
+        let values: Vec<Vec<u8>> = values.collect();
+        let known = self.by_values.iter().find(|(known, _)| *known == values);
+        if let Some((_, kept)) = known {
+            return kept.clone();
+        }
+        let params: Vec<(&Str, &[u8])> = self
+            .names
+            .iter()
+            .zip(values.iter().map(Vec::as_slice))
+            .collect();
+        let (mut maps, mut left) = (self.shared.clone(), self.left.clone());
+        for entry in &self.filled {
+            let template = entry.as_template().expect("only templates are filled");
+            match rows(entry.key(), template, &self.indexes, &params) {
+                Some(rows) => add(&mut maps, entry.key(), rows),
+                None => left.push(Arc::clone(entry)),
+            }
+        }
+        let left = left.into();
+        let kept = Kept { maps, left };
+        if self.by_values.len() >= VALUES_MAX {
+            self.by_values.remove(0);
+        }
+        self.by_values.push((values, kept.clone()));
+        kept
+    }
+}
+
+/// The rows of a template by index, if they are the same for every uid and time.
+fn rows(
+    key: &Key,
+    template: &Template,
+    indexes: &[Arc<dyn Index>],
+    params: &[(&Str, &[u8])],
+) -> Option<Vec<Vec<IndexRow>>> {
+    let resource = key.resource_prefix();
+    let of = |sample: &Sample| -> Option<Vec<Vec<IndexRow>>> {
+        let body = template.sample(sample.uid, sample.time, params)?;
+        let rows = |index: &Arc<dyn Index>| {
+            if index.covers(&resource) {
+                index.rows(key, &body)
+            } else {
+                Vec::new()
+            }
+        };
+        Some(indexes.iter().map(rows).collect())
+    };
+    let first = of(&SAMPLES[0])?;
+    (of(&SAMPLES[1])? == first).then_some(first)
+}
+
+fn add(maps: &mut [IndexMap], key: &Key, rows: Vec<Vec<IndexRow>>) {
+    for (map, rows) in maps.iter_mut().zip(rows) {
+        map.add(key, rows);
+    }
+}
+
+#[cfg(test)]
+mod tests;

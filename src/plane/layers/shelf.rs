@@ -1,0 +1,261 @@
+//! Layers in the store: written once under their content hash, read by any binary that meets a
+//! plane born on them.
+//!
+//! A layer is a head record and as many chunks as its bytes need. The chunks come first, so that a
+//! layer with a head is whole; putting it again writes the same bytes.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use polyplane_storage::{CommitError, Op, ReadError, Store, Txn};
+
+use crate::key::Key;
+use crate::layers::layer::{Layer, LayerError, LayerHash, LayerObject};
+use crate::record::{Place, Record, RecordError, decode, encode_object};
+use crate::version::Version;
+
+/// Bytes of one chunk.
+const CHUNK_BYTES: usize = 256 << 10;
+/// The form of the head record.
+const FORMAT: u8 = 1;
+
+/// Why a layer could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ShelfError {
+    /// The store did not take it.
+    #[error("cannot write the layer")]
+    Commit(#[from] CommitError),
+    /// The store did not answer.
+    #[error("cannot read the layer")]
+    Read(#[from] ReadError),
+    /// The store has no such layer.
+    #[error("the store has no layer {0:?}")]
+    Missing(LayerHash),
+    /// What the store has cannot be understood, or is not what the hash says.
+    #[error("the layer in the store is damaged or newer than this program")]
+    Record(#[from] RecordError),
+    /// What the store has is not a layer.
+    #[error("the layer in the store is not one")]
+    Layer(#[from] LayerError),
+}
+
+/// Writes a layer to the store, unless it is there.
+///
+/// # Errors
+/// What the store said; trying again is safe.
+pub async fn save_layer(store: &Arc<dyn Store>, layer: &Layer) -> Result<(), ShelfError> {
+    let head = head_key(layer.hash());
+    if store.get(&head).await?.1.is_some() {
+        return Ok(());
+    }
+    let bytes = encode(layer);
+    let chunks = bytes.len().div_ceil(CHUNK_BYTES);
+    for at in 0..chunks {
+        let end = bytes.len().min((at + 1) * CHUNK_BYTES);
+        let value = bytes.slice(at * CHUNK_BYTES..end);
+        put(store, chunk_key(layer.hash(), at), value).await?;
+    }
+    put(store, head, head_value(chunks)).await
+}
+
+fn head_value(chunks: usize) -> Bytes {
+    let mut value = BytesMut::new();
+    value.put_u8(FORMAT);
+    value.put_u32(u32::try_from(chunks).expect("a layer in memory has few chunks"));
+    value.freeze()
+}
+
+/// How many chunks a head record says that there are.
+fn chunks_of(mut head: Bytes) -> Result<usize, RecordError> {
+    if head.len() != 5 {
+        return Err(RecordError::Damaged);
+    }
+    let format = head.get_u8();
+    if format != FORMAT {
+        return Err(RecordError::Newer(format));
+    }
+    Ok(head.get_u32() as usize)
+}
+
+/// Reads a layer from the store.
+///
+/// # Errors
+/// See [`ShelfError`].
+pub async fn load_layer(
+    store: &Arc<dyn Store>,
+    hash: &LayerHash,
+) -> Result<Arc<Layer>, ShelfError> {
+    let missing = || ShelfError::Missing(hash.clone());
+    let head = store.get(&head_key(hash)).await?.1.ok_or_else(missing)?;
+    let mut bytes = BytesMut::new();
+    for at in 0..chunks_of(head.value)? {
+        let chunk = store.get(&chunk_key(hash, at)).await?.1;
+        bytes.extend_from_slice(&chunk.ok_or(RecordError::Damaged)?.value);
+    }
+    let layer = Layer::build(parse(bytes.freeze())?)?;
+    if layer.hash() != hash {
+        return Err(RecordError::Damaged.into());
+    }
+    Ok(layer)
+}
+
+fn head_key(hash: &LayerHash) -> Bytes {
+    format!("l/{}", hash.0).into()
+}
+
+fn chunk_key(hash: &LayerHash, at: usize) -> Bytes {
+    format!("l/{}/{at:04}", hash.0).into()
+}
+
+async fn put(store: &Arc<dyn Store>, key: Bytes, value: Bytes) -> Result<(), ShelfError> {
+    let put = Op::Put {
+        key,
+        value,
+        lease: None,
+    };
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![put],
+    };
+    store.commit(txn).await?;
+    Ok(())
+}
+
+fn encode(layer: &Layer) -> Bytes {
+    let mut out = BytesMut::new();
+    let place = Place {
+        index: 0,
+        previous: Version::ZERO,
+        created: Version::ZERO,
+    };
+    for LayerObject { key, object } in layer.objects() {
+        for part in [key.as_bytes(), &*encode_object(place, &object)] {
+            out.put_u32(u32::try_from(part.len()).expect("bodies are bounded far below 4 GiB"));
+            out.put_slice(part);
+        }
+    }
+    out.freeze()
+}
+
+fn parse(mut bytes: Bytes) -> Result<Vec<LayerObject>, RecordError> {
+    let mut objects = Vec::new();
+    while bytes.has_remaining() {
+        let key = part(&mut bytes)?;
+        let key = Key::from_bytes(&key).ok_or(RecordError::Key)?;
+        let Record::Object { object, .. } = decode(&part(&mut bytes)?)? else {
+            return Err(RecordError::Damaged);
+        };
+        objects.push(LayerObject { key, object });
+    }
+    Ok(objects)
+}
+
+fn part(bytes: &mut Bytes) -> Result<Bytes, RecordError> {
+    if bytes.len() < 4 {
+        return Err(RecordError::Damaged);
+    }
+    let len = bytes.get_u32() as usize;
+    if bytes.len() < len {
+        return Err(RecordError::Damaged);
+    }
+    Ok(bytes.split_to(len))
+}
+
+/// A layer's records for the test that freezes them.
+#[cfg(test)]
+pub(crate) mod frozen_layer {
+    use anyhow::{Result, ensure};
+    use polyplane_tests::frozen::Written;
+
+    use super::*;
+    use crate::testing::object;
+
+    fn layer() -> Arc<Layer> {
+        let of = |name: &str, value: &str| LayerObject {
+            key: Key::new("", "configmaps", Some("ns"), name),
+            object: object(name, "layer", value),
+        };
+        let filled = "${UID} ${UID:/configmaps/ns/b} ${BIRTH_TIME} ${CA}";
+        Layer::build(vec![of("a", filled), of("b", "plain")]).expect("nothing to refuse")
+    }
+
+    pub(crate) fn written() -> [Written; 4] {
+        let layer = layer();
+        let head = head_value(1);
+        [
+            Written::new("key of the head", head_key(layer.hash())),
+            Written::new("key of a chunk", chunk_key(layer.hash(), 12)),
+            Written::new("head", head),
+            Written::new("chunk", encode(&layer)),
+        ]
+    }
+
+    pub(crate) fn read(name: &str, bytes: &[u8]) -> Result<String> {
+        let value = Bytes::copy_from_slice(bytes);
+        Ok(match name {
+            "head" => format!("{} chunks", chunks_of(value)?),
+            "chunk" => {
+                let objects = parse(value)?;
+                let layer = Layer::build(objects.clone())?;
+                format!("{} of {objects:?}", layer.hash().0)
+            }
+            _ => {
+                let text = std::str::from_utf8(bytes)?;
+                ensure!(text.starts_with("l/"), "no key of a layer");
+                text.to_owned()
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyplane_storage::{MemoryOptions, MemoryStore};
+
+    use super::*;
+    use crate::testing::object;
+
+    #[tokio::test]
+    async fn a_layer_comes_back_as_it_was_and_damage_is_seen() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let of = |name: &str, value: &str| LayerObject {
+            key: Key::new("", "configmaps", Some("ns"), name),
+            object: object(name, "layer", value),
+        };
+        let objects = vec![
+            of(
+                "a",
+                "${UID} ${UID:/configmaps/ns/b} ${BIRTH_TIME} ${CA}, ${x}",
+            ),
+            of("b", &"y".repeat(300_000)),
+        ];
+        let layer = Layer::build(objects.clone()).expect("fine");
+        let back: Vec<_> = layer.objects().collect();
+        for (back, wanted) in back.iter().zip(&objects) {
+            assert_eq!(back.object.body, wanted.object.body);
+            assert_eq!(back.object.labels, wanted.object.labels);
+            assert_eq!(back.object.version_slot, wanted.object.version_slot);
+        }
+        let missing = load_layer(&store, layer.hash()).await;
+        assert!(matches!(missing, Err(ShelfError::Missing(_))));
+        save_layer(&store, &layer).await.expect("fine");
+        let revision = store.revision().await.expect("it answers");
+        save_layer(&store, &layer).await.expect("fine");
+        assert_eq!(store.revision().await, Ok(revision), "it is there once");
+        let loaded = load_layer(&store, layer.hash()).await.expect("it is there");
+        assert_eq!(loaded.hash(), layer.hash());
+        assert_eq!(loaded.len(), 2);
+
+        let chunk = chunk_key(layer.hash(), 0);
+        let stored = store.get(&chunk).await.expect("it answers").1;
+        let mut changed = BytesMut::from(&stored.expect("a chunk").value[..]);
+        let last = changed.len() - 100;
+        changed[last] ^= 1;
+        put(&store, chunk, changed.freeze()).await.expect("fine");
+        let damaged = load_layer(&store, layer.hash()).await;
+        assert!(matches!(
+            damaged,
+            Err(ShelfError::Record(RecordError::Damaged))
+        ));
+    }
+}

@@ -1,0 +1,445 @@
+//! Layer steps: how a plane comes from the layer it has to a newer one.
+//!
+//! A step is one or more commits, each at most 255 places of the difference in key order, written
+//! as a record of the plane's own and fenced as every commit is. What a plane shows of its layer
+//! changes by the record alone. What it has of its own stays as it is: whoever drives the step
+//! looks at [`Ahead::shadowed`] first and changes it, by writes like any other, as its kind wants;
+//! the commit then claims that everything is still as it was seen. A tombstone goes with the key
+//! that it hid.
+//!
+//! Invariant: nothing here knows a kind, and a step never changes what is not a layer's.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use polyplane_apimachinery::Str;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::history::event::Event;
+use crate::key::Key;
+use crate::layers::chain::record::StepsRecord;
+use crate::layers::chain::{Chain, Change, Difference, Place, Step, StepCommit};
+use crate::layers::fills::Fills;
+use crate::layers::layer::{Layer, LayerHash};
+use crate::plane::Plane;
+use crate::record::encode_steps;
+use crate::state::entry::{Entry, ObjectRef};
+use crate::state::{Context, Root, Snapshot};
+use crate::version::{Stamp, Version};
+use crate::write::claim::SubmitError;
+use crate::write::sequencer::Queued;
+
+/// Places that one commit covers at most: so many versions a transaction has.
+const PLACES_MAX: usize = 255;
+/// Tombstones that go with one commit at most, so that it fits a transaction.
+const DROPS_MAX: usize = 100;
+
+/// What became of one commit of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stepped {
+    /// It is durable and published; look again for the next.
+    Done,
+    /// Somebody has changed what it rested on: nothing was done, look again.
+    Again,
+}
+
+/// What lies between a plane and a layer, as one cut shows it.
+#[derive(Debug)]
+pub struct Ahead {
+    cut: Snapshot,
+    difference: Arc<Difference>,
+    time: Str,
+    /// The first place that is not taken.
+    next: usize,
+    /// Whether earlier steps are folded.
+    folds: bool,
+    /// The plane as it will be.
+    after: Arc<Fills>,
+}
+
+/// An object of the plane's own, or none, where a layer has one.
+#[derive(Debug, Clone)]
+pub struct Shadowed {
+    /// The key.
+    pub key: Key,
+    /// What the layer has there now; `None` if the step brings it.
+    pub old: Option<ObjectRef>,
+    /// What it will have; `None` if the step takes it away.
+    pub new: Option<ObjectRef>,
+    /// What the plane has; `None` if the layer's object was deleted.
+    pub own: Option<ObjectRef>,
+}
+
+impl Plane {
+    /// What lies between this plane and a layer; `None` if it is there. A step that was begun is
+    /// ahead before any other. `recreates` says of an old and a new object whether the new one is
+    /// another object of the same name: it is then deleted and created. `now` is the time, RFC
+    /// 3339, of what comes new.
+    ///
+    /// # Errors
+    /// The name of a placeholder of the layer that the plane's record does not fill.
+    pub fn ahead(
+        &self,
+        to: &Arc<Layer>,
+        now: &str,
+        recreates: &dyn Fn(&ObjectRef, &ObjectRef) -> bool,
+    ) -> Result<Option<Ahead>, String> {
+        let cut = self.accepted();
+        let fills = Arc::clone(&cut.root().fills);
+        let chain = fills.chain();
+        if let Some(step) = chain.unfinished() {
+            let difference = Arc::clone(step.difference());
+            let (time, next) = (step.time().clone(), step.taken());
+            return Ok(Some(Ahead::new(cut, difference, time, next)));
+        }
+        let from = chain.newest();
+        if from.hash() == to.hash() {
+            return Ok(None);
+        }
+        if let Some(name) = to.params().find(|name| !fills.has_param(name)) {
+            return Err(name.to_string());
+        }
+        let plain = self.layers().difference(from, to, Vec::new());
+        let plain = Ahead::new(cut, plain, now.into(), 0);
+        let anew = plain.difference.places().iter().filter(|place| {
+            let sides = (plain.old(&place.key), plain.new_object(&place.key));
+            matches!(sides, (Some(old), Some(new)) if recreates(&old, &new))
+        });
+        let anew: BTreeSet<Key> = anew.map(|place| place.key.clone()).collect();
+        if anew.is_empty() {
+            return Ok(Some(plain));
+        }
+        let anew = anew.into_iter().collect();
+        let difference = self.layers().difference(from, to, anew);
+        Ok(Some(Ahead::new(plain.cut, difference, plain.time, 0)))
+    }
+
+    /// Takes the next commit of a step.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; each variant says what is known to have happened.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the commit back.
+    pub async fn step(
+        self: &Arc<Self>,
+        ahead: &Ahead,
+        deadline: Instant,
+    ) -> Result<Stepped, SubmitError> {
+        self.step_by(ahead, PLACES_MAX, deadline).await
+    }
+
+    /// The same with a limit of one's choice.
+    pub(crate) async fn step_by(
+        self: &Arc<Self>,
+        ahead: &Ahead,
+        places_max: usize,
+        deadline: Instant,
+    ) -> Result<Stepped, SubmitError> {
+        if ahead.next == 0 {
+            // No plane ever names a layer that the store does not have.
+            let stored = self.layers().bring(ahead.difference.to()).await;
+            stored.map_err(|error| SubmitError::Unavailable(error.to_string()))?;
+        }
+        let commit = Arc::new(ahead.commit(places_max, &ahead.folded(self)));
+        let (reply, answer) = oneshot::channel();
+        let drops = commit.drops.iter().map(|key| key.as_bytes().len());
+        let bytes = encode_steps(0, commit.record()).len() + drops.sum::<usize>();
+        let queued = Queued::layers(commit, bytes, reply);
+        match self.wait_in_line(queued, &[], answer, Some(deadline)).await {
+            Ok(_) => Ok(Stepped::Done),
+            Err(SubmitError::Withdrawn | SubmitError::ClaimFailed(_)) => Ok(Stepped::Again),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The newest layer that the plane has, or is on its way to.
+    #[must_use]
+    pub fn layer_hash(&self) -> LayerHash {
+        self.published().fills.chain().newest().hash().clone()
+    }
+
+    /// Whether the plane has come to a layer with all its objects.
+    #[must_use]
+    pub fn stands_on(&self, layer: &LayerHash) -> bool {
+        let published = self.published();
+        let chain = published.fills.chain();
+        chain.newest().hash() == layer && chain.unfinished().is_none()
+    }
+
+    /// The object that the plane's layers have at a key, as this plane would show it.
+    #[must_use]
+    pub fn layer_object(&self, key: &Key) -> Option<ObjectRef> {
+        let fills = Arc::clone(&self.published().fills);
+        let entry = Arc::clone(fills.template(key)?);
+        Some(ObjectRef::new(entry, fills))
+    }
+}
+
+impl Ahead {
+    fn new(cut: Snapshot, difference: Arc<Difference>, time: Str, next: usize) -> Self {
+        let places = difference.places().len();
+        let rest = StepCommit::new(next, places - next, None);
+        let fills = &cut.root().fills;
+        let chain = with_commit(fills.chain(), &difference, &time, rest);
+        Self {
+            after: fills.with(chain),
+            cut,
+            difference,
+            time,
+            next,
+            folds: false,
+        }
+    }
+
+    /// Has the plane's earlier steps folded by the commit that begins a step. Every program that may
+    /// still come to the plane has to know that form: the store's floor says so.
+    #[must_use]
+    pub fn folding(self) -> Self {
+        Self {
+            folds: true,
+            ..self
+        }
+    }
+
+    /// The chain that the step is added to.
+    fn folded(&self, plane: &Plane) -> Arc<Chain> {
+        let before = self.cut.root().fills.chain();
+        // The log names what it shows of layers by the chain. History that is read from the store
+        // later comes with chains of its own.
+        let fold = || before.folded(plane.log().oldest(), plane.layers());
+        let begins = self.next == 0 && self.folds;
+        let folded = begins.then(fold).flatten();
+        folded.unwrap_or_else(|| Arc::clone(before))
+    }
+
+    /// The cut that was looked at. What is seen in it counts once it is durable.
+    #[must_use]
+    pub fn cut(&self) -> &Snapshot {
+        &self.cut
+    }
+
+    /// Objects of the plane's own, and deleted ones, where the old or the new layer has one.
+    pub fn shadowed(&self) -> impl Iterator<Item = Shadowed> {
+        let (from, to) = (self.difference.from(), self.difference.to());
+        let layers = [from, to]
+            .into_iter()
+            .flat_map(|layer| layer.resources().entries());
+        let keys: BTreeSet<&Key> = layers.map(|entry| entry.key()).collect();
+        keys.into_iter().filter_map(|key| {
+            let root = self.cut.root();
+            let own = root.resources.get(key);
+            if own.is_some_and(|own| own.as_template().is_some()) {
+                return None;
+            }
+            let old = self.old(key);
+            if own.is_none() && old.is_none() {
+                return None;
+            }
+            Some(Shadowed {
+                key: key.clone(),
+                old,
+                new: self.new_object(key),
+                own: own.map(|own| root.object(own)),
+            })
+        })
+    }
+
+    fn old(&self, key: &Key) -> Option<ObjectRef> {
+        let fills = &self.cut.root().fills;
+        let entry = fills.template(key)?;
+        Some(ObjectRef::new(Arc::clone(entry), Arc::clone(fills)))
+    }
+
+    fn new_object(&self, key: &Key) -> Option<ObjectRef> {
+        let entry = self.after.template(key)?;
+        Some(ObjectRef::new(Arc::clone(entry), Arc::clone(&self.after)))
+    }
+
+    /// The next commit, on top of the chain as it is or as it is folded. What is made anew goes and
+    /// comes in one.
+    fn commit(&self, places_max: usize, onto: &Chain) -> LayerCommit {
+        let root = self.cut.root();
+        let mut building = Building::default();
+        let places = &self.difference.places()[self.next..];
+        for group in places.chunk_by(|a, b| a.key == b.key) {
+            let full = building.count + group.len() > places_max;
+            if building.count > 0 && full || building.drops.len() == DROPS_MAX {
+                break;
+            }
+            building.take(group, root, &self.difference);
+        }
+        let Building {
+            count,
+            moves,
+            drops,
+            claims,
+            silent,
+        } = building;
+        let commit = StepCommit::new(self.next, count, None);
+        let before = Arc::clone(root.fills.chain());
+        let chain = with_commit(onto, &self.difference, &self.time, Arc::clone(&commit));
+        LayerCommit {
+            record: StepsRecord::of(&chain, silent),
+            fills: root.fills.with(chain),
+            before,
+            commit,
+            moves,
+            drops,
+            claims,
+        }
+    }
+}
+
+/// A chain with one more commit, of a step that was begun or begins with it.
+fn with_commit(
+    chain: &Chain,
+    difference: &Arc<Difference>,
+    time: &Str,
+    commit: Arc<StepCommit>,
+) -> Arc<Chain> {
+    let mut steps = chain.steps().to_vec();
+    let begun = chain.unfinished().is_some();
+    let mut step = match steps.pop_if(|_| begun) {
+        Some(step) => step,
+        None => Step::new(Arc::clone(difference), time.clone()),
+    };
+    step.push(commit);
+    steps.push(step);
+    chain.with(steps)
+}
+
+#[derive(Default)]
+struct Building {
+    count: usize,
+    moves: Vec<Move>,
+    drops: Vec<Key>,
+    claims: Vec<(Key, Option<Stamp>)>,
+    silent: Vec<u8>,
+}
+
+impl Building {
+    /// Takes the places of one key.
+    fn take(&mut self, group: &[Place], root: &Root, difference: &Difference) {
+        let key = &group[0].key;
+        let state = root.resources.get(key);
+        self.claims
+            .push((key.clone(), state.map(|state| state.stamp())));
+        // A template goes with its layer; a key that only the new layer has may be free.
+        let follows = match state {
+            Some(state) => state.as_template().is_some(),
+            None => group[0].change == Change::Added,
+        };
+        if state.is_none()
+            && group
+                .last()
+                .is_some_and(|last| last.change == Change::Removed)
+        {
+            self.drops.push(key.clone());
+        }
+        for place in group {
+            let offset = u8::try_from(self.count).expect("a commit has at most 255 places");
+            self.count += 1;
+            if !follows {
+                self.silent.push(offset);
+                continue;
+            }
+            let entry = match place.change {
+                Change::Removed => None,
+                Change::Added | Change::Changed => difference.to().resources().get(key).cloned(),
+            };
+            self.moves.push(Move {
+                offset,
+                key: key.clone(),
+                entry,
+            });
+        }
+    }
+}
+
+/// One event of a step.
+#[derive(Debug)]
+struct Move {
+    /// Its place, counted from the commit's first.
+    offset: u8,
+    key: Key,
+    /// The template that comes; `None` if it goes.
+    entry: Option<Arc<Entry>>,
+}
+
+/// A commit of a step, as it waits to be done.
+#[derive(Debug)]
+pub(crate) struct LayerCommit {
+    /// The steps before it: the commit claims that there was none since.
+    before: Arc<Chain>,
+    commit: Arc<StepCommit>,
+    /// The plane's, once it is done.
+    fills: Arc<Fills>,
+    moves: Vec<Move>,
+    drops: Vec<Key>,
+    claims: Vec<(Key, Option<Stamp>)>,
+    record: StepsRecord,
+}
+
+impl LayerCommit {
+    /// Version indexes that are its own.
+    pub(crate) fn places(&self) -> usize {
+        self.commit.count
+    }
+
+    /// Tombstones that go.
+    pub(crate) fn drops(&self) -> &[Key] {
+        &self.drops
+    }
+
+    /// What is written of it.
+    pub(crate) fn record(&self) -> &StepsRecord {
+        &self.record
+    }
+
+    /// Whether everything is still as it was seen.
+    pub(crate) fn holds(&self, root: &Root) -> bool {
+        let same = |(key, stamp): &(Key, Option<Stamp>)| {
+            root.resources.get(key).map(|entry| entry.stamp()) == *stamp
+        };
+        Arc::ptr_eq(root.fills.chain(), &self.before) && self.claims.iter().all(same)
+    }
+
+    /// Does it to a root.
+    pub(crate) fn apply(&self, root: &mut Root, context: &Context) {
+        for Move { key, entry, .. } in &self.moves {
+            match entry {
+                Some(entry) => drop(root.put(Arc::clone(entry), context)),
+                None => drop(root.remove(key, context)),
+            }
+        }
+        root.fills = Arc::clone(&self.fills);
+    }
+
+    /// It is durable, its first place at this version: does it to the published root and returns
+    /// what is to be told.
+    pub(crate) fn land(
+        &self,
+        root: &mut Root,
+        context: &Context,
+        version: Version,
+    ) -> Vec<Arc<Event>> {
+        self.commit.lands(version);
+        let mut events = Vec::with_capacity(self.moves.len());
+        for Move { offset, key, entry } in &self.moves {
+            let before = Arc::clone(&root.fills);
+            let previous = match entry {
+                Some(entry) => root.put(Arc::clone(entry), context),
+                None => root.remove(key, context),
+            };
+            let previous = previous.map(|entry| ObjectRef::new(entry, before));
+            let current = entry.clone();
+            let current = current.map(|entry| ObjectRef::new(entry, Arc::clone(&self.fills)));
+            let version = version.plus(usize::from(*offset));
+            events.push(Event::new(version, key.clone(), previous, current));
+        }
+        root.fills = Arc::clone(&self.fills);
+        events
+    }
+}

@@ -1,0 +1,10 @@
+//! The beginning and the end of a plane in this process.
+//!
+//! [`params`] is what a plane is opened with, [`load`] reads its state from the store, [`export`] and
+//! [`import`] hand it over to another replica. [`tenure`] pauses and ends it.
+
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod load;
+pub(crate) mod params;
+pub(crate) mod tenure;

@@ -1,0 +1,274 @@
+//! What an owner hands to its successor: the state and the recent history of a plane.
+//!
+//! A header with the steps, the own objects as they stand in the store, the keys of the layers'
+//! objects that are gone, and the newest events; a digest closes it. Objects that the state or an earlier event has
+//! are named, not repeated. Read back by [`crate::lifecycle::import`].
+//!
+//! Invariant: everything in it is published, and all of one moment.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use bytes::{BufMut, Bytes, BytesMut};
+use polyplane_storage::Revision;
+
+use crate::history::event::Event;
+use crate::history::log::Kept;
+use crate::key::Key;
+use crate::layers::chain::Chain;
+use crate::layers::chain::fold::Fold;
+use crate::layers::chain::record::StepsRecord;
+use crate::memory::Share;
+use crate::plane::Plane;
+use crate::record::{Place, encode_object};
+use crate::slices::{SLICE_BYTES, Slices};
+use crate::state::Root;
+use crate::state::entry::ObjectRef;
+use crate::version::{Stamp, Version};
+
+pub(crate) const MAGIC: &[u8; 4] = b"pexp";
+/// The form of a plane without folded steps: what is served before the store's floor has risen.
+pub(crate) const FORMAT: u16 = 2;
+/// The same with folded steps, and with the chains of events from before they were folded.
+pub(crate) const FOLDED: u16 = 3;
+/// A plane with more bytes of its own is loaded from the store.
+const STATE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of events, about; older ones stay behind.
+const HISTORY_BYTES_MAX: usize = 4 << 20;
+
+pub(crate) const NOTHING: u8 = 0;
+pub(crate) const OF_LAYER: u8 = 1;
+pub(crate) const INLINE: u8 = 2;
+/// Of the state if it is what an event made, of the event before on the key if it is what one
+/// replaced.
+pub(crate) const KNOWN: u8 = 3;
+
+/// What a successor opens the plane with, see [`crate::Import`].
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// The newest revision in it: what Released must name for this to be used.
+    pub head: Revision,
+    /// State and history.
+    pub bytes: Bytes,
+}
+
+/// Why a plane is not exported; the successor loads it from the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    /// It is too large to be held twice.
+    #[error("the control plane has {bytes} bytes, {bytes_max} are exported at most")]
+    TooLarge {
+        /// Bytes of its own objects.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// Other planes are on their way, and their states fill the share of exports.
+    #[error("there is no memory for a further state for now")]
+    Full,
+}
+
+impl Plane {
+    /// The published state with the newest events. Only of a paused plane is it what Released will
+    /// name; [`Export::head`] tells. Copies up to about 70 MB, in slices between which other tasks run.
+    ///
+    /// # Errors
+    /// See [`ExportError`].
+    pub async fn export(&self) -> Result<Export, ExportError> {
+        // Taken first: what is published meanwhile is beyond it.
+        let through = self.follow().map_or(Revision(0), |follow| follow.through());
+        let (root, mut kept) = self.log().kept(|| self.published());
+        let bytes = root.resources.weight().bytes;
+        if bytes > STATE_BYTES_MAX {
+            return Err(ExportError::TooLarge {
+                bytes,
+                bytes_max: STATE_BYTES_MAX,
+            });
+        }
+        kept.bound(HISTORY_BYTES_MAX);
+        let chain = root.fills.chain();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let hold = self.memory().take(Share::Exports, bytes);
+        let mut hold = hold.ok_or(ExportError::Full)?;
+        let head = root.head.revision(self.base());
+        let through = through.max(head);
+        let mut out = Writer(BytesMut::with_capacity(bytes + (64 << 10)));
+        let mut slices = Slices::default();
+        out.0.put_slice(MAGIC);
+        out.0.put_u16(match chain.fold() {
+            Some(_) => FOLDED,
+            None => FORMAT,
+        });
+        out.text(self.id().as_bytes());
+        out.text(chain.birth().0.as_bytes());
+        out.0.put_u64(self.base().0);
+        out.version(self.birth());
+        out.version(root.head);
+        out.0.put_u64(through.0);
+        // All of it is published, so every commit has its version.
+        StepsRecord::of(chain, Vec::new()).write(&mut out.0);
+        if let Some(fold) = chain.fold() {
+            write_past_chains(fold, &kept, &mut out);
+        }
+        write_state(&root, &mut out, &mut slices).await;
+        write_history(&root, &kept, &mut out, &mut slices).await;
+        let digest = digest_of(&out.0, &mut slices).await;
+        out.0.put_slice(digest.as_ref());
+        hold.resize(out.0.len());
+        Ok(Export {
+            head,
+            bytes: hold.keep(out.0),
+        })
+    }
+}
+
+/// The chains of events from before a fold, which says nothing of that time. There are such events
+/// only if they were read from the store's history.
+fn write_past_chains(fold: &Fold, kept: &Kept, out: &mut Writer) {
+    let mut chains: Vec<(Version, &Arc<Chain>)> = Vec::new();
+    for (_, event) in &kept.events {
+        if event.version() > fold.newest() {
+            break;
+        }
+        let object = event.current().or(event.previous());
+        let Some(chain) = object.map(|object| object.fills().chain()) else {
+            continue;
+        };
+        match chains.last_mut() {
+            Some((until, last)) if Arc::ptr_eq(last, chain) => *until = event.version(),
+            Some(_) | None => chains.push((event.version(), chain)),
+        }
+    }
+    out.count(chains.len());
+    for (until, chain) in chains {
+        out.version(until);
+        out.0.put_u8(u8::from(chain.fold().is_some()));
+        StepsRecord::of(chain, Vec::new()).write(&mut out.0);
+    }
+}
+
+async fn write_history(root: &Root, kept: &Kept, out: &mut Writer, slices: &mut Slices) {
+    out.version(kept.floor);
+    out.count(kept.floors.len());
+    for (resource, floor) in &kept.floors {
+        out.text(resource);
+        out.version(*floor);
+    }
+    out.count(kept.events.len());
+    let mut newest: HashMap<&Key, Option<Stamp>> = HashMap::new();
+    for (age, event) in &kept.events {
+        let before = out.0.len();
+        out.0
+            .put_u32(u32::try_from(age.as_millis()).unwrap_or(u32::MAX));
+        out.version(event.version());
+        out.text(event.key().as_bytes());
+        let known = newest.get(event.key()).copied().flatten();
+        out.side(event.previous(), known);
+        let state = root.resources.get(event.key()).map(|entry| entry.stamp());
+        out.side(event.current(), state);
+        newest.insert(event.key(), event.current().map(ObjectRef::stamp));
+        slices.pass(out.0.len() - before).await;
+    }
+}
+
+async fn write_state(root: &Root, out: &mut Writer, slices: &mut Slices) {
+    let own = || {
+        root.resources
+            .entries()
+            .filter(|entry| entry.as_template().is_none())
+    };
+    out.count(own().count());
+    for entry in own() {
+        let before = out.0.len();
+        out.text(entry.key().as_bytes());
+        out.object(&root.object(entry));
+        slices.pass(out.0.len() - before).await;
+    }
+    let layers = root.fills.chain().resources();
+    let gone = || {
+        layers
+            .entries()
+            .filter(|entry| root.resources.get(entry.key()).is_none())
+    };
+    out.count(gone().count());
+    for entry in gone() {
+        out.text(entry.key().as_bytes());
+    }
+}
+
+/// The digest that closes an export.
+pub(crate) async fn digest_of(bytes: &[u8], slices: &mut Slices) -> digest::Digest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for slice in bytes.chunks(SLICE_BYTES) {
+        context.update(slice);
+        slices.pass(slice.len()).await;
+    }
+    context.finish()
+}
+
+struct Writer(BytesMut);
+
+impl Writer {
+    fn version(&mut self, version: Version) {
+        self.0.put_u64(version.raw());
+    }
+
+    fn count(&mut self, count: usize) {
+        self.0
+            .put_u32(u32::try_from(count).expect("what fits in memory twice is counted by u32"));
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.0
+            .put_u16(u16::try_from(text.len()).expect("keys and names are short"));
+        self.0.put_slice(text);
+    }
+
+    /// An own object with its versions.
+    fn object(&mut self, object: &ObjectRef) {
+        let (versions, object) = object.source().expect("what is published is durable");
+        self.version(versions.version);
+        self.version(versions.created);
+        let place = Place {
+            index: versions.version.index(),
+            previous: Version::ZERO,
+            created: versions.created,
+        };
+        let record = encode_object(place, &object);
+        self.count(record.len());
+        self.0.put_slice(&record);
+    }
+
+    /// One side of an event, of a key where `known` stands.
+    fn side(&mut self, object: Option<&ObjectRef>, known: Option<Stamp>) {
+        match object {
+            None => self.0.put_u8(NOTHING),
+            Some(object) if known == Some(object.stamp()) => self.0.put_u8(KNOWN),
+            Some(object) if object.is_template() => self.0.put_u8(OF_LAYER),
+            Some(object) => {
+                self.0.put_u8(INLINE);
+                self.object(object);
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// Leaves the oldest events behind until the rest is within about so many bytes.
+    fn bound(&mut self, bytes_max: usize) {
+        let mut bytes = 0;
+        let fits = |(_, event): &&(std::time::Duration, Arc<Event>)| {
+            bytes += event.history_len();
+            bytes <= bytes_max
+        };
+        let fitting = self.events.iter().rev().take_while(fits).count();
+        let left = self.events.len() - fitting;
+        for (_, event) in self.events.drain(..left) {
+            let resource = event.key().resource_prefix();
+            if let Some(floor) = self.floors.get_mut(resource.as_bytes()) {
+                *floor = (*floor).max(event.version());
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Opening a plane with what its former owner has handed over, instead of reading the store.
+//!
+//! What does not fit in every way is refused as a whole; the store has everything.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use polyplane_storage::Revision;
+
+use crate::history::event::Event;
+use crate::history::log::{Kept, Log};
+use crate::key::Key;
+use crate::layers::chain::record::StepsRecord;
+use crate::layers::fills::{Fills, Times};
+use crate::lifecycle::export::{
+    FOLDED, FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of,
+};
+use crate::lifecycle::load::{Loaded, Opening};
+use crate::plane::Opened;
+use crate::record::{Record, decode};
+use crate::slices::Slices;
+use crate::state::entry::{Entry, ObjectRef, Versions};
+use crate::state::{Context, Root};
+use crate::version::{Base, Stamp, Version};
+
+const DIGEST_LEN: usize = 32;
+
+/// An [`crate::Export`] at its successor.
+#[derive(Debug, Clone)]
+pub struct Import {
+    /// The head that Released named. An export with another head is not used.
+    pub head: Revision,
+    /// What came with it.
+    pub bytes: Bytes,
+}
+
+/// Why an import is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// Another program's form.
+    #[error("the export has a form that this program does not read")]
+    Form,
+    /// Not what was written.
+    #[error("the export is damaged")]
+    Damaged,
+    /// A layer that it speaks of cannot be had now.
+    #[error("a layer of the export cannot be had")]
+    Layers,
+    /// It is of another plane, or of another time of this one.
+    #[error("the export is of another state: its {0} differs")]
+    Other(&'static str),
+}
+
+/// Reads an import.
+pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loaded, ImportError> {
+    let Opening { params, context } = opening;
+    let mut slices = Slices::default();
+    let (form, mut reader) = open(&import.bytes, &mut slices).await?;
+    let same = |same: bool, what| {
+        if same {
+            Ok(())
+        } else {
+            Err(ImportError::Other(what))
+        }
+    };
+    let base = Base(params.record.base);
+    same(reader.text()? == params.record.id.as_bytes(), "id")?;
+    let layer = &params.record.layer;
+    same(reader.text()? == layer.0.as_bytes(), "layer")?;
+    same(reader.u64()? == base.0, "base")?;
+    same(reader.version()? == opening.birth(), "birth")?;
+    let head = reader.version()?;
+    same(head.revision(base) == import.head, "head")?;
+    let through = Revision(reader.u64()?);
+
+    let steps = reader.steps(form == FOLDED)?;
+    let fills = opening.stepped(&steps).await;
+    let fills = fills.map_err(|_| ImportError::Layers)?;
+    let times = reader.times(form, &fills, opening).await?;
+    let mut root = Root::of_layers(fills, context);
+    root.head = head;
+    let mut expiries = BTreeSet::new();
+    for _ in 0..reader.count()? {
+        let key = reader.key()?;
+        let before = reader.0.len();
+        let entry = reader.object(&key, context)?;
+        slices.pass(before - reader.0.len()).await;
+        expiries.extend(entry.expires().map(|at| (at, key)));
+        root.put(entry, context);
+    }
+    for _ in 0..reader.count()? {
+        root.remove(&reader.key()?, context);
+    }
+    let kept = reader.history(&root, &times, context, &mut slices).await?;
+    if reader.0.has_remaining() {
+        return Err(ImportError::Damaged);
+    }
+    Ok(Loaded {
+        root,
+        expiries,
+        // What happened up to the floor is the store's to tell.
+        opened: Opened {
+            revision: kept.floor.revision(base),
+            head: kept.floor,
+        },
+        revision: head.revision(base),
+        told: through,
+        log: Log::restore(kept, head, params.log, params.committer.memory()),
+        imported: true,
+    })
+}
+
+/// The form and the content of an export that is whole and of a form that this program reads.
+async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<(u16, Reader), ImportError> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(ImportError::Form);
+    }
+    let digest_at = bytes
+        .len()
+        .checked_sub(DIGEST_LEN)
+        .ok_or(ImportError::Damaged)?;
+    let mut reader = Reader(bytes.slice(MAGIC.len()..digest_at.max(MAGIC.len())));
+    let form = reader.u16()?;
+    if form != FORMAT && form != FOLDED {
+        return Err(ImportError::Form);
+    }
+    let digest = digest_of(&bytes[..digest_at], slices).await;
+    if digest.as_ref() != &bytes[digest_at..] {
+        return Err(ImportError::Damaged);
+    }
+    Ok((form, reader))
+}
+
+struct Reader(Bytes);
+
+impl Reader {
+    fn take(&mut self, len: usize) -> Result<Bytes, ImportError> {
+        if self.0.len() < len {
+            return Err(ImportError::Damaged);
+        }
+        Ok(self.0.split_to(len))
+    }
+
+    fn u8(&mut self) -> Result<u8, ImportError> {
+        Ok(self.take(1)?.get_u8())
+    }
+
+    fn u16(&mut self) -> Result<u16, ImportError> {
+        Ok(self.take(2)?.get_u16())
+    }
+
+    fn u32(&mut self) -> Result<u32, ImportError> {
+        Ok(self.take(4)?.get_u32())
+    }
+
+    fn u64(&mut self) -> Result<u64, ImportError> {
+        Ok(self.take(8)?.get_u64())
+    }
+
+    fn version(&mut self) -> Result<Version, ImportError> {
+        self.u64().map(Version::from_raw)
+    }
+
+    fn count(&mut self) -> Result<u32, ImportError> {
+        self.u32()
+    }
+
+    fn text(&mut self) -> Result<Bytes, ImportError> {
+        let len = self.u16()?;
+        self.take(usize::from(len))
+    }
+
+    fn key(&mut self) -> Result<Key, ImportError> {
+        Key::from_bytes(&self.text()?).ok_or(ImportError::Damaged)
+    }
+
+    fn steps(&mut self, folded: bool) -> Result<StepsRecord, ImportError> {
+        let steps = match folded {
+            true => StepsRecord::read_folded(&mut self.0),
+            false => StepsRecord::read(&mut self.0),
+        };
+        steps.ok_or(ImportError::Damaged)
+    }
+
+    /// The fills for the events that follow.
+    async fn times(
+        &mut self,
+        form: u16,
+        newest: &Arc<Fills>,
+        opening: &Opening<'_>,
+    ) -> Result<Times, ImportError> {
+        let mut times = Times::new(Arc::clone(newest));
+        if form != FOLDED {
+            return Ok(times);
+        }
+        let birth = newest.chain().birth();
+        for _ in 0..self.count()? {
+            let until = self.version()?;
+            let folded = self.u8()? == 1;
+            let steps = self.steps(folded)?;
+            let chain = steps.resolve(birth, &opening.params.layers).await;
+            times.push(until, chain.map_err(|_| ImportError::Layers)?);
+        }
+        Ok(times)
+    }
+
+    fn object(&mut self, key: &Key, context: &Context) -> Result<Arc<Entry>, ImportError> {
+        let versions = Versions {
+            version: self.version()?,
+            created: self.version()?,
+        };
+        let len = self.u32()? as usize;
+        let Ok(Record::Object { object, .. }) = decode(&self.take(len)?) else {
+            return Err(ImportError::Damaged);
+        };
+        let stamp = Stamp::loaded(versions.version);
+        Ok(Entry::own(
+            key.clone(),
+            stamp,
+            &object,
+            versions,
+            &context.interner,
+        ))
+    }
+
+    async fn history(
+        &mut self,
+        root: &Root,
+        times: &Times,
+        context: &Context,
+        slices: &mut Slices,
+    ) -> Result<Kept, ImportError> {
+        let mut kept = Kept {
+            floor: self.version()?,
+            floors: BTreeMap::new(),
+            events: Vec::new(),
+        };
+        for _ in 0..self.count()? {
+            let resource = self.text()?;
+            kept.floors.insert(resource[..].into(), self.version()?);
+        }
+        let mut newest: HashMap<Key, Option<Arc<Entry>>> = HashMap::new();
+        for _ in 0..self.count()? {
+            let whole = self.0.len();
+            let age = Duration::from_millis(u64::from(self.u32()?));
+            let version = self.version()?;
+            let key = self.key()?;
+            let (was, is) = times.around(version);
+            let before = newest.get(&key).cloned().flatten();
+            let previous = self.side(&key, before.as_ref(), &was, context)?;
+            let current = self.side(&key, root.resources.get(&key), &is, context)?;
+            newest.insert(key.clone(), current.clone());
+            let previous = previous.map(|entry| ObjectRef::new(entry, was));
+            let current = current.map(|entry| ObjectRef::new(entry, is));
+            let event = Event::new(version, key, previous, current);
+            kept.events.push((age, event));
+            slices.pass(whole - self.0.len()).await;
+        }
+        Ok(kept)
+    }
+
+    fn side(
+        &mut self,
+        key: &Key,
+        known: Option<&Arc<Entry>>,
+        fills: &Fills,
+        context: &Context,
+    ) -> Result<Option<Arc<Entry>>, ImportError> {
+        let entry = match self.u8()? {
+            NOTHING => return Ok(None),
+            OF_LAYER => fills.template(key).cloned(),
+            KNOWN => known.cloned(),
+            INLINE => Some(self.object(key, context)?),
+            _ => None,
+        };
+        entry.map(Some).ok_or(ImportError::Damaged)
+    }
+}

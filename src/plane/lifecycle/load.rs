@@ -1,0 +1,278 @@
+//! Opening a plane: its state from the store, or from its former owner. Its history is read later,
+//! if somebody asks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
+
+use crate::history::from_store::foreign_versions;
+use crate::history::log::Log;
+use crate::key::Key;
+use crate::layers::chain::record::StepsRecord;
+use crate::layers::fills::{Fills, FillsOf};
+use crate::layers::layer::Layer;
+use crate::layers::shelf::ShelfError;
+use crate::lifecycle::import;
+use crate::lifecycle::params::PlaneParams;
+use crate::plane::{Opened, Parts, Plane};
+use crate::record::{Kept, KeySpace, Record, RecordError, decode};
+use crate::slices::Slices;
+use crate::state::entry::Entry;
+use crate::state::overlay::Derive;
+use crate::state::{Context, Root};
+use crate::version::{Base, Stamp, Version};
+use crate::write::follow::Follow;
+
+/// Why a plane cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The store did not answer.
+    #[error("cannot read the control plane's range")]
+    Read(#[from] ReadError),
+    /// What it holds cannot be understood.
+    #[error("cannot read {key}")]
+    Record {
+        /// The key in the store.
+        key: String,
+        /// What is wrong with its value.
+        #[source]
+        source: RecordError,
+    },
+    /// A layer of the plane cannot be had.
+    #[error("cannot get a layer of the control plane")]
+    Layer(#[from] ShelfError),
+    /// A layer has a placeholder that the record does not fill.
+    #[error("the record does not fill {0:?}")]
+    Unfilled(String),
+}
+
+/// A plane's state in the making.
+pub(crate) struct Loaded {
+    pub(crate) root: Root,
+    pub(crate) expiries: BTreeSet<(u64, Key)>,
+    pub(crate) opened: Opened,
+    /// The newest revision that is in the root, or a later one at which it was read.
+    pub(crate) revision: Revision,
+    /// Foreign writes are in the root up to here.
+    pub(crate) told: Revision,
+    pub(crate) log: Log,
+    pub(crate) imported: bool,
+}
+
+impl Plane {
+    /// Opens a plane with what its former owner has handed over, if that fits in every way, else
+    /// from the store. The fence must be held.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing was changed.
+    pub async fn open(mut params: PlaneParams) -> Result<Arc<Self>, OpenError> {
+        let derive = Derive(params.derivation.clone());
+        // What an object defines is derived once all of them are there.
+        let mut context = Context {
+            derive: Derive::default(),
+            indexes: params.indexes.clone().into(),
+            interner: Arc::clone(params.committer.interner()),
+        };
+        let keys = KeySpace::new(&params.record.id);
+        let import = params.import.take();
+        let opening = Opening {
+            params: &params,
+            context: &context,
+        };
+        let imported = match import {
+            Some(import) => Some(import::read(&import, &opening).await),
+            None => None,
+        };
+        let mut loaded = match imported {
+            Some(Ok(loaded)) => loaded,
+            Some(Err(error)) => {
+                let plane = params.record.id.as_str();
+                tracing::warn!(plane, %error, "loading from the store instead");
+                load(&opening, &keys).await?
+            }
+            None => load(&opening, &keys).await?,
+        };
+        context.derive = derive;
+        loaded.root.derive(&context);
+        let follow = params.foreign.clone();
+        let follow = follow.map(|prefix| Follow::new(&keys, prefix, loaded.told));
+        let plane = Self::assemble(Parts {
+            params,
+            context,
+            keys,
+            loaded,
+            follow,
+        });
+        plane.start_following();
+        Ok(plane)
+    }
+}
+
+/// A plane on its way into memory.
+pub(crate) struct Opening<'a> {
+    pub(crate) params: &'a PlaneParams,
+    pub(crate) context: &'a Context,
+}
+
+impl Opening<'_> {
+    /// The version of the plane's birth.
+    pub(crate) fn birth(&self) -> Version {
+        self.params.record.birth.unwrap_or(self.params.born)
+    }
+
+    /// The plane as its steps have left it, without anything of its own. Behind a fold the layers
+    /// that it has left are not needed, not even that of its birth.
+    pub(crate) async fn stepped(&self, steps: &StepsRecord) -> Result<Arc<Fills>, OpenError> {
+        let params = self.params;
+        let chain = steps.resolve(&params.record.layer, &params.layers).await?;
+        check_params(chain.start(), params)?;
+        check_params(chain.newest(), params)?;
+        Ok(Fills::new(FillsOf {
+            birth: self.birth(),
+            birth_time: params.born_at.as_str().into(),
+            uid_seed: &params.uid_seed,
+            params: &params.record.params,
+            chain,
+            cache: params.committer.rendered(),
+        }))
+    }
+
+    /// The same as a root.
+    async fn root(&self, steps: &StepsRecord) -> Result<Root, OpenError> {
+        Ok(Root::of_layers(self.stepped(steps).await?, self.context))
+    }
+}
+
+/// A plane's state, as far as it was read.
+struct Loading<'a> {
+    opening: &'a Opening<'a>,
+    keys: &'a KeySpace,
+    /// Made of the steps, or of the layer of the birth if there are none.
+    root: Option<Root>,
+    expiries: BTreeSet<(u64, Key)>,
+    newest: Revision,
+}
+
+impl Loading<'_> {
+    async fn take(&mut self, item: KeyValue) -> Result<(), OpenError> {
+        let Opening { params, context } = self.opening;
+        let base = Base(params.record.base);
+        self.newest = self.newest.max(item.modified);
+        let record = |source| unreadable(&item.key, source);
+        let decoded = decode(&item.value).map_err(record)?;
+        if matches!(decoded, Record::Marker) {
+            return Ok(());
+        }
+        let key = match (self.keys.kept(&item.key).map_err(record)?, &decoded) {
+            (Kept::Object(key), _) => key,
+            (Kept::Head, _) => return Ok(()),
+            (Kept::Steps, Record::Steps { index, steps }) => {
+                let version = Version::new(base, item.modified, *index);
+                let steps = steps.clone().landed(version);
+                self.root = Some(self.opening.root(&steps).await?);
+                return Ok(());
+            }
+            (Kept::Steps, _) => return Err(record(RecordError::Damaged)),
+        };
+        // The steps stand before all objects.
+        let root = match &mut self.root {
+            Some(root) => root,
+            none => none.insert(self.opening.root(&StepsRecord::default()).await?),
+        };
+        let (versions, object) = match decoded {
+            Record::Object { place, object } => {
+                let version = Version::new(base, item.modified, place.index);
+                (place.versions(version), object)
+            }
+            Record::Foreign(object) => (foreign_versions(base, &item), object),
+            Record::Tombstone { .. } => {
+                root.remove(&key, context);
+                return Ok(());
+            }
+            Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
+                return Err(record(RecordError::Damaged));
+            }
+        };
+        self.expiries
+            .extend(object.expires.map(|at| (at, key.clone())));
+        let stamp = Stamp::loaded(versions.version);
+        let entry = Entry::own(key, stamp, &object, versions, &context.interner);
+        root.put(entry, context);
+        Ok(())
+    }
+}
+
+/// Reads a plane's objects from the store.
+async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
+    let params = opening.params;
+    let base = Base(params.record.base);
+    let mut loading = Loading {
+        opening,
+        keys,
+        root: None,
+        expiries: BTreeSet::new(),
+        newest: Revision(0),
+    };
+    let mut read_at = None;
+    let mut slices = Slices::default();
+    let (start, end) = keys.bounds();
+    let mut request = Some(RangeRequest::between(start, end));
+    while let Some(page) = request {
+        let reply = params.committer.store().range(page.clone()).await?;
+        request = page.next_page(&reply);
+        read_at.get_or_insert(reply.revision);
+        for item in reply.items {
+            slices.pass(item.value.len()).await;
+            loading.take(item).await?;
+        }
+    }
+    let Loading {
+        root,
+        expiries,
+        mut newest,
+        ..
+    } = loading;
+    let mut root = match root {
+        Some(root) => root,
+        None => opening.root(&StepsRecord::default()).await?,
+    };
+    let read_at = read_at.unwrap_or_default();
+    if params.foreign.is_some() {
+        // A foreign delete leaves no trace, so only the read itself says how far the state is.
+        newest = read_at;
+    }
+    if newest > Revision(0) {
+        root.head = root.head.max(Version::after(base, newest));
+    }
+    Ok(Loaded {
+        opened: Opened {
+            revision: read_at,
+            head: root.head,
+        },
+        revision: read_at,
+        told: read_at,
+        log: Log::new(root.head, params.log, params.committer.memory()),
+        imported: false,
+        root,
+        expiries,
+    })
+}
+
+fn check_params(layer: &Layer, params: &PlaneParams) -> Result<(), OpenError> {
+    let filled = &params.record.params;
+    match layer
+        .params()
+        .find(|name| !filled.contains_key(name.as_str()))
+    {
+        Some(name) => Err(OpenError::Unfilled(name.to_string())),
+        None => Ok(()),
+    }
+}
+
+fn unreadable(key: &[u8], source: RecordError) -> OpenError {
+    OpenError::Record {
+        key: String::from_utf8_lossy(key).into_owned(),
+        source,
+    }
+}

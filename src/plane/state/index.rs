@@ -1,0 +1,104 @@
+//! Derived indexes: what claims ask of the accepted state beside keys, such as a port that is free
+//! or room in a quota.
+//!
+//! A kind registers an index when the plane is opened. Its rows are computed from the objects'
+//! bytes, at load and at each write, and stand in persistent maps beside the root, so that dropping
+//! a root drops them too.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::key::{Key, Prefix};
+use crate::state::tree::{Item, Tree, Weight};
+
+/// Which of the plane's indexes: its place in the list the plane was opened with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IndexId(pub usize);
+
+/// What one object adds under one value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexRow {
+    /// The value: a port, an address, a name, a quota's bucket.
+    pub value: Bytes,
+    /// How much of it the object takes; 1 where only the owner matters.
+    pub amount: i64,
+}
+
+/// Computes the rows of objects. Must be a pure function of key and body that does not panic on
+/// anything: it runs inside the sequencer. Planes that show the same layer share the rows of its
+/// templates as far as these do not depend on uids, times and the plane's record.
+pub trait Index: Send + Sync + 'static {
+    /// Whether objects of a resource can have rows at all; keeps others from being looked at.
+    fn covers(&self, resource: &Prefix) -> bool;
+
+    /// The rows of one object. The body may lack `resourceVersion`.
+    fn rows(&self, key: &Key, body: &[u8]) -> Vec<IndexRow>;
+}
+
+/// All that is known under one value.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    value: Arc<[u8]>,
+    /// The only holder; `None` when there were several and it cannot be told any more.
+    pub(crate) owner: Option<Key>,
+    pub(crate) holders: u32,
+    pub(crate) amount: i64,
+}
+
+impl Item for Arc<Cell> {
+    fn sort_key(&self) -> &Arc<[u8]> {
+        &self.value
+    }
+
+    fn weight(&self) -> Weight {
+        Weight { count: 1, bytes: 0 }
+    }
+}
+
+/// One index of one root.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IndexMap(Tree<Arc<Cell>>);
+
+impl IndexMap {
+    pub(crate) fn get(&self, value: &[u8]) -> Option<&Cell> {
+        self.0.get(value).map(|cell| &**cell)
+    }
+
+    pub(crate) fn from(&self, value: &[u8]) -> impl Iterator<Item = (&[u8], &Cell)> {
+        self.0.iter_from(value).map(|cell| (&*cell.value, &**cell))
+    }
+
+    pub(crate) fn add(&mut self, owner: &Key, rows: Vec<IndexRow>) {
+        for row in rows {
+            let known = self.0.modify(&row.value, |cell| {
+                let cell = Arc::make_mut(cell);
+                cell.holders += 1;
+                cell.amount += row.amount;
+                cell.owner = None;
+            });
+            if known.is_none() {
+                self.0.insert(Arc::new(Cell {
+                    value: row.value.as_ref().into(),
+                    owner: Some(owner.clone()),
+                    holders: 1,
+                    amount: row.amount,
+                }));
+            }
+        }
+    }
+
+    pub(crate) fn subtract(&mut self, rows: Vec<IndexRow>) {
+        for row in rows {
+            let left = self.0.modify(&row.value, |cell| {
+                let cell = Arc::make_mut(cell);
+                cell.holders -= 1;
+                cell.amount -= row.amount;
+                cell.holders
+            });
+            if left == Some(0) {
+                self.0.remove(&row.value);
+            }
+        }
+    }
+}

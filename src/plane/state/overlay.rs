@@ -1,0 +1,287 @@
+//! What objects of a plane define beside themselves: an overlay of rows that each root carries, as
+//! it carries its indexes.
+//!
+//! A custom resource definition defines a kind, for one. What a row means is the embedder's
+//! matter: it hands a [`Derivation`] to [`crate::Plane::open`]. Each root has the rows of the
+//! objects in it, whoever put them there: a write that is accepted, a commit that is published or
+//! replayed, a load, an import, a layer. A root of the past has the rows of now.
+//!
+//! Invariant: a row is a pure function of one object's header, so an overlay is one of the objects
+//! in its root: the one derived anew equals the one that was carried.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use aws_lc_rs::digest;
+use parking_lot::Mutex;
+
+use crate::history::event::Event;
+use crate::key::{Key, Prefix};
+use crate::state::Resources;
+use crate::state::entry::{Entry, Flags};
+use crate::version::Version;
+
+/// Identifies content across planes: equal ids, equal content. The first half of a SHA-256: who
+/// can choose the content must not be able to make it pass for another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentId([u8; 16]);
+
+impl ContentId {
+    /// The id of content that is made of parts. Where a part ends counts.
+    pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut context = digest::Context::new(&digest::SHA256);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&context.finish().as_ref()[..16]);
+        Self(id)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What a derivation sees of an object: nothing that needs the body to be parsed, so that a plane
+/// wakes without reading bodies.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    /// The object's key.
+    pub key: &'a Key,
+    /// `metadata.labels` as JSON; `{}` if there are none.
+    pub labels: &'a [u8],
+    /// What claims ask of it.
+    pub flags: Flags,
+    /// What the code of the object's kind has put into the header of the record for the derivation.
+    /// Always empty today: records have no place for it. It gets one with a format that is written
+    /// once every replica of the store reads it; [`crate::NewObject`] then carries it from prepare,
+    /// where the tree is at hand, and records in today's format are written anew before.
+    pub extra: &'a [u8],
+}
+
+/// What one object defines.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The resource it is about; watches of it end when its view changes.
+    pub resource: Prefix,
+    /// What readers of the resource see. Writes claim it, see [`crate::Claim::View`].
+    pub view: ContentId,
+    /// Everything in the row.
+    pub id: ContentId,
+    /// What the embedder makes of it.
+    pub content: Arc<dyn Any + Send + Sync>,
+}
+
+/// Derives rows from objects. One for all planes of a process.
+pub trait Derivation: Send + Sync + 'static {
+    /// Whether objects of the key's resource can define anything; keeps others from being looked at.
+    fn covers(&self, key: &Key) -> bool;
+
+    /// What an object defines, if anything. A pure function of the source. Runs inside the
+    /// sequencer: it is quick, takes no lock for long and does not panic on anything.
+    fn row(&self, source: &Source<'_>) -> Option<Row>;
+
+    /// Where planes that define the same share it.
+    fn overlays(&self) -> &ByContent<Overlay>;
+}
+
+/// The rows of all objects of a root. Shared by all planes that define the same.
+#[derive(Debug)]
+pub struct Overlay {
+    id: ContentId,
+    /// Ordered by resource, then by the key of the object: the first row of a resource counts.
+    rows: Vec<(Key, Row)>,
+}
+
+impl Overlay {
+    /// Identifies all of it.
+    #[must_use]
+    pub fn id(&self) -> ContentId {
+        self.id
+    }
+
+    /// The row of a resource.
+    #[must_use]
+    pub fn row(&self, resource: &Prefix) -> Option<&Row> {
+        let before = |(_, row): &(Key, Row)| row.resource < *resource;
+        let at = self.rows.partition_point(before);
+        let (_, row) = self.rows.get(at)?;
+        (row.resource == *resource).then_some(row)
+    }
+
+    /// The rows that count, in order of their resources.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        let mut last: Option<&Prefix> = None;
+        self.rows.iter().filter_map(move |(_, row)| {
+            let first = last != Some(&row.resource);
+            last = Some(&row.resource);
+            first.then_some(row)
+        })
+    }
+
+    fn of(mut rows: Vec<(Key, Row)>, shared: &ByContent<Self>) -> Option<Arc<Self>> {
+        if rows.is_empty() {
+            return None;
+        }
+        rows.sort_by(|(a, left), (b, right)| {
+            (&left.resource, a.as_bytes()).cmp(&(&right.resource, b.as_bytes()))
+        });
+        let parts = rows.iter().flat_map(|(key, row)| {
+            let (resource, view) = (row.resource.as_bytes(), row.view.as_bytes());
+            [key.as_bytes(), resource, view, row.id.as_bytes()]
+        });
+        let id = ContentId::of(parts);
+        Some(shared.share(id, || Self { id, rows }))
+    }
+}
+
+/// What is alive of one sort of content, by its id. Holds nothing alive itself.
+#[derive(Debug)]
+pub struct ByContent<T>(Mutex<Alive<T>>);
+
+#[derive(Debug)]
+struct Alive<T> {
+    known: HashMap<ContentId, Weak<T>>,
+    /// With so many known, those that are dead are dropped.
+    sweep_at: usize,
+}
+
+/// Never swept below so many.
+const SWEEP_MIN: usize = 64;
+
+impl<T> Default for ByContent<T> {
+    fn default() -> Self {
+        Self(Mutex::new(Alive {
+            known: HashMap::new(),
+            sweep_at: SWEEP_MIN,
+        }))
+    }
+}
+
+impl<T> ByContent<T> {
+    /// The content of this id: the one that is alive, else what `make` makes.
+    pub fn share(&self, id: ContentId, make: impl FnOnce() -> T) -> Arc<T> {
+        if let Some(known) = self.0.lock().known.get(&id).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Not under the lock. Who is late takes what another has made meanwhile.
+        let made = Arc::new(make());
+        let mut alive = self.0.lock();
+        if let Some(known) = alive.known.get(&id).and_then(Weak::upgrade) {
+            return known;
+        }
+        alive.known.insert(id, Arc::downgrade(&made));
+        if alive.known.len() >= alive.sweep_at {
+            alive.known.retain(|_, weak| weak.strong_count() > 0);
+            alive.sweep_at = (alive.known.len() * 2).max(SWEEP_MIN);
+        }
+        made
+    }
+
+    /// How many are known, some of which may be dead.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.lock().known.len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The derivation of a plane, if it has one.
+#[derive(Clone, Default)]
+pub(crate) struct Derive(pub(crate) Option<Arc<dyn Derivation>>);
+
+impl Derive {
+    /// The overlay of a root in which an object was put or removed.
+    pub(crate) fn next(
+        &self,
+        overlay: Option<&Arc<Overlay>>,
+        key: &Key,
+        entry: Option<&Entry>,
+    ) -> Option<Arc<Overlay>> {
+        let unchanged = || overlay.map(Arc::clone);
+        let Some(derivation) = self.of(key) else {
+            return unchanged();
+        };
+        let row = entry.and_then(|entry| row_of(derivation, entry));
+        let rows = overlay.map_or(&[][..], |overlay| &overlay.rows);
+        let known = rows.iter().find(|(other, _)| other == key);
+        if same(known.map(|(_, row)| row), row.as_ref()) {
+            return unchanged();
+        }
+        let others = rows.iter().filter(|(other, _)| other != key).cloned();
+        let rows = others.chain(row.map(|row| (key.clone(), row))).collect();
+        Overlay::of(rows, derivation.overlays())
+    }
+
+    /// The overlay of a root, from all that is in it.
+    pub(crate) fn anew(&self, resources: &Resources) -> Option<Arc<Overlay>> {
+        let derivation = self.0.as_ref()?;
+        let covered = resources.of_resources(|first| derivation.covers(first));
+        let rows = covered.filter_map(|entry| {
+            let row = row_of(derivation, entry)?;
+            Some((entry.key().clone(), row))
+        });
+        Overlay::of(rows.collect(), derivation.overlays())
+    }
+
+    /// The resources that some events have defined anew, and at which version.
+    pub(crate) fn defined(&self, events: &[Arc<Event>]) -> Vec<(Prefix, Version)> {
+        if self.0.is_none() {
+            return Vec::new();
+        }
+        let of = |event: &Arc<Event>| {
+            let resources = self.defined_by(event).into_iter();
+            let version = event.version();
+            resources.map(move |resource| (resource, version))
+        };
+        events.iter().flat_map(of).collect()
+    }
+
+    fn defined_by(&self, event: &Event) -> Vec<Prefix> {
+        let Some(derivation) = self.of(event.key()) else {
+            return Vec::new();
+        };
+        let row = |object: Option<&crate::ObjectRef>| row_of(derivation, object?.entry());
+        let (before, after) = (row(event.previous()), row(event.current()));
+        let view = |row: &Row| (row.resource.clone(), row.view);
+        if before.as_ref().map(view) == after.as_ref().map(view) {
+            return Vec::new();
+        }
+        let both = before.into_iter().chain(after);
+        both.map(|row| row.resource).collect()
+    }
+
+    fn of(&self, key: &Key) -> Option<&Arc<dyn Derivation>> {
+        self.0.as_ref().filter(|derivation| derivation.covers(key))
+    }
+}
+
+fn row_of(derivation: &Arc<dyn Derivation>, entry: &Entry) -> Option<Row> {
+    derivation.row(&Source {
+        key: entry.key(),
+        labels: entry.labels(),
+        flags: entry.flags(),
+        extra: &[],
+    })
+}
+
+/// Whether two rows are the same in all that can be seen.
+fn same(left: Option<&Row>, right: Option<&Row>) -> bool {
+    match (left, right) {
+        (None, None) => true,
+        (Some(left), Some(right)) => {
+            (&left.resource, left.view, left.id) == (&right.resource, right.view, right.id)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,445 @@
+//! The committer of one store: gathers the queued writes of all planes into transactions.
+//!
+//! Planes take turns by bytes. Nothing waits for a timer: a free slot commits what is queued, and
+//! while all slots are busy requests gather. Tasks exist only while there is work.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use polyplane_storage::{
+    CommitError, Compare, KeyValue, Limits, Op, Rejection, Revision, Store, Txn,
+};
+use prometheus::proto::MetricFamily;
+
+use crate::guard::NotDone;
+use crate::layers::fills::RenderCache;
+use crate::measures::Measures;
+use crate::memory::Memory;
+use crate::plane::Plane;
+use crate::record::{
+    Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
+};
+use crate::state::intern::Interner;
+use crate::version::Version;
+use crate::write::prober::Prober;
+use crate::write::sequencer::{Budget, Change, Queued, Taken};
+
+/// Bytes of one transaction, about.
+const TXN_BYTES_MAX: usize = 1 << 20;
+/// Writes larger than this travel in a transaction of their own.
+const ALONE_BYTES: usize = 256 << 10;
+/// Version indexes of one transaction.
+const INDEXES_MAX: usize = Version::END as usize;
+/// What a turn adds to a plane's share of bytes while other planes wait.
+const TURN_BYTES: usize = 64 << 10;
+
+/// Gathers the writes of all planes of one store.
+pub struct Committer {
+    store: Arc<dyn Store>,
+    limits: Limits,
+    ready: Mutex<Ready>,
+    rendered: Arc<RenderCache>,
+    interner: Arc<Interner>,
+    memory: Arc<Memory>,
+    measures: Measures,
+    prober: Arc<Prober>,
+}
+
+#[derive(Default)]
+struct Ready {
+    /// Planes with queued writes and none under way, in turn.
+    planes: VecDeque<Arc<Plane>>,
+    workers: usize,
+}
+
+/// One plane's operations inside one transaction.
+pub(crate) struct Part {
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) writes: Vec<Queued>,
+    /// What it is sent under: the plane's fence and the replica's member key.
+    compares: Vec<Compare>,
+    /// The index of its first event.
+    pub(crate) index: u8,
+}
+
+/// A transaction, and which parts each of its compares stands for.
+struct Batch {
+    txn: Txn,
+    parts: Vec<Part>,
+    /// Per compare the parts that asked for it.
+    askers: Vec<Vec<usize>>,
+}
+
+impl Committer {
+    /// The committer of a store. There must be only one.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Self::with_memory(store, Arc::default())
+    }
+
+    /// The same whose planes keep to a memory budget.
+    #[must_use]
+    pub fn with_memory(store: Arc<dyn Store>, memory: Arc<Memory>) -> Arc<Self> {
+        Arc::new(Self {
+            limits: store.limits(),
+            store,
+            ready: Mutex::default(),
+            rendered: RenderCache::new(&memory),
+            interner: Interner::new(&memory),
+            memory,
+            measures: Measures::default(),
+            prober: Arc::default(),
+        })
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Figures about all commits so far.
+    #[must_use]
+    pub fn collect(&self) -> Vec<MetricFamily> {
+        self.measures.collect()
+    }
+
+    pub(crate) fn measures(&self) -> &Measures {
+        &self.measures
+    }
+
+    pub(crate) fn prober(&self) -> &Arc<Prober> {
+        &self.prober
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(crate) fn interner(&self) -> &Arc<Interner> {
+        &self.interner
+    }
+
+    pub(crate) fn rendered(&self) -> &Arc<RenderCache> {
+        &self.rendered
+    }
+
+    /// A plane has queued writes and none under way.
+    pub(crate) fn ready(self: &Arc<Self>, plane: Arc<Plane>) {
+        let mut ready = self.ready.lock();
+        ready.planes.push_back(plane);
+        if ready.workers < self.limits.transactions_max.max(1) {
+            ready.workers += 1;
+            let committer = Arc::clone(self);
+            // Ends by itself as soon as nothing is queued.
+            tokio::spawn(async move { committer.work().await });
+        }
+    }
+
+    async fn work(self: Arc<Self>) {
+        let _end_with_it = EndWithPanic;
+        loop {
+            let mut lost = Vec::new();
+            let parts = self.gather(&mut lost);
+            for plane in lost {
+                plane.end_lost();
+            }
+            let Some(parts) = parts else {
+                return;
+            };
+            self.commit(build(parts)).await;
+        }
+    }
+
+    /// The parts of the next transaction; `None` gives the worker's slot back. Planes that have no
+    /// tenure any more go to `lost`.
+    fn gather(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<Part>> {
+        let mut ready = self.ready.lock();
+        let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
+        let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
+        let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
+        let mut parts: Vec<Part> = Vec::new();
+        // Planes that could not give anything since the last part.
+        let mut passed_over = 0;
+        while passed_over <= ready.planes.len() {
+            let Some(plane) = ready.planes.pop_front() else {
+                break;
+            };
+            let taken = plane.take(Budget {
+                ops: ops_max.saturating_sub(ops),
+                indexes: INDEXES_MAX - indexes,
+                bytes: bytes_max.saturating_sub(bytes),
+                alone_bytes: ALONE_BYTES.min(bytes_max),
+                fresh: parts.is_empty(),
+                share: (!ready.planes.is_empty()).then_some(TURN_BYTES),
+            });
+            match taken {
+                Taken::Nothing => passed_over = 0,
+                Taken::Lost => {
+                    passed_over = 0;
+                    lost.push(plane);
+                }
+                Taken::Later => {
+                    ready.planes.push_back(plane);
+                    // An empty transaction goes round until somebody's share is large enough.
+                    passed_over = if parts.is_empty() { 0 } else { passed_over + 1 };
+                }
+                Taken::Part(writes, compares) => {
+                    passed_over = 0;
+                    ops += 1 + writes.iter().map(Queued::ops).sum::<usize>();
+                    indexes += writes.iter().map(Queued::indexes).sum::<usize>();
+                    let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
+                    bytes += part_bytes;
+                    parts.push(Part {
+                        plane,
+                        writes,
+                        compares,
+                        index: 0,
+                    });
+                    if part_bytes > ALONE_BYTES && parts.len() == 1 || ops + 2 > ops_max {
+                        break;
+                    }
+                }
+            }
+        }
+        if parts.is_empty() {
+            ready.workers -= 1;
+            return None;
+        }
+        Some(parts)
+    }
+
+    async fn commit(self: &Arc<Self>, batch: Batch) {
+        let Batch { txn, parts, askers } = batch;
+        let keys: Vec<Bytes> = txn.compares.iter().map(|c| c.key().clone()).collect();
+        self.measures.sends(
+            parts.len(),
+            parts.iter().map(|part| part.writes.len()).sum(),
+        );
+        let sent = Instant::now();
+        let answer = self.store.commit(txn).await;
+        self.measures.answered(sent.elapsed(), &answer);
+        match answer {
+            Ok(committed) => {
+                for part in parts {
+                    part.plane.guard().acknowledged();
+                    part.plane.clone().land(part, committed.revision);
+                }
+            }
+            Err(CommitError::Refused { failed, at, found }) => {
+                let found: Vec<_> = keys.into_iter().zip(found).collect();
+                refuse(parts, &askers, &failed, at, &found);
+            }
+            Err(CommitError::Rejected(rejection)) => {
+                for part in parts {
+                    part.plane.clone().reject(part, &rejection);
+                }
+            }
+            Err(CommitError::Unknown(reason)) => {
+                let settled = parts.into_iter().map(|part| {
+                    let plane = Arc::clone(&part.plane);
+                    plane.settle(part, reason.clone())
+                });
+                join_all(settled).await;
+            }
+        }
+    }
+}
+
+/// A part whose worker panicked has callers that nobody can answer truthfully, and a plane that
+/// never moves again: the process ends. What was acknowledged is durable.
+struct EndWithPanic;
+
+impl Drop for EndWithPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the committer panicked; the process ends");
+            std::process::abort();
+        }
+    }
+}
+
+/// Some compares did not hold: the planes they stand for are lost, the others go again.
+fn refuse(
+    parts: Vec<Part>,
+    askers: &[Vec<usize>],
+    failed: &[usize],
+    at: Revision,
+    found: &[(Bytes, Option<KeyValue>)],
+) {
+    let lost: Vec<usize> = failed
+        .iter()
+        .filter_map(|compare| askers.get(*compare))
+        .flatten()
+        .copied()
+        .collect();
+    for (number, part) in parts.into_iter().enumerate() {
+        let plane = Arc::clone(&part.plane);
+        let asked = askers.iter().zip(found);
+        let own = asked.filter(|(askers, _)| askers.contains(&number));
+        plane.guard().not_done(NotDone::Refused {
+            at,
+            found: own.map(|(_, found)| found.clone()).collect(),
+        });
+        if lost.contains(&number) {
+            plane.lose(part);
+        } else if lost.is_empty() {
+            let reason = Rejection::Malformed("a compare nobody asked for was refused".into());
+            plane.withdraw(part, &reason);
+        } else {
+            plane.again(part);
+        }
+    }
+}
+
+/// Encodes the parts into one transaction.
+fn build(parts: Vec<Part>) -> Batch {
+    let mut batch = Batch {
+        txn: Txn::default(),
+        parts: Vec::with_capacity(parts.len()),
+        askers: Vec::new(),
+    };
+    let mut index: usize = 0;
+    for mut part in parts {
+        let number = batch.parts.len();
+        for compare in std::mem::take(&mut part.compares) {
+            ask(&mut batch, compare, number);
+        }
+        part.index = u8::try_from(index).expect("a transaction has at most 255 events");
+        encode(&part, &mut batch.txn.ops);
+        index += part.writes.iter().map(Queued::indexes).sum::<usize>();
+        batch.parts.push(part);
+    }
+    batch
+}
+
+fn ask(batch: &mut Batch, compare: Compare, part: usize) {
+    // Planes share the member key; the rest are their own, so the shared ones stand early.
+    match batch
+        .txn
+        .compares
+        .iter()
+        .position(|known| *known == compare)
+    {
+        Some(at) => batch.askers[at].push(part),
+        None => {
+            batch.txn.compares.push(compare);
+            batch.askers.push(vec![part]);
+        }
+    }
+}
+
+/// The operations of a part, in the order of its events. The same part gives the same operations
+/// until it is settled: its keys are not written by anybody else meanwhile.
+pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
+    let plane = &part.plane;
+    let published = plane.published();
+    let mut deleted: Vec<Version> = Vec::new();
+    for commit in part.writes.iter().filter_map(|write| write.layers.as_ref()) {
+        ops.push(Op::Put {
+            key: plane.keys().steps(),
+            value: encode_steps(part.index, commit.record()),
+            lease: None,
+        });
+        let tombstone = |key| Op::Delete {
+            key: plane.keys().object(key),
+        };
+        ops.extend(commit.drops().iter().map(tombstone));
+    }
+    let steps = part.writes.iter().flat_map(|write| &write.steps);
+    for (index, step) in (part.index..).zip(steps) {
+        let previous = step.previous.as_ref();
+        let previous = previous.map(|entry| published.object(entry));
+        let version = previous.as_ref().and_then(|object| object.version());
+        let version = version.unwrap_or_default();
+        let key = plane.keys().object(step.key());
+        let put = |key: Bytes, value: Bytes| Op::Put {
+            key,
+            value,
+            lease: None,
+        };
+        match &step.change {
+            Change::Put(entry) => {
+                let created = previous.as_ref().and_then(|object| object.created());
+                let place = Place {
+                    index,
+                    previous: version,
+                    created: created.unwrap_or_default(),
+                };
+                let object = entry.object().expect("what is queued is under way");
+                ops.push(put(key, encode_object(place, object)));
+            }
+            // Only a tombstone hides a layer's object.
+            Change::Delete(object) if published.fills.template(object).is_some() => {
+                ops.push(put(key, encode_tombstone(index, version)));
+            }
+            Change::Delete(_) => {
+                deleted.push(version);
+                ops.push(Op::Delete { key });
+            }
+        }
+    }
+    if !deleted.is_empty() {
+        ops.push(Op::Put {
+            key: plane.keys().head(),
+            value: encode_head(part.index, &deleted),
+            lease: None,
+        });
+    }
+    if let Some(follow) = plane.follow() {
+        ops.push(Op::Put {
+            key: follow.marker().clone(),
+            value: encode_marker(),
+            lease: None,
+        });
+    }
+}
+
+/// Removes everything a plane has in the store, in pieces, each comparing what its guard asks.
+/// The plane must not be served any more.
+///
+/// # Errors
+/// What the store said; calling again goes on where it stopped.
+pub async fn delete_range(
+    store: &Arc<dyn Store>,
+    plane: &str,
+    compares: Vec<Compare>,
+) -> Result<Revision, DeleteError> {
+    let (start, end) = crate::record::KeySpace::new(plane).bounds();
+    loop {
+        let request = polyplane_storage::RangeRequest {
+            fields: polyplane_storage::Fields::KeysOnly,
+            limit: polyplane_storage::TXN_OPS_MAX,
+            ..polyplane_storage::RangeRequest::between(start.clone(), end.clone())
+        };
+        let reply = store.range(request).await?;
+        if reply.items.is_empty() {
+            return Ok(reply.revision);
+        }
+        let delete = |item: polyplane_storage::KeyValue| Op::Delete { key: item.key };
+        let txn = Txn {
+            compares: compares.clone(),
+            ops: reply.items.into_iter().map(delete).collect(),
+        };
+        store.commit(txn).await?;
+    }
+}
+
+/// Why a plane's range could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    /// The range could not be read.
+    #[error("cannot read the control plane's range")]
+    Read(#[from] polyplane_storage::ReadError),
+    /// A piece could not be removed.
+    #[error("cannot remove a piece of the control plane's range")]
+    Commit(#[from] CommitError),
+}

@@ -1,0 +1,487 @@
+//! Writes past the sequencer: a plane that follows some of its keys in the store's watch and
+//! publishes everything in revision order, its own commits included.
+//!
+//! Each own commit also puts a marker key that the watch tells. So a durable part waits until
+//! everything before it was told, and what was told after a marker waits for its part. A marker
+//! that nobody here has put is that of a newer owner: nothing behind it is published.
+//!
+//! Invariant: what is published is always everything up to one revision.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use polyplane_storage::{
+    KeyValue, RangeRequest, ReadError, Revision, Store, WatchBatch, WatchEnd, prefix_end,
+};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::history::event::Event;
+use crate::history::from_store::foreign_versions;
+use crate::key::{Key, Prefix};
+use crate::plane::Plane;
+use crate::record::{KeySpace, Record, decode};
+use crate::state::entry::{Entry, NewObject, Versions};
+use crate::version::{Stamp, Version};
+use crate::write::committer::Part;
+
+/// How long a failed attempt to watch or read waits for the next, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// How often the watch is asked how far it is.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+/// Revisions that may wait for a part; beyond it the watch is not read.
+const WAITING_MAX: usize = 4096;
+
+/// What a plane follows. One per plane that does.
+pub(crate) struct Follow {
+    prefix: Prefix,
+    /// The store keys of the prefix begin with this.
+    stored: Bytes,
+    /// Stands directly before all of them, so that who watches the objects never sees it.
+    marker: Bytes,
+    state: Mutex<Waiting>,
+    /// Everything up to this revision is published.
+    through: AtomicU64,
+    room: Notify,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+/// What was told and is not published.
+pub(crate) struct Waiting {
+    /// In revision order.
+    queue: VecDeque<Told>,
+    /// A part that is durable.
+    durable: Option<(Part, Revision)>,
+    /// The watch has told everything up to here.
+    told: Revision,
+}
+
+/// One revision of the watch.
+struct Told {
+    revision: Revision,
+    what: What,
+}
+
+enum What {
+    /// An own commit, known by its marker.
+    Own,
+    Foreign(Vec<Change>),
+}
+
+/// A foreign change. `None` is a delete.
+struct Change {
+    version: Version,
+    key: Key,
+    object: Option<NewObject>,
+    /// The version of the first put where the watch has missed it.
+    created: Option<Version>,
+}
+
+impl Follow {
+    pub(crate) fn new(keys: &KeySpace, prefix: Prefix, from: Revision) -> Arc<Self> {
+        let stored = keys.prefix(&prefix);
+        let mut marker = BytesMut::from(&stored[..stored.len() - 1]);
+        marker.put_u8(b'/' - 1);
+        Arc::new(Self {
+            prefix,
+            stored,
+            marker: marker.freeze(),
+            state: Mutex::new(Waiting {
+                queue: VecDeque::new(),
+                durable: None,
+                told: from,
+            }),
+            through: AtomicU64::new(from.0),
+            room: Notify::new(),
+            task: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    pub(crate) fn marker(&self) -> &Bytes {
+        &self.marker
+    }
+
+    /// Whether a store key is one of those that are followed.
+    pub(crate) fn follows(&self, stored: &[u8]) -> bool {
+        stored.starts_with(&self.stored)
+    }
+
+    /// Everything up to this revision is published.
+    pub(crate) fn through(&self) -> Revision {
+        Revision(self.through.load(Ordering::Acquire))
+    }
+
+    /// Stops following. Returns a durable part that was not published.
+    pub(crate) fn stop(&self) -> Option<(Part, Revision)> {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+        let mut state = self.state.lock();
+        state.queue.clear();
+        state.durable.take()
+    }
+
+    /// Waits for whoever is publishing and has looked whether it may before the plane was held.
+    pub(crate) fn finish_turn(&self) {
+        drop(self.state.lock());
+    }
+
+    fn bounds(&self) -> (Bytes, Bytes) {
+        (self.marker.clone(), prefix_end(&self.stored))
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut().take() {
+            task.abort();
+        }
+    }
+}
+
+impl Plane {
+    /// Begins to follow, from what was loaded.
+    pub(crate) fn start_following(self: &Arc<Self>) {
+        let Some(follow) = self.follow() else {
+            return;
+        };
+        let published = self.published();
+        let known = published.resources.under(follow.prefix());
+        let known = known.filter_map(|entry| {
+            let version = published.object(entry).version()?;
+            Some((entry.key().clone(), version.revision(self.base())))
+        });
+        let follower = Follower {
+            plane: Arc::downgrade(self),
+            store: Arc::clone(self.store()),
+            follow: Arc::downgrade(follow),
+            bounds: follow.bounds(),
+            known: known.collect(),
+            told: follow.through(),
+        };
+        // Ends with the plane's tenure or the plane.
+        let task = tokio::spawn(follower.run());
+        *follow.task.lock() = Some(task.abort_handle());
+    }
+
+    /// A part of this plane is durable; it is published once everything before it was told.
+    pub(crate) fn durable(self: &Arc<Self>, follow: &Follow, part: Part, revision: Revision) {
+        let mut state = follow.state.lock();
+        state.durable = Some((part, revision));
+        self.advance(follow, &mut state);
+    }
+
+    /// Publishes what may be published after a pause.
+    pub(crate) fn go_on_following(self: &Arc<Self>) {
+        if let Some(follow) = self.follow() {
+            self.advance(follow, &mut follow.state.lock());
+        }
+    }
+
+    fn advance(self: &Arc<Self>, follow: &Follow, state: &mut Waiting) {
+        loop {
+            let next = state.queue.front().map_or(state.told, |told| told.revision);
+            let durable = state.durable.as_ref().map(|(_, revision)| *revision);
+            if durable.is_some_and(|durable| durable <= next) {
+                if let Some((part, revision)) = state.durable.take() {
+                    self.publish_in_turn(part, revision);
+                }
+                let own = |told: &mut Told| {
+                    matches!(told.what, What::Own) && Some(told.revision) == durable
+                };
+                state.queue.pop_front_if(own);
+                continue;
+            }
+            match state.queue.front().map(|told| &told.what) {
+                None if self.is_held() => return,
+                None => {
+                    follow.through.fetch_max(state.told.0, Ordering::AcqRel);
+                    return;
+                }
+                Some(What::Own) => return,
+                Some(What::Foreign(_)) if self.is_held() => return,
+                Some(What::Foreign(_)) => {}
+            }
+            let Some(Told { revision, what }) = state.queue.pop_front() else {
+                return;
+            };
+            if let What::Foreign(changes) = what {
+                self.publish_foreign(changes, revision);
+            }
+            follow.through.fetch_max(revision.0, Ordering::AcqRel);
+            follow.room.notify_one();
+        }
+    }
+
+    fn publish_in_turn(self: &Arc<Self>, part: Part, revision: Revision) {
+        if self.published().head < Version::new(self.base(), revision, 0) {
+            Arc::clone(self).publish_part(part, revision);
+        } else {
+            // Only a newer owner's commits can have hidden the marker of this one. The tenure is
+            // over, whoever ends it; the write is done.
+            tracing::error!(plane = self.id(), "a commit was overtaken");
+            self.acknowledge(part, revision);
+        }
+    }
+
+    fn publish_foreign(&self, changes: Vec<Change>, revision: Revision) {
+        let context = self.context();
+        let mut root = (*self.published()).clone();
+        let mut events = Vec::with_capacity(changes.len());
+        let mut done = Vec::with_capacity(changes.len());
+        for Change {
+            version,
+            key,
+            object,
+            created,
+        } in changes
+        {
+            let previous = root.resources.get(&key).map(|entry| root.object(entry));
+            let created = created.or_else(|| previous.as_ref().and_then(|object| object.created()));
+            let current = object.map(|object| {
+                let created = created.unwrap_or(version);
+                let versions = Versions { version, created };
+                let stamp = Stamp::loaded(version);
+                Entry::own(key.clone(), stamp, &object, versions, &context.interner)
+            });
+            if previous.is_none() && current.is_none() {
+                continue;
+            }
+            match &current {
+                Some(entry) => root.put(Arc::clone(entry), context),
+                None => root.remove(&key, context),
+            };
+            let object = current.as_ref().map(|entry| root.object(entry));
+            events.push(Event::new(version, key.clone(), previous, object));
+            done.push((key, current));
+        }
+        root.head = root.head.max(Version::after(self.base(), revision));
+        let head = root.head;
+        self.set_revision(revision);
+        let defined = context.derive.defined(&events);
+        let publish = || self.publish(root);
+        self.log().append(&events, &defined, head, publish);
+        self.sequencer().lock().beside(&done, head, context);
+        self.changed();
+    }
+
+    fn told(self: &Arc<Self>, follow: &Follow, told: Vec<Told>, revision: Revision) {
+        let mut state = follow.state.lock();
+        state.queue.extend(told);
+        state.told = state.told.max(revision);
+        self.advance(follow, &mut state);
+    }
+}
+
+/// The task that reads the watch.
+struct Follower {
+    plane: Weak<Plane>,
+    store: Arc<dyn Store>,
+    follow: Weak<Follow>,
+    bounds: (Bytes, Bytes),
+    /// The followed objects as they were told last, with the revisions of their puts.
+    known: BTreeMap<Key, Revision>,
+    told: Revision,
+}
+
+impl Follower {
+    async fn run(mut self) {
+        let mut wait = RETRY_FIRST;
+        loop {
+            let before = self.told;
+            let (start, end) = self.bounds.clone();
+            let error = match self.store.watch(start, end, self.told).await {
+                Ok(watch) => match self.read(watch).await {
+                    Some(end) => end.to_string(),
+                    None => return,
+                },
+                Err(ReadError::Compacted { .. }) => match self.read_anew().await {
+                    Some(Ok(())) => continue,
+                    Some(Err(error)) => error.to_string(),
+                    None => return,
+                },
+                Err(error) => error.to_string(),
+            };
+            if self.told > before {
+                wait = RETRY_FIRST;
+            }
+            tracing::debug!(error, "the watch on foreign keys is taken up again");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Reads a watch to its end; `None` if the plane is gone.
+    async fn read(&mut self, mut watch: polyplane_storage::StoreWatch) -> Option<WatchEnd> {
+        let mut ask_at = Instant::now() + ASK_EVERY;
+        loop {
+            let batch = match timeout_at(ask_at, watch.next()).await {
+                Ok(Ok(batch)) => batch,
+                Ok(Err(end)) => return Some(end),
+                Err(_) => {
+                    // So that the bookmarks of idle watchers stay ahead of compaction.
+                    let asked = self.store.request_progress().await;
+                    tracing::trace!(?asked, "asked how far the watch is");
+                    ask_at = Instant::now() + ASK_EVERY;
+                    continue;
+                }
+            };
+            self.told = self.told.max(batch.revision);
+            let told = self.told_by(batch)?;
+            self.hand_over(told).await?;
+        }
+    }
+
+    /// Hands over what was told, once there is room for it.
+    async fn hand_over(&self, told: Vec<Told>) -> Option<()> {
+        loop {
+            let plane = self.plane.upgrade()?;
+            let follow = self.follow.upgrade()?;
+            let room = follow.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if follow.state.lock().queue.len() < WAITING_MAX {
+                plane.told(&follow, told, self.told);
+                return Some(());
+            }
+            drop(plane);
+            room.await;
+        }
+    }
+
+    fn told_by(&mut self, batch: WatchBatch) -> Option<Vec<Told>> {
+        let plane = self.plane.upgrade()?;
+        let revision = batch.revision;
+        let mut told = Vec::with_capacity(1);
+        let mut changes = Vec::with_capacity(batch.events.len());
+        for event in batch.events {
+            if event.key == self.bounds.0 {
+                told.push(Told {
+                    revision,
+                    what: What::Own,
+                });
+                continue;
+            }
+            let object = event.value.map(|value| decode(&value)).transpose();
+            let (Ok(Some(key)), Ok(object)) = (plane.keys().key_of(&event.key), object) else {
+                tracing::error!(key = ?event.key, "a foreign value cannot be read");
+                continue;
+            };
+            let object = match object {
+                Some(Record::Foreign(object)) => Some(object),
+                None => None,
+                // The plane's own write, from before these keys were followed.
+                Some(_) => continue,
+            };
+            match &object {
+                Some(_) => self.known.insert(key.clone(), revision),
+                None => self.known.remove(&key),
+            };
+            let index = u8::try_from(changes.len()).unwrap_or(Version::END);
+            changes.push(Change {
+                version: Version::new(plane.base(), revision, index),
+                key,
+                object,
+                created: None,
+            });
+        }
+        if !changes.is_empty() {
+            told.push(Told {
+                revision,
+                what: What::Foreign(changes),
+            });
+        }
+        Some(told)
+    }
+
+    /// The followed keys, the marker among them, at one revision.
+    async fn read_keys(&self) -> Result<(Revision, Vec<KeyValue>), ReadError> {
+        let (start, end) = self.bounds.clone();
+        let mut request = Some(RangeRequest::between(start, end));
+        let mut items = Vec::new();
+        let mut read_at = None;
+        while let Some(page) = request {
+            let reply = self.store.range(page.clone()).await?;
+            request = page.next_page(&reply);
+            read_at.get_or_insert(reply.revision);
+            items.extend(reply.items);
+        }
+        Ok((read_at.unwrap_or_default(), items))
+    }
+
+    /// After the store has forgotten what the watch missed: reads the keys, and tells the
+    /// difference. Deletes were at unknown revisions, each at one of its own; they are told at the
+    /// earliest ones at which nothing else was.
+    async fn read_anew(&mut self) -> Option<Result<(), ReadError>> {
+        let (read_at, items) = match self.read_keys().await {
+            Ok(read) => read,
+            Err(error) => return Some(Err(error)),
+        };
+        let plane = self.plane.upgrade()?;
+        let mut told = Vec::new();
+        let mut gone = std::mem::take(&mut self.known);
+        for item in items {
+            if item.key == self.bounds.0 {
+                if item.modified > self.told {
+                    told.push(Told {
+                        revision: item.modified,
+                        what: What::Own,
+                    });
+                }
+                continue;
+            }
+            let object = decode(&item.value);
+            let (Ok(Some(key)), Ok(Record::Foreign(object))) =
+                (plane.keys().key_of(&item.key), object)
+            else {
+                tracing::error!(key = ?item.key, "a foreign value cannot be read");
+                continue;
+            };
+            gone.remove(&key);
+            self.known.insert(key.clone(), item.modified);
+            if item.modified > self.told {
+                let versions = foreign_versions(plane.base(), &item);
+                let change = Change {
+                    version: versions.version,
+                    key,
+                    object: Some(object),
+                    created: Some(versions.created),
+                };
+                told.push(Told {
+                    revision: item.modified,
+                    what: What::Foreign(vec![change]),
+                });
+            }
+        }
+        let used: BTreeSet<u64> = told.iter().map(|told| told.revision.0).collect();
+        let free = (self.told.0 + 1..=read_at.0).filter(|revision| !used.contains(revision));
+        for (revision, key) in free.zip(gone.into_keys()) {
+            let revision = Revision(revision);
+            let change = Change {
+                version: Version::new(plane.base(), revision, 0),
+                key,
+                object: None,
+                created: None,
+            };
+            told.push(Told {
+                revision,
+                what: What::Foreign(vec![change]),
+            });
+        }
+        drop(plane);
+        told.sort_by_key(|told| told.revision);
+        self.told = self.told.max(read_at);
+        self.hand_over(told).await?;
+        Some(Ok(()))
+    }
+}

@@ -1,0 +1,116 @@
+//! Records that are written past a plane's sequencer: the member keys of the ring, which the root
+//! plane shows as objects of its own.
+//!
+//! Who writes them owns their keys alone and gives each change a transaction of its own. The
+//! plane's owner learns of them from the store's watch and publishes them in revision order.
+//! Invariant: nothing here knows what the objects mean.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use polyplane_storage::Revision;
+
+use crate::key::{Key, Prefix};
+use crate::plane::Plane;
+use crate::record::{self, KeySpace, Record, RecordError, encode_foreign};
+use crate::state::entry::{Entry, NewObject, ObjectRef, Versions};
+use crate::version::{Base, Stamp, Version};
+
+/// Where a plane has one object in the store.
+#[must_use]
+pub fn object_key(plane: &str, key: &Key) -> Bytes {
+    KeySpace::new(plane).object(key)
+}
+
+/// What the store keys of a plane's objects under a prefix begin with. No other key does.
+#[must_use]
+pub fn object_prefix(plane: &str, prefix: &Prefix) -> Bytes {
+    KeySpace::new(plane).prefix(prefix)
+}
+
+/// The value of a put. It stands first in its transaction, which has no second one; what is deleted
+/// in the same transaction follows it.
+#[must_use]
+pub fn encode(object: &NewObject) -> Bytes {
+    encode_foreign(object)
+}
+
+/// Reads a value back.
+///
+/// # Errors
+/// It is no object, damaged, or of a newer program.
+pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
+    match record::decode(value)? {
+        Record::Foreign(object) | Record::Object { object, .. } => Ok(object),
+        Record::Tombstone { .. } | Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
+            Err(RecordError::Damaged)
+        }
+    }
+}
+
+/// Reads an object of a plane without the plane, and the version of its first put. `modified` is
+/// the revision of the value. `None` where a deleted object of the layer stands.
+///
+/// # Errors
+/// It is no record of an object, damaged, or of a newer program.
+pub fn read(
+    base: Base,
+    modified: Revision,
+    value: &Bytes,
+) -> Result<Option<(NewObject, Version)>, RecordError> {
+    match record::decode(value)? {
+        Record::Object { place, object } => {
+            let version = Version::new(base, modified, place.index);
+            Ok(Some((object, place.versions(version).created)))
+        }
+        Record::Foreign(object) => Ok(Some((object, Version::new(base, modified, 0)))),
+        Record::Tombstone { .. } => Ok(None),
+        Record::Head { .. } | Record::Marker | Record::Steps { .. } => Err(RecordError::Damaged),
+    }
+}
+
+impl Plane {
+    /// An object that no plane has, in the form of those that this one has: put first at the
+    /// revision `created` and last at `modified`.
+    #[must_use]
+    pub fn external(
+        &self,
+        key: Key,
+        object: &NewObject,
+        created: Revision,
+        modified: Revision,
+    ) -> ObjectRef {
+        let versions = Versions {
+            version: Version::new(self.base(), modified, 0),
+            created: Version::new(self.base(), created, 0),
+        };
+        let stamp = Stamp::loaded(versions.version);
+        let interner = &self.context().interner;
+        let entry = Entry::own(key, stamp, object, versions, interner);
+        ObjectRef::new(entry, Arc::clone(&self.published().fills))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::object;
+
+    #[test]
+    fn a_foreign_value_reads_back_and_stands_where_the_plane_looks() {
+        let wanted = object("a", "x", "1");
+        let read = decode(&encode(&wanted)).expect("an object was written");
+        assert_eq!(read.body, wanted.body);
+        assert_eq!(read.version_slot, wanted.version_slot);
+        assert_eq!(read.labels, wanted.labels);
+        let key = Key::new("g", "leases", Some("ns"), "a");
+        let prefix = object_prefix("root", &Prefix::namespaced("g", "leases", "ns"));
+        assert!(object_key("root", &key).starts_with(&prefix));
+        let other = Key::new("g", "leases", Some("ns-a"), "a");
+        assert!(!object_key("root", &other).starts_with(&prefix));
+        assert_eq!(
+            decode(&record::encode_marker()).err(),
+            Some(RecordError::Damaged)
+        );
+    }
+}

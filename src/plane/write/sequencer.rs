@@ -1,0 +1,541 @@
+//! The sequencer of one plane: the queue of its writes, their order, and what becomes of them.
+//!
+//! Everything here runs under one short lock and never waits. The accepted state includes writes
+//! under way; the published one does not. A part is the longest prefix of the queue without a
+//! repeated key; at most one part is under way. Whether a write is taken at all, and whether a part
+//! may be sent, is not decided here: the fence's machine says it, through the guard.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use polyplane_storage::Compare;
+use tokio::sync::oneshot;
+
+use crate::guard::{Intake, Permit};
+use crate::history::watch::Ended;
+use crate::key::Key;
+use crate::layers::step::LayerCommit;
+use crate::state::entry::Entry;
+use crate::state::overlay::Overlay;
+use crate::state::{Context, Cut, Root};
+use crate::version::Version;
+use crate::write::claim::{Broken, Claim, Committed, SubmitError};
+
+/// How many withdrawals are remembered for those who still hold a cut from before them.
+const WITHDRAWALS_KEPT: usize = 64;
+/// Writes that wait in one plane's queue at most.
+const QUEUE_MAX: usize = 10_000;
+/// Bytes of landed entries that the accepted state may hold in the form they were under way in.
+const LANDED_BYTES_MAX: usize = 256 << 10;
+/// So often a write is sent again that was not answered and not done.
+const UNANSWERED_MAX: u32 = 3;
+
+/// One operation as it waits.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) change: Change,
+    /// What the key had when the operation was accepted. Whatever wrote that has landed before
+    /// this is sent, for a key stands once in a part and one part is under way.
+    pub(crate) previous: Option<Arc<Entry>>,
+}
+
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The entry under way.
+    Put(Arc<Entry>),
+    Delete(Key),
+}
+
+impl Step {
+    pub(crate) fn new(change: Change) -> Self {
+        Self {
+            change,
+            previous: None,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        match &self.change {
+            Change::Put(entry) => entry.key(),
+            Change::Delete(key) => key,
+        }
+    }
+
+    fn apply(&self, root: &mut Root, context: &Context) -> Option<Arc<Entry>> {
+        match &self.change {
+            Change::Put(entry) => root.put(Arc::clone(entry), context),
+            Change::Delete(key) => root.remove(key, context),
+        }
+    }
+}
+
+pub(crate) type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
+
+/// A write with its answer's address.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) steps: Vec<Step>,
+    /// A commit of a layer step; it is a part of its own and has no `steps`.
+    pub(crate) layers: Option<Arc<LayerCommit>>,
+    pub(crate) bytes: usize,
+    pub(crate) reply: Reply,
+    position: u64,
+    /// How often it was sent without an answer and turned out not to be done.
+    unanswered: u32,
+}
+
+impl Queued {
+    pub(crate) fn new(steps: Vec<Step>, bytes: usize, reply: Reply) -> Self {
+        Self {
+            steps,
+            layers: None,
+            bytes,
+            reply,
+            position: 0,
+            unanswered: 0,
+        }
+    }
+
+    pub(crate) fn layers(commit: Arc<LayerCommit>, bytes: usize, reply: Reply) -> Self {
+        Self {
+            layers: Some(commit),
+            ..Self::new(Vec::new(), bytes, reply)
+        }
+    }
+
+    /// Does what was accepted once more, to a state made anew.
+    fn apply_again(&self, root: &mut Root, context: &Context) {
+        if let Some(commit) = &self.layers {
+            commit.apply(root, context);
+        }
+        for step in &self.steps {
+            step.apply(root, context);
+        }
+    }
+
+    /// Version indexes of its own.
+    pub(crate) fn indexes(&self) -> usize {
+        let layers = self.layers.as_ref().map_or(0, |commit| commit.places());
+        self.steps.len() + layers
+    }
+
+    /// Operations in the store, the head record aside.
+    pub(crate) fn ops(&self) -> usize {
+        let layers = self.layers.as_ref();
+        self.steps.len() + layers.map_or(0, |commit| 1 + commit.drops().len())
+    }
+
+    pub(crate) fn answer(self, answer: Result<Committed, SubmitError>) {
+        // Whoever stopped waiting does not want to know.
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// Why a write did not get into the queue.
+#[derive(Debug)]
+pub(crate) enum NotAccepted {
+    /// An answer for the caller.
+    Answer(SubmitError),
+    /// Try again when something about the plane has changed.
+    Wait(Queued),
+}
+
+/// Whether somebody has to tell the committer that this plane has work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Tell {
+    Committer,
+    Nobody,
+}
+
+/// How much of a transaction is left for a part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    pub(crate) ops: usize,
+    /// Version indexes.
+    pub(crate) indexes: usize,
+    pub(crate) bytes: usize,
+    /// Writes larger than this travel in a transaction of their own.
+    pub(crate) alone_bytes: usize,
+    /// Nothing is in the transaction yet.
+    pub(crate) fresh: bool,
+    /// What this plane's turn adds to its share; `None` if nobody else waits.
+    pub(crate) share: Option<usize>,
+}
+
+/// What a plane gives to a transaction.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// These writes, to be sent under these compares.
+    Part(Vec<Queued>, Vec<Compare>),
+    /// It has work that does not fit this time.
+    Later,
+    /// It has no work, or must not send it now; whoever lifts that tells the committer.
+    Nothing,
+    /// Its tenure has ended.
+    Lost,
+}
+
+/// What became of a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Stands,
+    Pending,
+    Withdrawn,
+}
+
+/// The state under the lock.
+#[derive(Debug)]
+pub(crate) struct Sequencer {
+    accepted: Root,
+    /// The overlay of `accepted`, for those who must not take the lock to see it.
+    overlay: Arc<ArcSwapOption<Overlay>>,
+    /// Bytes of landed entries in `accepted` that are not what is published.
+    landed_bytes: usize,
+    queue: VecDeque<Queued>,
+    under_way: bool,
+    /// The plane stands in the committer's list.
+    listed: bool,
+    share: usize,
+    /// The plane has ended here.
+    ended: Option<Ended>,
+    /// What the store said when it refused a part last.
+    refusal: String,
+    /// The last write that was accepted.
+    position: u64,
+    /// Everything up to this write is settled.
+    durable: u64,
+    generation: u64,
+    /// What was durable at each of the last withdrawals.
+    withdrawals: VecDeque<u64>,
+}
+
+impl Sequencer {
+    pub(crate) fn new(accepted: Root) -> Self {
+        let overlay = Arc::new(ArcSwapOption::new(accepted.overlay.clone()));
+        Self {
+            accepted,
+            overlay,
+            landed_bytes: 0,
+            queue: VecDeque::new(),
+            under_way: false,
+            listed: false,
+            share: 0,
+            ended: None,
+            refusal: String::new(),
+            position: 0,
+            durable: 0,
+            generation: 0,
+            withdrawals: VecDeque::new(),
+        }
+    }
+
+    /// The newest accepted state, and which writes it has in it.
+    pub(crate) fn accepted(&self) -> (Root, Cut) {
+        let cut = Cut {
+            position: self.position,
+            generation: self.generation,
+        };
+        (self.accepted.clone(), cut)
+    }
+
+    /// The overlay of the newest accepted state, now and later.
+    pub(crate) fn overlay(&self) -> Arc<ArcSwapOption<Overlay>> {
+        Arc::clone(&self.overlay)
+    }
+
+    /// After each change of what is accepted.
+    fn show_overlay(&self) {
+        let address = |overlay: Option<&Arc<Overlay>>| overlay.map(Arc::as_ptr);
+        let shown = self.overlay.load();
+        if address(shown.as_ref()) != address(self.accepted.overlay.as_ref()) {
+            self.overlay.store(self.accepted.overlay.clone());
+        }
+    }
+
+    /// Checks the claims and puts a write into its place. `intake` says whether writes are taken at
+    /// this moment.
+    pub(crate) fn accept(
+        &mut self,
+        mut write: Queued,
+        claims: &[Claim],
+        context: &Context,
+        intake: Intake,
+    ) -> Result<Tell, NotAccepted> {
+        let refuse = |error| Err(NotAccepted::Answer(error));
+        if self.ended.is_some() {
+            return refuse(SubmitError::Lost);
+        }
+        match intake {
+            Intake::Open => {}
+            Intake::Wait => return Err(NotAccepted::Wait(write)),
+            Intake::ReadOnly => return refuse(SubmitError::ReadOnly(self.refusal.clone())),
+            Intake::Ended => return refuse(SubmitError::Lost),
+        }
+        if self.queue.len() >= QUEUE_MAX {
+            return Err(NotAccepted::Wait(write));
+        }
+        if let Some(at) = claims.iter().position(|c| !self.accepted.holds(c)) {
+            return refuse(SubmitError::ClaimFailed(Broken::Claim(at)));
+        }
+        let absent = |step: &Step| match &step.change {
+            Change::Put(_) => false,
+            Change::Delete(key) => self.accepted.resources.get(key).is_none(),
+        };
+        if let Some(at) = write.steps.iter().position(absent) {
+            return refuse(SubmitError::ClaimFailed(Broken::Operation(at)));
+        }
+        if let Some(commit) = &write.layers {
+            if !commit.holds(&self.accepted) {
+                return refuse(SubmitError::Withdrawn);
+            }
+            commit.apply(&mut self.accepted, context);
+        }
+        for step in &mut write.steps {
+            step.previous = step.apply(&mut self.accepted, context);
+        }
+        self.show_overlay();
+        self.position += 1;
+        write.position = self.position;
+        self.queue.push_back(write);
+        Ok(self.tell())
+    }
+
+    /// Takes the next part out of the queue, as far as it fits and if `permit` allows it to be sent.
+    pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> Permit) -> Taken {
+        let Some(first) = self.queue.front() else {
+            return self.nothing();
+        };
+        let alone = first.bytes > budget.alone_bytes;
+        if let Some(share) = budget.share {
+            self.share += share;
+        }
+        let room = if alone { usize::MAX } else { budget.bytes };
+        let bytes_max = match budget.share {
+            Some(_) => self.share.min(room),
+            None => room,
+        };
+        if (alone && !budget.fresh) || first.bytes > bytes_max {
+            return Taken::Later;
+        }
+        let fitting = self.fitting(budget, alone, bytes_max);
+        if fitting == 0 {
+            return Taken::Later;
+        }
+        let compares = match permit() {
+            Permit::Granted(compares) => compares,
+            Permit::Wait => return self.nothing(),
+            Permit::Lost => {
+                self.listed = false;
+                return Taken::Lost;
+            }
+        };
+        let part: Vec<Queued> = self.queue.drain(..fitting).collect();
+        let bytes = part.iter().map(|write| write.bytes).sum();
+        self.share = self.share.saturating_sub(bytes);
+        self.listed = false;
+        self.under_way = true;
+        Taken::Part(part, compares)
+    }
+
+    fn nothing(&mut self) -> Taken {
+        self.listed = false;
+        self.share = 0;
+        Taken::Nothing
+    }
+
+    /// How many writes from the front of the queue make the next part.
+    fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
+        let mut keys: HashSet<&Key> = HashSet::new();
+        let mut bytes = 0;
+        // One operation is kept for the head record.
+        let mut ops = 1;
+        let mut indexes = 0;
+        let mut alone = alone;
+        for (at, write) in self.queue.iter().enumerate() {
+            let big = write.bytes > budget.alone_bytes || write.layers.is_some();
+            let fits = bytes + write.bytes <= bytes_max
+                && ops + write.ops() <= budget.ops
+                && indexes + write.indexes() <= budget.indexes;
+            let repeats = write.steps.iter().any(|step| keys.contains(step.key()));
+            if !fits || repeats || ((alone || big) && at > 0) {
+                return at;
+            }
+            alone |= write.layers.is_some();
+            bytes += write.bytes;
+            ops += write.ops();
+            indexes += write.indexes();
+            keys.extend(write.steps.iter().map(Step::key));
+        }
+        self.queue.len()
+    }
+
+    /// A part is durable and published.
+    ///
+    /// Its entries stay in the accepted state as they were under way: they know what became of
+    /// them, and to put the durable ones in their place would copy a path of the tree for each.
+    pub(crate) fn landed(
+        &mut self,
+        last: u64,
+        published: &Root,
+        entries: &[Arc<Entry>],
+        context: &Context,
+    ) -> Tell {
+        self.durable = self.durable.max(last);
+        self.under_way = false;
+        self.landed_bytes += entries.iter().map(|entry| entry.body_len()).sum::<usize>();
+        if self.queue.is_empty() {
+            self.share = 0;
+        }
+        if self.queue.is_empty() || self.landed_bytes > LANDED_BYTES_MAX {
+            // What is accepted is what is published, and the queue.
+            self.rest_on(published);
+            for write in &self.queue {
+                write.apply_again(&mut self.accepted, context);
+            }
+            self.show_overlay();
+        } else {
+            self.accepted.head = published.head;
+        }
+        self.tell()
+    }
+
+    /// Nothing is accepted but what is published.
+    fn rest_on(&mut self, published: &Root) {
+        self.accepted = published.clone();
+        self.landed_bytes = 0;
+    }
+
+    /// Nothing of a part was done, nor will be, and nothing is wrong with it: it goes again
+    /// unchanged, unless the plane has ended meanwhile.
+    pub(crate) fn again(&mut self, part: Vec<Queued>) -> Result<Tell, Vec<Queued>> {
+        self.under_way = false;
+        if self.ended.is_some() {
+            return Err(part);
+        }
+        for write in part.into_iter().rev() {
+            self.queue.push_front(write);
+        }
+        Ok(self.tell())
+    }
+
+    /// A part came to nothing: the accepted state falls back to the published one. Returns what was
+    /// queued behind it, to be prepared again.
+    pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<Queued> {
+        self.under_way = false;
+        self.rest_on(published);
+        self.show_overlay();
+        self.withdrawals.push_back(self.durable);
+        if self.withdrawals.len() > WITHDRAWALS_KEPT {
+            self.withdrawals.pop_front();
+        }
+        self.generation += 1;
+        self.durable = self.position;
+        self.share = 0;
+        self.queue.drain(..).collect()
+    }
+
+    /// Notes why the store refused a part, for those whom a read-only plane refuses.
+    pub(crate) fn note_refusal(&mut self, reason: &str) {
+        reason.clone_into(&mut self.refusal);
+    }
+
+    /// What the store said when it refused a part last.
+    pub(crate) fn refusal(&self) -> &str {
+        &self.refusal
+    }
+
+    pub(crate) fn standing(&self, cut: Cut) -> Standing {
+        let decide = |durable| {
+            if cut.position <= durable {
+                Standing::Stands
+            } else {
+                Standing::Pending
+            }
+        };
+        if cut.generation == self.generation {
+            return decide(self.durable);
+        }
+        let behind = usize::try_from(self.generation - cut.generation).unwrap_or(usize::MAX);
+        let kept = self.withdrawals.len().checked_sub(behind);
+        match kept.map(|at| decide(self.withdrawals[at])) {
+            Some(Standing::Stands) => Standing::Stands,
+            Some(Standing::Pending | Standing::Withdrawn) | None => Standing::Withdrawn,
+        }
+    }
+
+    /// What is queued may be sent again.
+    pub(crate) fn go_on(&mut self) -> Tell {
+        self.tell()
+    }
+
+    /// Writes past this sequencer were published.
+    pub(crate) fn beside(
+        &mut self,
+        changes: &[(Key, Option<Arc<Entry>>)],
+        head: Version,
+        context: &Context,
+    ) {
+        self.accepted.head = head;
+        for (key, entry) in changes {
+            match entry {
+                Some(entry) => self.accepted.put(Arc::clone(entry), context),
+                None => self.accepted.remove(key, context),
+            };
+        }
+        self.show_overlay();
+    }
+
+    /// Ends at once. Returns what was never sent.
+    pub(crate) fn end(
+        &mut self,
+        ended: Ended,
+        published: impl FnOnce() -> Arc<Root>,
+    ) -> Vec<Queued> {
+        if self.ended.is_some() {
+            return Vec::new();
+        }
+        let under_way = self.under_way;
+        let unsent = self.withdraw(&published());
+        self.under_way = under_way;
+        self.ended = Some(ended);
+        unsent
+    }
+
+    /// Why the plane has ended here, if it has.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// No part is with the committer or the store, or unsettled.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.under_way
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn tell(&mut self) -> Tell {
+        if self.under_way || self.listed || self.queue.is_empty() || self.ended.is_some() {
+            return Tell::Nobody;
+        }
+        self.listed = true;
+        Tell::Committer
+    }
+}
+
+/// Counts that a part was sent without an answer and not done; says whether it goes again.
+pub(crate) fn goes_again(part: &mut [Queued]) -> bool {
+    for write in &mut *part {
+        write.unanswered += 1;
+    }
+    part.iter().all(|write| write.unanswered <= UNANSWERED_MAX)
+}
+
+/// The position of the last write of a part.
+pub(crate) fn last_position(part: &[Queued]) -> u64 {
+    part.last().map_or(0, |write| write.position)
+}

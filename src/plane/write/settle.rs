@@ -1,0 +1,382 @@
+//! What becomes of a part once the store has answered, or has not.
+//!
+//! Nothing is acknowledged before it is durable. An unknown outcome is settled by a write, never by
+//! a read: the fence is put again, which no older transaction survives, and the store's history
+//! then tells what landed. A part is sent again only after such proof that it was not done and
+//! never will be: a store that elects a leader is a pause for its callers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyplane_storage::{Op, ReadError, Rejection, Revision, StoreEvent};
+
+use crate::guard::{BarrierError, Intake, NotDone};
+use crate::history::event::Event;
+use crate::history::watch::Ended;
+use crate::plane::Plane;
+use crate::state::Root;
+use crate::state::entry::{Entry, Versions};
+use crate::version::Version;
+use crate::write::claim::{Committed, SubmitError, Written};
+use crate::write::committer::{Part, encode};
+use crate::write::sequencer::{Change, Queued, goes_again, last_position};
+
+/// How long a failed attempt to settle waits for the next, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// A part's outcome where the store did not tell.
+enum Outcome {
+    Done(Revision),
+    NotDone,
+    /// The plane ended before it could be known.
+    NeverKnown,
+}
+
+/// A durable part, worked out before anything of it shows.
+struct Landing {
+    root: Root,
+    events: Vec<Arc<Event>>,
+    entries: Vec<Arc<Entry>>,
+    answers: Vec<Committed>,
+}
+
+impl Plane {
+    /// A part is durable. A plane that follows foreign writes publishes it in its turn.
+    pub(crate) fn land(self: Arc<Self>, part: Part, revision: Revision) {
+        match self.follow() {
+            Some(follow) => self.durable(follow, part, revision),
+            None => self.publish_part(part, revision),
+        }
+    }
+
+    /// Publishes a durable part, shows it to watchers, answers its callers.
+    pub(crate) fn publish_part(self: Arc<Self>, part: Part, revision: Revision) {
+        debug_assert!(self.follows_published(&part));
+        let landing = self.work_out(&part, revision);
+        self.note_expiries(&landing.events);
+        self.set_revision(revision);
+        let published = landing.root.clone();
+        let defined = self.context().derive.defined(&landing.events);
+        self.log()
+            .append(&landing.events, &defined, published.head, || {
+                self.publish(landing.root);
+            });
+        // Published first: a plane that was about to part streams and names what it has published.
+        self.guard().landed(revision);
+        let last = last_position(&part.writes);
+        let context = self.context();
+        let tell = self
+            .sequencer()
+            .lock()
+            .landed(last, &published, &landing.entries, context);
+        for (write, answer) in part.writes.into_iter().zip(landing.answers) {
+            write.answer(Ok(answer));
+        }
+        self.changed();
+        self.tell(tell);
+        if let Some(observer) = self.observer() {
+            observer.published(&self, &landing.events);
+        }
+    }
+
+    /// Answers the callers of a durable part that is not published here any more.
+    pub(crate) fn acknowledge(&self, part: Part, revision: Revision) {
+        let landing = self.work_out(&part, revision);
+        for (write, answer) in part.writes.into_iter().zip(landing.answers) {
+            write.answer(Ok(answer));
+        }
+    }
+
+    /// The store refused a part for good. Enough refusals in a row make the plane read-only.
+    pub(crate) fn reject(self: Arc<Self>, part: Part, rejection: &Rejection) {
+        self.guard().not_done(NotDone::Rejected);
+        let plane = Arc::clone(&self);
+        plane.withdraw(part, rejection);
+        self.wait_for_store();
+    }
+
+    /// Nothing of a part was done, nor will be. A plane that has ended meanwhile is another's, who
+    /// may be asked.
+    pub(crate) fn withdraw(self: Arc<Self>, part: Part, rejection: &Rejection) {
+        let (behind, ended) = {
+            let mut sequencer = self.sequencer().lock();
+            sequencer.note_refusal(&rejection.to_string());
+            let ended = sequencer.ended() == Some(Ended::Lost);
+            (sequencer.withdraw(&self.published()), ended)
+        };
+        let answer = match ended {
+            true => SubmitError::Lost,
+            false => SubmitError::Refused(rejection.clone()),
+        };
+        answer_all(part.writes, &answer);
+        answer_all(behind, &SubmitError::Withdrawn);
+        self.changed();
+    }
+
+    /// Has a read-only plane told when its store takes writes again.
+    pub(crate) fn wait_for_store(self: &Arc<Self>) {
+        if self.guard().intake() == Intake::ReadOnly {
+            self.committer.prober().add(self);
+        }
+    }
+
+    /// A part that was not done, and never will be, goes again unchanged: it was refused for another
+    /// plane's sake, or its outcome has been settled.
+    pub(crate) fn again(self: Arc<Self>, part: Part) {
+        let again = self.sequencer().lock().again(part.writes);
+        self.changed();
+        match again {
+            Ok(tell) => self.tell(tell),
+            Err(writes) => answer_all(writes, &SubmitError::Lost),
+        }
+    }
+
+    /// The fence is another's: nothing of the part was done, and nothing will be.
+    pub(crate) fn lose(self: Arc<Self>, part: Part) {
+        answer_all(part.writes, &SubmitError::Lost);
+        self.end_lost();
+    }
+
+    /// The store did not say what became of a part.
+    pub(crate) async fn settle(self: Arc<Self>, mut part: Part, reason: String) {
+        tracing::warn!(
+            plane = self.id(),
+            reason,
+            "the outcome of a commit is unknown"
+        );
+        self.guard().not_done(NotDone::Unknown);
+        let (fence, outcome) = self.find_out(&part).await;
+        match outcome {
+            Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
+            Outcome::NotDone if fence == Fence::Held && goes_again(&mut part.writes) => {
+                self.committer.measures().goes_again();
+                self.guard().never_done();
+                self.again(part);
+                return;
+            }
+            Outcome::NotDone => {
+                let behind = {
+                    let mut sequencer = self.sequencer().lock();
+                    let behind = sequencer.withdraw(&self.published());
+                    // Under the lock: nothing is accepted on top of what was just withdrawn.
+                    self.guard().never_done();
+                    behind
+                };
+                let answer = match fence {
+                    Fence::Held => SubmitError::Unavailable(reason),
+                    Fence::Lost => SubmitError::Lost,
+                };
+                answer_all(part.writes, &answer);
+                answer_all(behind, &SubmitError::Withdrawn);
+                self.changed();
+            }
+            Outcome::NeverKnown => {
+                answer_all(part.writes, &SubmitError::Deadline);
+                self.end_lost();
+            }
+        }
+        if fence == Fence::Lost {
+            self.end_lost();
+        }
+    }
+
+    /// Puts the fence again until there is a final reply, then reads what landed before it. Once the
+    /// plane has ended, a store that does not answer is not asked again.
+    async fn find_out(&self, part: &Part) -> (Fence, Outcome) {
+        let mut wait = RETRY_FIRST;
+        let fence = loop {
+            let barrier = tokio::select! {
+                // A reply that is there says more than the end.
+                biased;
+                barrier = self.guard().barrier() => barrier,
+                () = self.ended_long_ago() => return (Fence::Lost, Outcome::NeverKnown),
+            };
+            match barrier {
+                Ok(_) => break Fence::Held,
+                Err(BarrierError::Lost) => break Fence::Lost,
+                Err(BarrierError::Unavailable(error)) => {
+                    tracing::debug!(plane = self.id(), error, "the barrier did not stand yet");
+                }
+            }
+            if self.ends_within(wait).await {
+                return (Fence::Lost, Outcome::NeverKnown);
+            }
+            wait = (wait * 2).min(RETRY_MAX);
+        };
+        loop {
+            match self.landed(part, fence).await {
+                Ok(outcome) => return (fence, outcome),
+                Err(ReadError::Compacted { .. } | ReadError::Closed | ReadError::Corrupt(_)) => {
+                    return (fence, Outcome::NeverKnown);
+                }
+                Err(error @ (ReadError::Unavailable(_) | ReadError::Future { .. })) => {
+                    tracing::debug!(plane = self.id(), %error, "the history cannot be read yet");
+                }
+            }
+            if self.ends_within(wait).await {
+                return (Fence::Lost, Outcome::NeverKnown);
+            }
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Waits until the plane has been over for longer than a store takes that answers at all.
+    async fn ended_long_ago(&self) {
+        self.until_ended().await;
+        tokio::time::sleep(RETRY_MAX).await;
+    }
+
+    /// What the history says of a part that can no longer land.
+    async fn landed(&self, part: &Part, fence: Fence) -> Result<Outcome, ReadError> {
+        let (start, end) = self.keys().bounds();
+        let history = self.store().history(start, end, self.sent_after()).await?;
+        // In this order: another who took the fence did so before its first event, so whatever of
+        // its events the history has, the revision read now stands before them.
+        let before = match fence {
+            Fence::Held => None,
+            Fence::Lost => self.guard().superseded().await?,
+        };
+        let mut events = history.events;
+        let foreign = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
+        events.retain(|event| {
+            let own = before.is_none_or(|before| event.revision < before);
+            own && !foreign(&event.key)
+        });
+        let Some(first) = events.first().map(|event| event.revision) else {
+            return Ok(Outcome::NotDone);
+        };
+        events.retain(|event| event.revision == first);
+        match (self.is_part(part, &events), fence) {
+            (true, _) => Ok(Outcome::Done(first)),
+            (false, Fence::Lost) => Ok(Outcome::NotDone),
+            (false, Fence::Held) => {
+                let plane = self.id();
+                tracing::error!(plane, %first, "the store has a commit of this plane that is not ours");
+                Ok(Outcome::NeverKnown)
+            }
+        }
+    }
+
+    /// Whether these events are exactly what a part does: its operations in their order, byte for
+    /// byte. A delete of what was not there leaves no event.
+    fn is_part(&self, part: &Part, events: &[StoreEvent]) -> bool {
+        let mut ops = Vec::new();
+        encode(part, &mut ops);
+        let mut events = events.iter().peekable();
+        for op in &ops {
+            let does = |event: &&StoreEvent| match op {
+                Op::Put { key, value, .. } => {
+                    event.key == *key && event.value.as_ref() == Some(value)
+                }
+                Op::Delete { key } => event.key == *key && event.value.is_none(),
+            };
+            match (events.next_if(does), op) {
+                (Some(_), _) | (None, Op::Delete { .. }) => {}
+                (None, Op::Put { .. }) => return false,
+            }
+        }
+        events.peek().is_none()
+    }
+
+    /// Whether each key of a part is published as the part knows it.
+    fn follows_published(&self, part: &Part) -> bool {
+        let published = self.published();
+        let mut steps = part.writes.iter().flat_map(|write| &write.steps);
+        steps.all(|step| {
+            let known = step.previous.as_ref().map(|entry| entry.stamp());
+            let found = published.resources.get(step.key());
+            found.map(|entry| entry.stamp()) == known
+        })
+    }
+
+    fn work_out(&self, part: &Part, revision: Revision) -> Landing {
+        let context = self.context();
+        let mut root = (*self.published()).clone();
+        let mut events = Vec::new();
+        let mut entries = Vec::new();
+        let mut answers = Vec::with_capacity(part.writes.len());
+        let mut index = part.index;
+        for write in &part.writes {
+            let mut objects = Vec::with_capacity(write.steps.len());
+            let mut last = Version::ZERO;
+            if let Some(commit) = &write.layers {
+                let version = Version::new(self.base(), revision, index);
+                events.extend(commit.land(&mut root, context, version));
+                last = version.end_of_revision();
+            }
+            for step in &write.steps {
+                let version = Version::new(self.base(), revision, index);
+                let (previous, current) = match &step.change {
+                    Change::Put(entry) => {
+                        let previous = step.previous.as_ref();
+                        let created = previous.and_then(|old| root.object(old).created());
+                        let created = created.unwrap_or(version);
+                        let durable =
+                            entry.settle(Versions { version, created }, &context.interner);
+                        entries.push(Arc::clone(&durable));
+                        let old = root.put(Arc::clone(&durable), context);
+                        (old, Some(durable))
+                    }
+                    Change::Delete(key) => (root.remove(key, context), None),
+                };
+                let previous = previous.map(|entry| root.object(&entry));
+                let current = current.map(|entry| root.object(&entry));
+                let object = current.clone().or_else(|| previous.clone());
+                objects.push(Written {
+                    object: object.expect("a delete was accepted only of what is there"),
+                    version,
+                });
+                events.push(Event::new(version, step.key().clone(), previous, current));
+                last = version;
+                index += 1;
+            }
+            answers.push(Committed {
+                objects,
+                version: last,
+            });
+        }
+        root.head = Version::after(self.base(), revision);
+        Landing {
+            root,
+            events,
+            entries,
+            answers,
+        }
+    }
+
+    fn note_expiries(&self, events: &[Arc<Event>]) {
+        let expiry =
+            |object: &crate::ObjectRef| object.expires().map(|at| (at, object.key().clone()));
+        for event in events {
+            let gone = event.previous().and_then(expiry);
+            let new = event.current().and_then(expiry);
+            if gone.is_none() && new.is_none() {
+                continue;
+            }
+            let mut expiries = self.expiries().lock();
+            if let Some(gone) = gone {
+                expiries.remove(&gone);
+            }
+            expiries.extend(new);
+        }
+    }
+
+    /// The plane has lost its fence, or cannot go on under it.
+    pub(crate) fn end_lost(self: &Arc<Self>) {
+        self.guard().lost();
+        self.end(Ended::Lost);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fence {
+    Held,
+    Lost,
+}
+
+pub(crate) fn answer_all(writes: Vec<Queued>, answer: &SubmitError) {
+    for write in writes {
+        write.answer(Err(answer.clone()));
+    }
+}
