@@ -133,6 +133,7 @@ fn crates_know_only_what_lies_below_them() {
             &["apimachinery", "fencing", "plane", "ring", "storage"],
         ),
         ("src/auth", &["apimachinery"]),
+        ("src/pki", &["apimachinery", "auth", "ring"]),
         (
             "src/registry",
             &["apimachinery", "auth", "ownership", "plane", "storage"],
@@ -168,6 +169,7 @@ fn crates_know_only_what_lies_below_them() {
                 "batteries",
                 "controllers",
                 "ownership",
+                "pki",
                 "plane",
                 "registry",
                 "ring",

@@ -5,8 +5,8 @@ use polyplane_auth::{
     Authenticator, ClientCa, Masters, MetricsRules, MetricsToken, PublicRules, StaticToken,
     StaticTokens, UnionAuthenticator, UserInfo,
 };
+use polyplane_pki::Pki;
 use polyplane_registry::{Authority, Judge};
-use polyplane_server::Pki;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

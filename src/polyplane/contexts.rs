@@ -2,8 +2,8 @@
 
 use crate::world::World;
 use polyplane_apimachinery::{json, yaml};
-use polyplane_server::pki::kubeconfig::{Kubeconfig, UserCredential};
-use polyplane_server::{Identity, Pki};
+use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
+use polyplane_pki::{Identity, Pki};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

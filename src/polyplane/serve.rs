@@ -20,11 +20,10 @@ use crate::waiting::{StoreWait, WaitingServer};
 use anyhow::{Context, anyhow};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
+use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
+use polyplane_pki::{PeerTls, Pki, Unmarked};
 use polyplane_plane::Memory;
-use polyplane_server::pki::kubeconfig::{Kubeconfig, UserCredential};
-use polyplane_server::{
-    Config, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy, Unmarked,
-};
+use polyplane_server::{Config, Options, PeerLimits, PeerTransport, StopPolicy};
 use polyplane_storage::Store;
 use std::path::Path;
 use std::sync::Arc;

@@ -11,9 +11,8 @@ use crate::store;
 use anyhow::{Context, anyhow, bail};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
-use polyplane_server::{
-    CompletedOptions, Options, PeerLimits, PeerTls, PeerTransport, Pki, StopPolicy,
-};
+use polyplane_pki::{PeerTls, Pki};
+use polyplane_server::{CompletedOptions, Options, PeerLimits, PeerTransport, StopPolicy};
 use polyplane_storage::Store;
 use std::io::Write;
 use std::net::SocketAddr;

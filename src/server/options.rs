@@ -11,15 +11,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyplane_pki::{Pki, PkiError, TlsError};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 
 use crate::backend::Backend;
-use crate::connection::tls::{TlsError, server_config};
+use crate::connection::tls::server_config;
 use crate::operations::local::{DrainOnce, DrainRequested};
 use crate::peer::Peering;
 use crate::peer::listener::PeerSide;
-use crate::pki::{Pki, PkiError};
 use crate::request::limits::Limits;
 use crate::server::Server;
 use crate::shared::Shared;

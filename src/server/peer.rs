@@ -1,6 +1,6 @@
 //! Between replicas: the peer listener, the way to other replicas, and what travels in headers.
 //!
-//! Everything here runs over mutual TLS under the peer CA ([`crate::pki::peer`]). Two things use
+//! Everything here runs over mutual TLS under the peer CA ([`polyplane_pki`]). Two things use
 //! it: messages about planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and requests
 //! of clients that another replica received, which pass the same pipeline as if they had come
 //! directly, except that they are never forwarded again.
@@ -45,9 +45,6 @@ use polyplane_ownership::PeerHandler;
 use tokio::net::TcpListener;
 
 use transport::PeerTransport;
-
-/// The protocol of [`channel::frame`], as the two ends of a connection agree on it.
-pub(crate) const ALPN_PEER: &[u8] = b"polyplane-peer/1";
 
 /// The bounds of the channel between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]

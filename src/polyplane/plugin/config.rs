@@ -188,7 +188,7 @@ impl Kubeconfig {
             push(file, "contexts", json!({"name": plane, "context": context}));
         }
         file.set(&["current-context"], plane);
-        polyplane_server::pki::write_private(path, text_of(file)?.as_bytes())?;
+        polyplane_pki::write_private(path, text_of(file)?.as_bytes())?;
         Ok(path.clone())
     }
 }

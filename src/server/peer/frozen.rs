@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use polyplane_auth::ClientChain;
 use polyplane_ownership::{PeerMessage, PeerRequest};
+use polyplane_pki::ALPN_PEER;
 use polyplane_tests::frozen::{Written, records, text};
 use rustls::pki_types::CertificateDer;
 
@@ -16,7 +17,7 @@ use crate::peer::channel::frame::{
 };
 use crate::peer::headers::{self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, TOLD};
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
-use crate::peer::{ALPN_PEER, wire};
+use crate::peer::wire;
 
 fn frame(name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Written {
     let mut bytes = Vec::new();

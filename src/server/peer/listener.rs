@@ -15,6 +15,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use polyplane_ownership::PeerHandler;
+use polyplane_pki::SHARED_NAME;
 use polyplane_ring::ReplicaId;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -37,7 +38,6 @@ use crate::peer::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, dec
 use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
 use crate::peer::{PeerLimits, wire};
 use crate::pipeline::{self, Caller, Origin};
-use crate::pki::peer::SHARED_NAME;
 use crate::request::inbound::Inbound;
 use crate::request::limits::Seats;
 use crate::shared::Shared;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use parking_lot::Mutex;
+use polyplane_pki::{PeerTls, SHARED_NAME};
 use polyplane_ring::ReplicaId;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
@@ -22,7 +23,6 @@ use crate::peer::PeerLimits;
 use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, send_data};
 use crate::peer::channel::{Channel, Driver};
 use crate::peer::wire::PeerBody;
-use crate::pki::peer::{PeerTls, SHARED_NAME};
 
 /// Streams on one connection above which another one is opened.
 const STREAMS_WELCOME: usize = 256;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
+use polyplane_pki::PeerTls;
 
 use crate::backend::Peer;
 use crate::peer::PeerLimits;
@@ -13,7 +14,6 @@ use crate::peer::channel::stream::Broken;
 use crate::peer::headers::MEANT_FOR;
 use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError};
 use crate::peer::wire;
-use crate::pki::peer::PeerTls;
 
 /// Where messages go.
 pub(super) const MESSAGE_PATH: &str = "/peer/v1/message";

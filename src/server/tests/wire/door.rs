@@ -9,7 +9,8 @@ use futures_util::stream;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use polyplane_auth::SYSTEM_MASTERS;
-use polyplane_server::{PeerLimits, Pki};
+use polyplane_pki::Pki;
+use polyplane_server::PeerLimits;
 use tokio::task::JoinHandle;
 
 use crate::client::{Body, Client, PROTOCOLS, Protocol, Reply};

@@ -12,14 +12,15 @@ use polyplane_auth::{
     Authenticator, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken, StaticTokens,
     UserInfo, Verdict,
 };
+use polyplane_pki::{Identity, Pki};
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
     Answer, AnswerBody, Authority, Features, Gate, Judge, KindTable, Kinds, Liveness, Outcome,
     ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Config, HealthCheck, Identity, LocateError, Options, Pki,
-    Place, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+    Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Options, Place, PlaneApi,
+    PlaneRecord, PlaneReference, StopHandle, Stopped,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

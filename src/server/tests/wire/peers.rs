@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use polyplane_ownership::{Member, PeerError, PeerMessage, PeerReply, PeerRequest, Peers as _};
-use polyplane_server::{Peer, PeerLimits, PeerTls, PeerTransport};
+use polyplane_pki::PeerTls;
+use polyplane_server::{Peer, PeerLimits, PeerTransport};
 use rcgen::ExtendedKeyUsagePurpose::{self, ClientAuth, ServerAuth};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};

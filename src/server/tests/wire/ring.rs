@@ -17,14 +17,15 @@ use polyplane_auth::{
     Authenticator, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo, Verdict,
 };
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
+use polyplane_pki::{Identity, PeerTls, Pki};
 use polyplane_registry::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
     Answer, AnswerBody, Authority, Gate, KindTable, Kinds, Liveness, Outcome, ResourceRequest,
     StreamEnd, Verb,
 };
 use polyplane_server::{
-    Backend, BoxFuture, Config, Identity, LocateError, Options, Peer, PeerLimits, PeerTls,
-    PeerTransport, Peering, Pki, Place, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+    Backend, BoxFuture, Config, LocateError, Options, Peer, PeerLimits, PeerTransport, Peering,
+    Place, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;

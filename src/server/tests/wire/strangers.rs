@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyplane_ownership::{PeerError, PeerMessage, PeerReply, PeerRequest, Peers as _};
-use polyplane_server::{Identity, Peer, PeerLimits, PeerTls, PeerTransport, Pki};
+use polyplane_pki::{Identity, PeerTls, Pki};
+use polyplane_server::{Peer, PeerLimits, PeerTransport};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

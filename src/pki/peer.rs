@@ -28,12 +28,14 @@ use rustls::{
     SignatureScheme, version,
 };
 
-use super::files::lock;
-use super::pair::{Lookout, PairFiles, certificates};
-use super::role::{self, PEER_ROLE, Unmarked};
-use super::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
-use crate::connection::tls::check_short;
-use crate::peer::ALPN_PEER;
+use crate::chain::check_short;
+use crate::files::lock;
+use crate::pair::{Lookout, PairFiles, certificates};
+use crate::role::{self, PEER_ROLE, Unmarked};
+use crate::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
+
+/// The name of the protocol between replicas in the handshake, which agrees on its version.
+pub const ALPN_PEER: &[u8] = b"polyplane-peer/1";
 
 /// The name of a certificate that all replicas share.
 pub const SHARED_NAME: &str = "polyplane-peer";
@@ -56,8 +58,10 @@ enum Source {
 }
 
 /// Both ends of TLS between replicas, made of one state of the files.
-pub(crate) struct PeerConfigs {
+pub struct PeerConfigs {
+    /// For listeners.
     pub server: Arc<ServerConfig>,
+    /// For connections to other replicas.
     pub client: Arc<ClientConfig>,
     unmarked: Unmarked,
     made: Instant,
@@ -121,7 +125,7 @@ impl PeerTls {
 
     /// The configurations for a new connection. Reads the files again if they changed; keeps what
     /// it has if they are no good.
-    pub(crate) fn current(&self) -> Arc<PeerConfigs> {
+    pub fn current(&self) -> Arc<PeerConfigs> {
         let current = self.current.load_full();
         let sight = self.lookout.changed();
         if sight.is_none() && current.made.elapsed() < self.source.age_max() {
@@ -246,7 +250,7 @@ fn configs(
 impl PeerConfigs {
     /// The name in the certificate that the other end of a connection showed. The handshake has
     /// verified it.
-    pub(crate) fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<ReplicaId> {
+    pub fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<ReplicaId> {
         role::replica_of(chain?.first()?, self.unmarked).ok()
     }
 }

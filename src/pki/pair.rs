@@ -17,8 +17,8 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::role::{RoleError, Unmarked, replica_of};
-use super::{PkiError, read};
+use crate::role::{RoleError, Unmarked, replica_of};
+use crate::{PkiError, read};
 
 /// How long a look at the files is good for.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -190,7 +190,7 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::Pki;
+    use crate::Pki;
 
     #[test]
     fn a_change_is_seen_until_it_was_taken() {

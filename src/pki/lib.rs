@@ -1,6 +1,7 @@
-//! The server's own CA and what it signs.
+//! The server's own CA and what it signs, and how replicas know each other.
 //!
-//! Owns the files in the certificate folder:
+//! Owns the files in the certificate folder, the certificates made or read from them, and when these
+//! are renewed:
 //!
 //! | file | holds | if it is absent |
 //! |---|---|---|
@@ -12,16 +13,20 @@
 //!
 //! Serving, peer and administrator certificates are issued anew from their CA at each start and
 //! live in memory, so a changed host name or an old certificate needs no procedure. Given ones are
-//! read again when their files change ([`pair`]). A folder that holds everything may be read-only.
+//! read again when their files change (`pair`). A folder that holds everything may be read-only.
+//!
+//! Knows nothing of requests and connections: callers get TLS configurations and resolvers.
 //!
 //! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
 //! Files that somebody else put there are read and nothing else (`files`).
 
+mod chain;
 mod files;
 pub mod kubeconfig;
-pub mod pair;
-pub mod peer;
-pub mod role;
+mod pair;
+mod peer;
+mod role;
+mod serving;
 
 use std::fs;
 use std::io;
@@ -41,9 +46,12 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use files::{lock, read, read_secret, sync_folder_of, write_private_together};
 use pair::PairFiles;
-use role::RoleError;
 
+pub use chain::check_short;
 pub use files::write_private;
+pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
+pub use role::{PEER_ROLE, RoleError, Unmarked};
+pub use serving::{RenewingCertificate, TlsError};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags};
 use uuid::Uuid;
 
-use super::PkiError;
+use crate::PkiError;
 
 const PRIVATE: u32 = 0o600;
 const OF_OTHERS: u32 = 0o077;

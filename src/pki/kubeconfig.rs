@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polyplane_apimachinery::{Value, json, yaml};
 
-use crate::pki::{Identity, Pki, PkiError, write_private};
+use crate::{Identity, Pki, PkiError, write_private};
 
 /// The context of the root plane.
 const ROOT: &str = "root";

@@ -20,7 +20,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use super::peer::SHARED_NAME;
+use crate::peer::SHARED_NAME;
 
 /// The DNS name that only peer certificates have.
 pub const PEER_ROLE: &str = "peer.polyplane";
@@ -129,7 +129,7 @@ fn is_ca(certificate: &X509Certificate<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::{base_params, new_key};
+    use crate::{base_params, new_key};
     use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
     use rcgen::{
         BasicConstraints, Certificate, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer,

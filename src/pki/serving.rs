@@ -1,0 +1,158 @@
+//! The certificate that clients see.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::pair::Lookout;
+use crate::{Identity, Pki, PkiError, leaf_renewal_age};
+
+/// Why there is no TLS configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The serving certificate was not issued.
+    #[error("no serving certificate")]
+    Certificate(#[source] PkiError),
+    /// The library refuses key or configuration.
+    #[error("the TLS configuration is refused")]
+    Config(#[source] rustls::Error),
+}
+
+/// The serving certificate; replaced by the first handshake after it has grown old, or after the
+/// files it was read from changed.
+pub struct RenewingCertificate {
+    pki: Arc<Pki>,
+    names: Vec<String>,
+    provider: Arc<CryptoProvider>,
+    /// There if the certificate was given as files.
+    lookout: Option<Lookout>,
+    current: ArcSwap<Issued>,
+}
+
+struct Issued {
+    key: Arc<CertifiedKey>,
+    at: Instant,
+}
+
+impl RenewingCertificate {
+    /// Reads or issues the certificate for `names`.
+    ///
+    /// # Errors
+    /// If no certificate can be issued for the names, or the given one cannot be used.
+    pub fn new(
+        pki: Arc<Pki>,
+        names: Vec<String>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, TlsError> {
+        let lookout = pki.given_serving().map(|pair| Lookout::new(pair.paths()));
+        let first = issue(&pki, &names, &provider)?;
+        Ok(Self {
+            lookout,
+            pki,
+            names,
+            provider,
+            current: ArcSwap::from_pointee(first),
+        })
+    }
+
+    fn at_age(&self, age_max: Duration) -> Arc<CertifiedKey> {
+        let current = self.current.load();
+        let mut sight = None;
+        match &self.lookout {
+            Some(lookout) => {
+                sight = lookout.changed();
+                if sight.is_none() {
+                    return Arc::clone(&current.key);
+                }
+            }
+            None if current.at.elapsed() < age_max => return Arc::clone(&current.key),
+            None => {}
+        }
+        // Two handshakes may both renew; either result serves.
+        match issue(&self.pki, &self.names, &self.provider) {
+            Ok(fresh) => {
+                let key = Arc::clone(&fresh.key);
+                self.current.store(Arc::new(fresh));
+                if let (Some(lookout), Some(sight)) = (&self.lookout, sight) {
+                    lookout.taken(sight);
+                }
+                key
+            }
+            Err(error) => {
+                tracing::error!(%error, "the serving certificate was not renewed");
+                Arc::clone(&current.key)
+            }
+        }
+    }
+}
+
+fn issue(pki: &Pki, names: &[String], provider: &CryptoProvider) -> Result<Issued, TlsError> {
+    let key = match pki.given_serving() {
+        Some(pair) => pair.load(provider).map_err(TlsError::Certificate)?,
+        None => {
+            let issued = pki.issue_serving(names).map_err(TlsError::Certificate)?;
+            let Identity { chain, key, .. } = issued;
+            CertifiedKey::from_der(chain, key, provider).map_err(TlsError::Config)?
+        }
+    };
+    Ok(Issued {
+        key: Arc::new(key),
+        at: Instant::now(),
+    })
+}
+
+impl fmt::Debug for RenewingCertificate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("RenewingCertificate")
+    }
+}
+
+impl ResolvesServerCert for RenewingCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.at_age(leaf_renewal_age()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_given_certificate_is_served_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let issuer = Pki::load_or_create(folder.path()).expect("created");
+        let given = issuer
+            .issue_serving(&["api.example.com".to_owned()])
+            .expect("issued");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        };
+        write("serving.crt", &given.certificate_pem);
+        write("serving.key", &given.key_pem);
+        let pki = Arc::new(Pki::load_or_create(folder.path()).expect("loaded"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let names = vec!["localhost".to_owned()];
+        let certificates = RenewingCertificate::new(pki, names, provider).expect("loaded");
+        // Its age is the business of whoever gave it.
+        assert_eq!(certificates.at_age(Duration::ZERO).cert, given.chain);
+    }
+
+    #[test]
+    fn an_old_certificate_is_replaced_by_a_handshake() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pki = Arc::new(Pki::load_or_create(folder.path()).expect("created"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let certificates =
+            RenewingCertificate::new(pki, vec!["localhost".to_owned()], provider).expect("issued");
+        let young = certificates.at_age(Duration::from_secs(3600));
+        let again = certificates.at_age(Duration::from_secs(3600));
+        assert!(Arc::ptr_eq(&young, &again));
+        let renewed = certificates.at_age(Duration::ZERO);
+        assert_ne!(young.cert, renewed.cert);
+    }
+}
