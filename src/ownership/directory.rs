@@ -5,6 +5,8 @@
 //! that is not in it is refused once it has come to the revision of the next member read, without a
 //! store read of its own (PROTOCOL 21).
 
+pub(crate) mod birth;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,67 +13,55 @@
 //! A store that only this process has open takes the same path and waits for nobody: opening it
 //! proved all earlier lives dead.
 //!
+//! # Which folder to open
+//! * `membership`: a replica does not join, loses its life, or evicts a peer; lease terms.
+//! * `planes`: a plane is not taken, does not move, is not released or deleted; the level floor.
+//! * `directory`: a plane is not found by its name, or late.
+//!
+//! `peers` has the messages between replicas, `records` what this crate keeps in the store,
+//! `transactions` the way between the protocol's transactions and the store's.
+//!
 //! # Where the rules of `fencing/PROTOCOL.md` are
 //! The machines keep 1, 2, 6, 7, 9, 10 and 17; the drivers send each transaction once and report
-//! its outcome (`custody`). Of the others, by number: 3 and 16 in `custody` (the tenure's copy) and
-//! `life` (the read lease's); 5 in `driver` and `members`; 8 in `driver` and `terms`; 11 in `life` and `driver`;
-//! 12 in `let_go` (the root is released with the head that the member keys have moved on); 14 in
-//! `steward` (compaction); 18 in `suspicion` and `driver` (progress); 19 in `handler` and `steward`;
-//! 21 in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]. `fences` removes the fences of planes
-//! that are gone (10). A replica that only the store does not reach asks its peers (`hearsay`).
-//! `floor` has the level floor of `src/plane/DESIGN.md`: which binaries may join, and which layer
-//! planes have. `terms` has the lease terms and their change.
+//! its outcome (`planes/fence_driver`). Of the others, in `membership`: 3, 11 and 16 in `own_life`
+//! (the read lease's copy); 5 in `member_driver` and `members`; 8 in `lease_terms`; 11 also in
+//! `member_driver`; 18 in `suspicion` and `member_driver` (progress); 21 in [`Ring::next_observed`];
+//! 22 in [`Ring::newcomer`]. In `planes`: 3 and 16 in `fence_driver` (the tenure's copy); 12 in
+//! `release` (the root is released with the head that the member keys have moved on); 14 in
+//! `rebalance` (compaction); 19 in `peer_handler` and `rebalance`; `fence_sweep` removes the fences
+//! of planes that are gone (10). A replica that only the store does not reach asks its peers
+//! (`membership/peer_view`). `planes/level_floor` has the level floor of `src/plane/DESIGN.md`:
+//! which binaries may join, and which layer planes have.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
-mod birth;
-mod custody;
+mod backoff;
 pub mod directory;
-mod driver;
-mod fences;
-mod floor;
-mod handler;
-mod hearsay;
-mod inspect;
-mod let_go;
-mod life;
-mod measures;
-mod member_record;
-mod members;
-mod options;
-mod pace;
+mod membership;
 mod peers;
 mod planes;
-mod received;
-mod record;
-mod remove;
-mod ring;
-mod slot;
-mod steward;
-mod suspicion;
-mod take;
-mod terms;
-mod translate;
+mod records;
+mod transactions;
 
 #[cfg(test)]
 mod tests;
 
-pub use birth::{Birth, DirectoryKey};
-pub use floor::RaiseError;
-pub use inspect::{FencePage, FenceRow, FenceSeen, InspectError};
-pub use measures::PlanesStats;
-pub use member_record::{MEMBERS_NAMESPACE, members_prefix};
-pub use options::{Place, ReplicaOptions};
+pub use directory::birth::{Birth, DirectoryKey};
+pub use membership::lease_terms::{CHANGE_LEVEL, ChangeError};
+pub use membership::member_record::{MEMBERS_NAMESPACE, members_prefix};
+pub use membership::options::{Place, ReplicaOptions};
+pub use membership::ring::{JoinError, Ring, RingStats};
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
     Told,
 };
+pub use planes::delete::DeleteError;
+pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};
+pub use planes::level_floor::RaiseError;
+pub use planes::metrics::PlanesStats;
 pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
 pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
 pub use polyplane_ring::{
     Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,
 };
-pub use record::{Damaged, Floor};
-pub use remove::DeleteError;
-pub use ring::{JoinError, Ring, RingStats};
-pub use terms::{CHANGE_LEVEL, ChangeError};
+pub use records::{Damaged, Floor};

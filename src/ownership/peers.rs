@@ -4,7 +4,7 @@
 //! small and goes as JSON; only [`PeerRequest::payload`] is large and goes as it is. Nothing said
 //! here is proof of anything: a peer's word is acted on only through the fence in the store.
 
-use crate::birth::Birth;
+use crate::directory::birth::Birth;
 use async_trait::async_trait;
 use bytes::Bytes;
 use polyplane_fencing::{Holder, Incarnation};
@@ -191,7 +191,7 @@ pub struct Told {
 impl From<&Member> for Told {
     fn from(member: &Member) -> Self {
         Self {
-            life: Life::from(&crate::members::holder(member)),
+            life: Life::from(&crate::membership::members::holder(member)),
             address: member.address.to_string(),
             zone: member.zone.as_ref().map(ToString::to_string),
             weight: member.weight.get(),
@@ -286,7 +286,7 @@ impl Peers for NoPeers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::birth::DirectoryKey;
+    use crate::directory::birth::DirectoryKey;
     use polyplane_plane::{LayerHash, Version};
     use polyplane_ring::Pin;
     use polyplane_storage::Revision;

@@ -2,19 +2,32 @@
 //! wake one.
 //!
 //! A plane that nobody uses is a row of the root plane and nothing else: no task, no timer, no
-//! entry here, and a released fence. `take` takes and loads, `let_go` hands off and puts to sleep,
-//! `remove` deletes, `steward` follows the ring.
+//! entry here, and a released fence. `take` takes and loads, `release` hands off and puts to sleep,
+//! `delete` deletes, `rebalance` follows the ring.
 
-use crate::birth::Birth;
-use crate::custody::Custody;
+pub(crate) mod delete;
+pub(crate) mod fence_driver;
+mod fence_sweep;
+pub(crate) mod inspect;
+pub(crate) mod level_floor;
+pub(crate) mod metrics;
+mod peer_handler;
+pub(crate) mod plane_slot;
+mod rebalance;
+pub(crate) mod release;
+mod streamed_states;
+mod take;
+
 use crate::directory::Directory;
-use crate::floor::FloorSeen;
-use crate::measures::{Measures, PlanesStats};
-use crate::options::Place;
-use crate::received::Received;
-use crate::record::Damaged;
-use crate::ring::Ring;
-use crate::slot::{Door, Slot, Woken};
+use crate::directory::birth::Birth;
+use crate::membership::options::Place;
+use crate::membership::ring::Ring;
+use crate::planes::fence_driver::Custody;
+use crate::planes::level_floor::FloorSeen;
+use crate::planes::metrics::{Measures, PlanesStats};
+use crate::planes::plane_slot::{Door, Slot, Woken};
+use crate::planes::streamed_states::Received;
+use crate::records::Damaged;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
@@ -169,8 +182,8 @@ impl Planes {
             measures: Measures::default(),
             closing: CancellationToken::new(),
         });
-        crate::steward::start(&planes);
-        crate::floor::follow(&planes);
+        crate::planes::rebalance::start(&planes);
+        crate::planes::level_floor::follow(&planes);
         Ok((planes, LayerHash(record.layer)))
     }
 
@@ -183,7 +196,7 @@ impl Planes {
     /// said, and one that is awake moves when the row changes. Once.
     pub fn obey(&self, directory: &Arc<Directory>) {
         if self.directory.set(Arc::clone(directory)).is_ok() {
-            crate::steward::follow_pins(self.me.clone(), directory.pin_changes());
+            crate::planes::rebalance::follow_pins(self.me.clone(), directory.pin_changes());
         }
     }
 
@@ -356,7 +369,7 @@ impl Planes {
         // A slot of an earlier life holds nothing any more; the steward ends its plane.
         if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
             drop(slots);
-            crate::steward::bury(old);
+            crate::planes::rebalance::bury(old);
         }
         Ok(slot)
     }

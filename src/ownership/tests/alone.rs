@@ -87,7 +87,7 @@ async fn an_acquire_of_unknown_outcome_is_adopted_with_the_wait() {
     let town = Town::new();
     let replica = town.join("solo").await;
     let birth = town.plane("a").await;
-    let fence = crate::record::fence_key(&birth.id);
+    let fence = crate::records::fence_key(&birth.id);
     let puts = move |txn: &Txn| txn.ops.iter().any(|op| *op.key() == fence);
     let fault = polyplane_storage::CommitFault::UnknownApplied;
     replica.store.plan().commits_matching(puts, fault, 1);
@@ -143,7 +143,7 @@ async fn a_deleted_plane_stays_deleted() {
     assert!(matches!(woken, Err(WakeError::Deleted)), "{woken:?}");
     replica.planes.delete(&birth).await.expect("again is fine");
     replica.planes.forget(&birth).await.expect("it answers");
-    let fence = crate::record::fence_key(&birth.id);
+    let fence = crate::records::fence_key(&birth.id);
     let kept = town.store.get(&fence).await.expect("it answers").1;
     assert!(kept.is_some(), "the directory record is still there");
     let directory = birth.directory.clone().expect("a tenant has one");
@@ -198,7 +198,10 @@ async fn a_deleted_planes_fence_that_was_left_behind_goes() {
     let swept = replica.planes.sweep_fences().await;
     assert_eq!(swept.expect("it answers"), 1);
     let fence = |birth: &Birth| {
-        let (store, key) = (Arc::clone(&town.store), crate::record::fence_key(&birth.id));
+        let (store, key) = (
+            Arc::clone(&town.store),
+            crate::records::fence_key(&birth.id),
+        );
         async move { store.get(&key).await.expect("it answers").1 }
     };
     assert!(fence(&gone).await.is_none());
@@ -224,7 +227,7 @@ async fn fences_are_read_in_pages_of_one_revision() {
     replica.planes.put_to_sleep(slept).await;
     replica.planes.delete(&births[1]).await.expect("it goes");
     let damaged = Op::Put {
-        key: crate::record::fence_key("p5"),
+        key: crate::records::fence_key("p5"),
         value: "{".into(),
         lease: None,
     };

@@ -94,7 +94,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     let town = Town::new();
     let a = town.join("a").await;
     let birth = town.plane_of("b", &["a", "b"]).await;
-    let fence = crate::record::fence_key(&birth.id);
+    let fence = crate::records::fence_key(&birth.id);
     let puts = move |txn: &Txn| txn.ops.iter().any(|op| *op.key() == fence);
     a.store
         .plan()
@@ -142,7 +142,7 @@ async fn one_complaint_of_many_evicts_nobody_and_half_of_them_do() {
         until("all are there", || members(replica).len() == 6).await;
     }
     town.wires.cut.lock().push((id("a"), id("b")));
-    let complaint = crate::record::complaint_key(&id("a"), &id("b"));
+    let complaint = crate::records::complaint_key(&id("a"), &id("b"));
     let deadline = Instant::now() + PATIENCE;
     while town
         .store

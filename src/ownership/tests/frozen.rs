@@ -10,10 +10,10 @@ use polyplane_ring::{Pin, ReplicaId, Weight};
 use polyplane_tests::frozen::{Written, records};
 
 use super::*;
-use crate::birth::{Birth, DirectoryKey};
-use crate::member_record::{MemberRecord, decode_member, member_key};
+use crate::directory::birth::{Birth, DirectoryKey};
+use crate::membership::member_record::{MemberRecord, decode_member, member_key};
 use crate::peers::{Figures, Life, PeerMessage, PeerReply, Told};
-use crate::record::{
+use crate::records::{
     Adoption, FLOOR_KEY, Floor, TERMS_KEY, adoption_key, adoption_of, complaint_key, complaint_of,
     decode_adoption, decode_fence, decode_floor, decode_life, decode_terms, encode_adoption,
     encode_fence, encode_floor, encode_life, encode_terms, fence_key,

@@ -1,7 +1,7 @@
 //! Joining, leaving, losing the member key.
 
 use super::*;
-use crate::record::{FLOOR_KEY, Floor, encode_floor};
+use crate::records::{FLOOR_KEY, Floor, encode_floor};
 use polyplane_plane::Answerable;
 use polyplane_plane::LayerHash;
 use polyplane_storage::ReadFault;
@@ -136,7 +136,7 @@ async fn a_removed_member_key_ends_a_life_and_begins_another() {
     let txn = Txn {
         compares: Vec::new(),
         ops: vec![Op::Delete {
-            key: crate::member_record::member_key(&id("a")),
+            key: crate::membership::member_record::member_key(&id("a")),
         }],
     };
     town.store.commit(txn).await.expect("it is removed");
@@ -218,7 +218,7 @@ async fn the_roots_owner_keeps_the_house() {
     until("it is compacted", || town.store.status().floor > before).await;
     let floor = || async {
         let found = town.store.get(FLOOR_KEY).await.expect("it answers").1;
-        let floor = found.map(|found| crate::record::decode_floor(&found.value));
+        let floor = found.map(|found| crate::records::decode_floor(&found.value));
         floor.map(|floor| floor.expect("ours").level)
     };
     assert_eq!(floor().await, Some(level), "the level that all have");
@@ -297,7 +297,7 @@ async fn a_member_never_stands_below_the_floor() {
             .await
             .expect("it answers")
             .1;
-        let floor = floor.map(|floor| crate::record::decode_floor(&floor.value).expect("ours"));
+        let floor = floor.map(|floor| crate::records::decode_floor(&floor.value).expect("ours"));
         let floor = floor.map_or(0, |floor| floor.level);
         match joined {
             Ok(_) => assert_ne!(floor, 2, "round {round}: {raised:?}"),

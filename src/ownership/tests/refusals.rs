@@ -171,7 +171,7 @@ async fn dead_hand_off() -> Orphan {
     }
 }
 
-fn slot_of(replica: &Replica, birth: &Birth) -> Arc<crate::slot::Slot> {
+fn slot_of(replica: &Replica, birth: &Birth) -> Arc<crate::planes::plane_slot::Slot> {
     let slots = replica.planes.slots().into_iter();
     let mut slots = slots.filter(|slot| slot.birth.id == birth.id);
     slots.next().expect("the plane has a slot")
@@ -212,7 +212,7 @@ async fn a_hand_off_that_finds_a_word_that_was_not_said_resumes_the_plane() {
     drop(slot.custody.step(polyplane_fencing::Event::CallOff));
     assert!(!slot.custody.holds(), "nothing is held until it is settled");
     let parted = a.planes.hand_off(&slot, None).await;
-    let kept = matches!(parted, crate::let_go::Parted::Kept(_));
+    let kept = matches!(parted, crate::planes::release::Parted::Kept(_));
     assert!(kept && slot.custody.holds(), "{parted:?}");
     let written = write.await.expect("it does not panic");
     written.expect("what waited is written, without a further request");
@@ -242,7 +242,7 @@ async fn whoever_drives_a_dead_tasks_word_on_ends_the_plane_in_memory() {
         match finder {
             Finder::HandOff => {
                 let parted = a.planes.hand_off(&slot_of(&a, &birth), None).await;
-                assert_eq!(parted, crate::let_go::Parted::Released);
+                assert_eq!(parted, crate::planes::release::Parted::Released);
             }
             Finder::Delete => a.planes.delete(&birth).await.expect("it is deleted"),
         }

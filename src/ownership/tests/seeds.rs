@@ -23,8 +23,8 @@
 
 use super::tape::{Client, Receiving, Tape, Watching};
 use super::*;
-use crate::member_record::member_key;
-use crate::record::{decode_fence, fence_key};
+use crate::membership::member_record::member_key;
+use crate::records::{decode_fence, fence_key};
 use bytes::Bytes;
 use polyplane_fencing::{Duration as Length, FenceState, Rule, Rules};
 use polyplane_storage::{CommitFault, ReadError, ReadFault};

@@ -2,9 +2,9 @@
 //! up because none came.
 //!
 //! A silent peer that is a member of the ring has time, for the ring itself finds out whether it is
-//! there (`ownership::suspicion`). Once the ring has removed it, its planes have another owner, and
-//! a write that was sent to it holds up its client until somebody says that no answer comes: that
-//! is here. Reads need not wait for it, they are repeated elsewhere at once.
+//! there (`ownership::membership::suspicion`). Once the ring has removed it, its planes have another
+//! owner, and a write that was sent to it holds up its client until somebody says that no answer
+//! comes: that is here. Reads need not wait for it, they are repeated elsewhere at once.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -4,8 +4,8 @@
 //! Invariant: what is copied here comes out of the [`Member`](polyplane_fencing::Member) machine;
 //! nothing here decides. The clock is read for each check and runs in suspend (PROTOCOL 11).
 
-use crate::member_record::member_key;
-use crate::translate::MemberPut;
+use crate::membership::member_record::member_key;
+use crate::transactions::MemberPut;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_fencing::{

@@ -1,9 +1,9 @@
 //! The view: read once, then followed by a watch on the member keys. Owns how changes of that range
 //! become views; must not know the own life.
 
-use crate::member_record::{MemberSeen, decode_member, members_store_prefix};
-use crate::pace::Pace;
-use crate::ring::{Level, Shared};
+use crate::backoff::Pace;
+use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
+use crate::membership::ring::{Level, Shared};
 use bytes::Bytes;
 use polyplane_fencing::Holder;
 use polyplane_ring::{Incarnation, Member, Membership, ViewNumber};
@@ -149,7 +149,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member_record::{MemberRecord, member_key};
+    use crate::membership::member_record::{MemberRecord, member_key};
     use polyplane_fencing::Standing;
     use polyplane_plane::LayerHash;
     use polyplane_ring::Weight;

@@ -3,7 +3,7 @@
 //! object tells anybody of it.
 
 use crate::planes::Planes;
-use crate::record::{FENCES, decode_fence, plane_of};
+use crate::records::{FENCES, decode_fence, plane_of};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
 use polyplane_storage::{CommitError, Compare, KeyValue, Op, RangeRequest, ReadError, Txn};

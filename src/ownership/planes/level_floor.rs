@@ -17,10 +17,10 @@ use polyplane_storage::{
 };
 use tokio::sync::watch;
 
-use crate::pace::Pace;
+use crate::backoff::Pace;
+use crate::planes::take::VIEW_PATIENCE;
 use crate::planes::{Planes, StartError};
-use crate::record::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};
-use crate::take::VIEW_PATIENCE;
+use crate::records::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};
 
 /// The floor as the store has told it.
 pub(crate) struct FloorSeen {

@@ -2,9 +2,9 @@
 //! planes of a life that is over are ended, and the root's owner keeps the store's house: it
 //! compacts history that nobody may ask for any more and raises the level floor.
 
-use crate::let_go::Parted;
+use crate::planes::plane_slot::Slot;
+use crate::planes::release::Parted;
 use crate::planes::{Planes, ROOT};
-use crate::slot::Slot;
 use polyplane_fencing::Event;
 use polyplane_plane::Ended;
 use polyplane_ring::Standing;

@@ -2,8 +2,8 @@
 //! decision is the machine's; this is the committer's way to step it.
 
 use super::{Custody, Inner, NO_TENURE};
-use crate::life::LifeCell;
-use crate::translate::{guard_compares, refusal, revision, stored};
+use crate::membership::own_life::LifeCell;
+use crate::transactions::{guard_compares, refusal, revision, stored};
 use async_trait::async_trait;
 use parking_lot::MutexGuard;
 use polyplane_fencing::{

@@ -1,9 +1,9 @@
 //! Between the words of the fence protocol and those of the store: compares, writes, outcomes.
 //! Owns no decision: what a refusal means is said by the machines.
 
-use crate::birth::DirectoryKey;
-use crate::member_record::{MemberRecord, member_key};
-use crate::record::{
+use crate::directory::birth::DirectoryKey;
+use crate::membership::member_record::{MemberRecord, member_key};
+use crate::records::{
     Adoption, FLOOR_KEY, TERMS_KEY, adoption_key, decode_fence, encode_adoption, encode_fence,
     encode_terms,
 };
@@ -205,7 +205,7 @@ pub(crate) fn refusal(
 /// A fence with the revision that wrote it.
 pub(crate) fn observed_fence(
     found: &KeyValue,
-) -> Result<Observed<fencing::Fence>, crate::record::Damaged> {
+) -> Result<Observed<fencing::Fence>, crate::records::Damaged> {
     Ok(Observed {
         value: decode_fence(&found.key, &found.value)?,
         revision: revision(found.modified),

@@ -1,17 +1,17 @@
 //! The ring as this replica sees it: its own life, the view of all members, and what it has
-//! witnessed of the others' lives. What runs behind it is in `driver`, `members` and `suspicion`.
+//! witnessed of the others' lives. What runs behind it is in `member_driver`, `members` and `suspicion`.
 //!
 //! Must not know planes. Invariant: a judgement of a fence rests on a view, and a view is what the
 //! store said, in its order.
 
-use crate::driver;
-use crate::life::{LifeCell, time};
-use crate::members;
-use crate::options::ReplicaOptions;
+use crate::membership::lease_terms::TermsSeen;
+use crate::membership::member_driver;
+use crate::membership::members;
+use crate::membership::options::ReplicaOptions;
+use crate::membership::own_life::{LifeCell, time};
+use crate::membership::suspicion::Suspicion;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
-use crate::record::Damaged;
-use crate::suspicion::Suspicion;
-use crate::terms::TermsSeen;
+use crate::records::Damaged;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use polyplane_fencing::member::Cadence;
@@ -142,7 +142,7 @@ impl Ring {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let witness = match store.opened_at() {
             // The terms are the store's from the join on; before, nothing is taken.
-            Some(at) => Witness::embedded_store(crate::translate::revision(at), options.terms),
+            Some(at) => Witness::embedded_store(crate::transactions::revision(at), options.terms),
             None => Witness::shared_store(options.terms),
         };
         let (machine, _) = newcomer(&options);
@@ -165,7 +165,7 @@ impl Ring {
             views_heard: AtomicU64::new(0),
             options,
         });
-        driver::admitted(&shared).await?;
+        member_driver::admitted(&shared).await?;
         let commands = OnceLock::new();
         Ok(Arc::new(Self { shared, commands }))
     }
@@ -186,10 +186,12 @@ impl Ring {
             return Err(JoinError::Stopped);
         }
         let shared = &self.shared;
-        driver::start(shared, received).await?;
-        tokio::spawn(crate::suspicion::ping(Arc::clone(shared)));
-        tokio::spawn(crate::suspicion::hear_complaints(Arc::clone(shared)));
-        tokio::spawn(crate::hearsay::listen(Arc::clone(shared)));
+        member_driver::start(shared, received).await?;
+        tokio::spawn(crate::membership::suspicion::ping(Arc::clone(shared)));
+        tokio::spawn(crate::membership::suspicion::hear_complaints(Arc::clone(
+            shared,
+        )));
+        tokio::spawn(crate::membership::peer_view::listen(Arc::clone(shared)));
         Ok(())
     }
 
@@ -286,13 +288,13 @@ impl Ring {
         request: PeerRequest,
         patience: Duration,
     ) -> Result<PeerReply, PeerError> {
-        crate::suspicion::call(&self.shared, to, request, patience).await
+        crate::membership::suspicion::call(&self.shared, to, request, patience).await
     }
 
     /// Notes that a member could not be reached, or was. For whoever else talks to peers. A
     /// time-out of a request that may take its time proves nothing and is not told.
     pub fn report(&self, about: &Member, result: Result<(), &PeerError>) {
-        crate::suspicion::report(&self.shared, about, result);
+        crate::membership::suspicion::report(&self.shared, about, result);
     }
 
     /// Whether a member has left a ping of this replica without an answer for a while and has not
@@ -391,7 +393,7 @@ impl Ring {
 
     /// While the lease terms change: the members that have not said yet that they go by both.
     pub fn terms_awaited(&self) -> Vec<ReplicaId> {
-        crate::terms::awaited(&self.shared)
+        crate::membership::lease_terms::awaited(&self.shared)
     }
 
     /// The level of each member's binary.
@@ -403,7 +405,10 @@ impl Ring {
 
     /// What the machines say of an answer, for the test that the copies say the same.
     #[cfg(test)]
-    pub(crate) fn verdict(&self, guard: &crate::custody::RingGuard) -> polyplane_fencing::Verdict {
+    pub(crate) fn verdict(
+        &self,
+        guard: &crate::planes::fence_driver::RingGuard,
+    ) -> polyplane_fencing::Verdict {
         let lease = self.shared.machine.lock().lease().clone();
         guard.verdict(&lease)
     }
@@ -455,7 +460,7 @@ impl Shared {
         tracing::info!(view = %number, members = holders.len(), "the ring has changed");
         self.view.store(Arc::new(view));
         self.view_changed.send_replace(number);
-        crate::suspicion::view(self, holders);
+        crate::membership::suspicion::view(self, holders);
     }
 }
 

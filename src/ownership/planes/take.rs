@@ -1,13 +1,13 @@
 //! Taking a fence: the four rules of the acquire as a loop that ends with a tenure or with a reason
 //! why not, and loading the plane under it. Every decision is the machine's or the view's.
 
-use crate::custody::RingGuard;
-use crate::member_record::members_prefix;
-use crate::pace::Pace;
+use crate::backoff::Pace;
+use crate::membership::member_record::members_prefix;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
+use crate::planes::fence_driver::RingGuard;
+use crate::planes::plane_slot::{Awake, Held, Slot};
 use crate::planes::{Planes, ROOT, WakeError};
-use crate::slot::{Awake, Held, Slot};
-use crate::translate::revision;
+use crate::transactions::revision;
 use polyplane_fencing::{Action, Epoch, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
 use polyplane_plane::{CommitGuard, Ended, Import, Plane, PlaneParams, PlaneRecord, uid_seed};
 use polyplane_ring::ViewNumber;

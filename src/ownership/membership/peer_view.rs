@@ -6,8 +6,8 @@
 //! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves no
 //! lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
 
+use crate::membership::ring::Shared;
 use crate::peers::{PeerMessage, PeerReply, Told};
-use crate::ring::Shared;
 use polyplane_ring::{Member, View, ViewNumber};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,10 +5,10 @@
 //! slot's one task (take, hand off, delete). What the first causes and the second must do waits in
 //! `deferred`.
 
-use crate::birth::{Birth, DirectoryKey};
-use crate::life::LifeCell;
-use crate::record::fence_key;
-use crate::translate::{PlaneKeys, observed_fence, plane_outcome, plane_txn, stored};
+use crate::directory::birth::{Birth, DirectoryKey};
+use crate::membership::own_life::LifeCell;
+use crate::records::fence_key;
+use crate::transactions::{PlaneKeys, observed_fence, plane_outcome, plane_txn, stored};
 use parking_lot::Mutex;
 use polyplane_fencing::{
     Action, Attempt, Epoch, Event, Fence, Load, Observed, Outcome, PlaneFence, PlaneKind, Tenure,

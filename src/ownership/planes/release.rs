@@ -1,12 +1,12 @@
 //! Letting planes go: to sleep, to a successor, at the end. Owns the order of pause, stream and
 //! release; the last word and what follows an unknown outcome are the machine's.
 
-use crate::custody::Sending;
-use crate::pace::Pace;
+use crate::backoff::Pace;
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
+use crate::planes::fence_driver::Sending;
+use crate::planes::plane_slot::{Awake, Slot};
 use crate::planes::{Planes, ROOT};
-use crate::slot::{Awake, Slot};
-use crate::translate::{refusal, revision, stored};
+use crate::transactions::{refusal, revision, stored};
 use bytes::Bytes;
 use polyplane_fencing::{Action, Epoch, Event, Outcome, Revision as FenceRevision, Streaming};
 use polyplane_plane::{Ended, ExportError, PauseError};

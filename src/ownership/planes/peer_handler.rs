@@ -1,12 +1,12 @@
 //! What this replica answers its peers. Owns no decision about a fence: it looks at the view and
 //! calls what hands off, takes or deletes.
 
-use crate::birth::Birth;
-use crate::let_go::Parted;
+use crate::directory::birth::Birth;
 use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, Told};
 use crate::planes::Planes;
-use crate::remove::Forward;
-use crate::take::VIEW_PATIENCE;
+use crate::planes::delete::Forward;
+use crate::planes::release::Parted;
+use crate::planes::take::VIEW_PATIENCE;
 use async_trait::async_trait;
 use polyplane_fencing::{FenceState, Holder};
 use polyplane_ring::{ReplicaId, ViewNumber};

@@ -4,9 +4,9 @@
 //! Invariant: of one plane there is at most one slot that may hold its fence. Whoever takes, hands
 //! off or deletes holds `busy` all the while; a slot leaves the map only when nothing is under way.
 
-use crate::birth::Birth;
-use crate::custody::{Custody, RingGuard};
+use crate::directory::birth::Birth;
 use crate::planes::WakeError;
+use crate::planes::fence_driver::{Custody, RingGuard};
 use parking_lot::Mutex;
 use polyplane_fencing::{Load, Time};
 use polyplane_plane::Plane;

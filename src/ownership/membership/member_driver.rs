@@ -4,14 +4,14 @@
 //! It is a thread of its own so that a stuck plane executor does not look alive: a task of that
 //! executor beats between two ticks, or the lease is not renewed (PROTOCOL 18).
 
-use crate::life::LifeCell;
-use crate::member_record::{MemberRecord, member_key, new_life};
-use crate::members;
-use crate::pace::Pace;
-use crate::record::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
-use crate::ring::{Command, JoinError, Shared, newcomer};
-use crate::terms;
-use crate::translate::{MemberPut, member_outcome, member_txn, revision};
+use crate::backoff::Pace;
+use crate::membership::lease_terms;
+use crate::membership::member_record::{MemberRecord, member_key, new_life};
+use crate::membership::members;
+use crate::membership::own_life::LifeCell;
+use crate::membership::ring::{Command, JoinError, Shared, newcomer};
+use crate::records::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
+use crate::transactions::{MemberPut, member_outcome, member_txn, revision};
 use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
 use polyplane_fencing::{
     Attempt, Holder, Incarnation, Observed, Outcome, Rule, Transaction, Write,
@@ -124,7 +124,7 @@ async fn run(
         biased;
         () = shared.stop.cancelled() => {}
         () = members::follow(&shared) => {}
-        () = terms::follow(&shared) => {}
+        () = lease_terms::follow(&shared) => {}
         () = lives => {}
     }
     shared.stop.cancel();
@@ -261,7 +261,7 @@ impl Driver {
         );
         read_member(&shared.store, &life).await;
         shared.life.send_replace(Some(Arc::clone(&life)));
-        crate::suspicion::begin(shared, life.holder().clone());
+        crate::membership::suspicion::begin(shared, life.holder().clone());
         life
     }
 
@@ -292,14 +292,14 @@ impl Driver {
                     }
                     None => return After::Left,
                 },
-                _ = told.changed() => terms::tell(&self.shared, life),
+                _ = told.changed() => lease_terms::tell(&self.shared, life),
                 _ = ticks.tick() => {
                     let progress = self.beats.progress();
                     for action in self.step(Event::Tick(progress)) {
                         self.routine(life, action);
                     }
                     if changes {
-                        terms::tell(&self.shared, life);
+                        lease_terms::tell(&self.shared, life);
                     }
                 }
             }
@@ -322,7 +322,9 @@ impl Driver {
                 });
             }
             Action::Renew => drop(tokio::spawn(renew(store, life))),
-            Action::Transact { .. } | Action::WaitBy(_) => terms::act(&self.shared, &life, action),
+            Action::Transact { .. } | Action::WaitBy(_) => {
+                lease_terms::act(&self.shared, &life, action)
+            }
             Action::ReadJoinFacts
             | Action::Joined(_)
             | Action::DrainAnnounced

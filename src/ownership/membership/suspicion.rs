@@ -5,11 +5,11 @@
 //! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
 //! time-outs evict only when half of the ring complains (PROTOCOL 18).
 
-use crate::pace::Pace;
+use crate::backoff::Pace;
+use crate::membership::ring::Shared;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
-use crate::record::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
-use crate::ring::Shared;
-use crate::translate::member_txn;
+use crate::records::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
+use crate::transactions::member_txn;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -100,7 +100,10 @@ impl Suspicion {
 pub(crate) fn begin(shared: &Shared, me: Holder) {
     *shared.suspicion.machine.lock() = Some(Eviction::new(me));
     let view = shared.view.load();
-    let members = view.members().map(crate::members::holder).collect();
+    let members = view
+        .members()
+        .map(crate::membership::members::holder)
+        .collect();
     step(shared, Event::View(members));
 }
 
@@ -111,7 +114,7 @@ pub(crate) fn view(shared: &Shared, members: Vec<Holder>) {
 
 /// Notes whether a member could be reached.
 pub(crate) fn report(shared: &Shared, about: &Member, result: Result<(), &PeerError>) {
-    if let Some(event) = evidence(crate::members::holder(about), result) {
+    if let Some(event) = evidence(crate::membership::members::holder(about), result) {
         step(shared, event);
     }
 }
@@ -154,7 +157,7 @@ pub(crate) async fn call(
 /// Pings a member, and notes whether it answered.
 async fn ping_one(shared: &Shared, to: &Member) {
     let view = shared.view.load();
-    let (number, peer) = (view.number().get(), crate::members::holder(to));
+    let (number, peer) = (view.number().get(), crate::membership::members::holder(to));
     drop(view);
     let patience = async {
         own_turns(SILENT_TURNS).await;
@@ -294,7 +297,11 @@ pub(crate) async fn ping(shared: Arc<Shared>) {
             _ = ticks.tick() => {}
         }
         let asked = asked(&shared);
-        let is_asked = |peer: &Holder| asked.iter().any(|one| crate::members::holder(one) == *peer);
+        let is_asked = |peer: &Holder| {
+            asked
+                .iter()
+                .any(|one| crate::membership::members::holder(one) == *peer)
+        };
         shared.suspicion.keep_silent(is_asked);
         for member in asked {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {

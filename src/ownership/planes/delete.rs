@@ -2,14 +2,14 @@
 //! fence (PROTOCOL 10). Only the holder deletes; where there is none, whoever deletes takes the
 //! fence first. Must not know the directory: who calls this removes the record afterwards.
 
-use crate::birth::Birth;
-use crate::let_go::{Word, forget, resume};
+use crate::directory::birth::Birth;
 use crate::peers::{PeerMessage, PeerReply};
+use crate::planes::plane_slot::{Awake, Slot};
+use crate::planes::release::{Word, forget, resume};
+use crate::planes::take::{NotToDelete, Wanted};
 use crate::planes::{Planes, WakeError};
-use crate::record::fence_key;
-use crate::slot::{Awake, Slot};
-use crate::take::{NotToDelete, Wanted};
-use crate::translate::stored;
+use crate::records::fence_key;
+use crate::transactions::stored;
 use polyplane_fencing::{Event, Holder, Revision as FenceRevision};
 use polyplane_plane::{Ended, delete_range};
 use polyplane_storage::{CommitError, Compare, Op, Txn};

@@ -1,10 +1,10 @@
 //! What the ring tells of itself to people: fences as they stand in the store, sizes of planes. Owns
 //! reading them; nothing here is acted on.
 
-use crate::birth::Birth;
+use crate::directory::birth::Birth;
 use crate::peers::{Figures, PeerMessage, PeerReply};
 use crate::planes::Planes;
-use crate::record::{Damaged, FENCES, decode_fence, fence_key, plane_of};
+use crate::records::{Damaged, FENCES, decode_fence, fence_key, plane_of};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
 use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};

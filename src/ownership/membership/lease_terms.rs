@@ -15,16 +15,16 @@ use polyplane_storage::{
     self as storage, CommitError, Compare, Op, RangeRequest, ReadError, Txn, WatchEnd, prefix_end,
 };
 
-use crate::life::LifeCell;
-use crate::members::holder;
-use crate::pace::Pace;
+use crate::backoff::Pace;
+use crate::membership::members::holder;
+use crate::membership::own_life::LifeCell;
+use crate::membership::ring::{READ_EVERY, Shared};
 use crate::planes::Planes;
-use crate::record::{
+use crate::records::{
     Adoption, Damaged, FLOOR_KEY, TERMS_KEY, adoption_of, decode_adoption, decode_floor,
     decode_terms, encode_terms,
 };
-use crate::ring::{READ_EVERY, Shared};
-use crate::translate::{member_outcome, member_txn, revision};
+use crate::transactions::{member_outcome, member_txn, revision};
 
 /// The first level whose programs know that terms change. The store's floor must have come to it:
 /// an older program would go by the current terms alone.

@@ -1,0 +1,14 @@
+//! This replica in the ring: its member key and read lease, the view of all members, who is
+//! suspected and evicted. Open this folder if a replica does not join, loses its life or is evicted.
+//!
+//! Must not know planes: [`crate::planes`] is told of views and of the end of a life.
+
+pub(crate) mod lease_terms;
+mod member_driver;
+pub(crate) mod member_record;
+pub(crate) mod members;
+pub(crate) mod options;
+pub(crate) mod own_life;
+mod peer_view;
+pub(crate) mod ring;
+mod suspicion;
