@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{ArgAction, Command};
-use polyplane_batteries::control_plane::DirectoryRecord;
+use polyplane_batteries::polyplane::control_plane::DirectoryRecord;
 use polyplane_tests::client::Client;
 use polyplane_tests::frozen::text;
 use polyplane_tests::process::Up;

@@ -1,26 +1,24 @@
-//! Behaviour of the kinds of apps.
+//! Behaviour of the kinds of `apps`.
 
-mod common;
-mod controller_revision;
-mod daemon_set;
-mod deployment;
-mod replica_set;
-mod rolling;
-mod stateful_set;
-
-pub(crate) use common::{shown_selector, template_warnings};
+pub mod controller_revision;
+pub mod daemon_set;
+pub mod deployment;
+pub mod replica_set;
+pub mod rolling_update;
+pub mod stateful_set;
 
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
 /// The behaviour of a resource of this group; `None` if it is none of these kinds.
 pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    match resource {
-        "controllerrevisions" => Some(Arc::new(controller_revision::ControllerRevision)),
-        "daemonsets" => Some(Arc::new(daemon_set::DaemonSet)),
-        "deployments" => Some(Arc::new(deployment::Deployment)),
-        "replicasets" => Some(Arc::new(replica_set::ReplicaSet)),
-        "statefulsets" => Some(Arc::new(stateful_set::StatefulSet)),
-        _ => None,
-    }
+    let strategy: Arc<dyn Strategy> = match resource {
+        "controllerrevisions" => Arc::new(controller_revision::ControllerRevision),
+        "daemonsets" => Arc::new(daemon_set::DaemonSet),
+        "deployments" => Arc::new(deployment::Deployment),
+        "replicasets" => Arc::new(replica_set::ReplicaSet),
+        "statefulsets" => Arc::new(stateful_set::StatefulSet),
+        _ => return None,
+    };
+    Some(strategy)
 }

@@ -4,7 +4,9 @@
 //! the time of birth, certificates, and the address clients reach the server at. The range of
 //! service addresses is the same in every plane, for no two planes share a network.
 
-use crate::catalog::tenant_kinds;
+pub mod upgrade;
+
+use crate::kind_tables::tenant_kinds;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::{Map, Str, Value, json};
 use polyplane_plane::{Flags, Key, Layer, LayerError, LayerObject, NewObject};

@@ -1,6 +1,5 @@
-//! Behaviour of the kinds of core.
+//! Behaviour of the kinds of the core group, whose name is empty.
 
-pub mod claim_change;
 pub mod component_status;
 pub mod config_map;
 pub mod endpoints;
@@ -8,23 +7,15 @@ pub mod event;
 pub mod limit_range;
 pub mod namespace;
 pub mod node;
-pub mod node_checks;
 pub mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod pod;
-pub mod pod_prepare;
 pub mod pod_template;
 pub mod replication_controller;
 pub mod resource_quota;
 pub mod secret;
 pub mod service;
 pub mod service_account;
-pub mod service_allocate;
-pub mod service_change;
-pub mod service_checks;
-pub mod service_families;
-pub mod volume_checks;
-pub mod volume_sources;
 
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::Plain;
@@ -58,5 +49,5 @@ pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
 
 /// The indexes that claims of these kinds ask, by their [`polyplane_plane::IndexId`].
 pub fn indexes() -> Vec<Arc<dyn polyplane_plane::Index>> {
-    vec![Arc::new(service_allocate::NodePorts)]
+    vec![Arc::new(service::allocation::NodePorts)]
 }

@@ -7,64 +7,72 @@
 //! [`strategy`]. `golden/` holds upstream's answers to thousands of objects per kind;
 //! `tests/golden.rs` measures how many of them we give too.
 
+pub mod admissionregistration;
+pub mod apiextensions;
+pub mod apiregistration;
 pub mod apps;
+pub mod authentication;
+pub mod authorization;
+pub mod autoscaling;
 pub mod batch;
 pub mod bootstrap;
-pub mod catalog;
-pub mod control_plane;
+pub mod certificates;
+pub mod coordination;
 pub mod core;
-pub mod features;
-pub mod misc;
+pub mod discovery;
+pub mod events;
+pub mod feature_gates;
+pub mod flowcontrol;
+pub mod kind_tables;
 pub mod networking;
-pub mod policies;
+pub mod node;
+pub mod policy;
+pub mod polyplane;
+pub mod rbac;
 pub mod resource;
+pub mod scheduling;
 pub mod shared;
-pub mod steps;
 pub mod storage;
+pub mod storagemigration;
 
 use polyplane_plane::Index;
 use polyplane_registry::Strategy;
-use polyplane_registry::strategy::Plain;
 use std::sync::Arc;
 
 /// The indexes every plane is opened with, by their [`IndexId`](polyplane_plane::IndexId).
 pub fn indexes() -> Vec<Arc<dyn Index>> {
     let mut indexes = core::indexes();
-    indexes.push(Arc::new(control_plane::PlaneIds));
+    indexes.push(Arc::new(polyplane::control_plane::PlaneIds));
     indexes
 }
 
-/// The behaviour of a resource: [`Plain`] for a kind whose data says all, `None` for a resource
+/// The behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind whose data says all, `None` for a resource
 /// that is named nowhere, which the table of kinds refuses.
 pub fn strategy(group: &str, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     match group {
         "" => core::strategy(resource),
+        "admissionregistration.k8s.io" => admissionregistration::strategy(resource),
+        "apiextensions.k8s.io" => apiextensions::strategy(resource),
+        "apiregistration.k8s.io" => apiregistration::strategy(resource),
         "apps" => apps::strategy(resource),
-        "batch" | "autoscaling" => batch::strategy(group, version, resource),
-        "networking.k8s.io" | "discovery.k8s.io" => networking::strategy(group, resource),
-        "storage.k8s.io" => storage::strategy(resource),
+        "authentication.k8s.io" => authentication::strategy(resource),
+        "authorization.k8s.io" => authorization::strategy(resource),
+        "autoscaling" => autoscaling::strategy(version, resource),
+        "batch" => batch::strategy(resource),
+        "certificates.k8s.io" => certificates::strategy(resource),
+        "coordination.k8s.io" => coordination::strategy(resource),
+        "discovery.k8s.io" => discovery::strategy(resource),
+        "events.k8s.io" => events::strategy(resource),
+        "flowcontrol.apiserver.k8s.io" => flowcontrol::strategy(resource),
+        "networking.k8s.io" => networking::strategy(resource),
+        "node.k8s.io" => node::strategy(resource),
+        "policy" => policy::strategy(resource),
+        "polyplane.dev" => polyplane::strategy(resource),
+        "rbac.authorization.k8s.io" => rbac::strategy(resource),
         "resource.k8s.io" => resource::strategy(resource),
-        "polyplane.dev" => control_plane::strategy(resource),
-        "rbac.authorization.k8s.io"
-        | "admissionregistration.k8s.io"
-        | "flowcontrol.apiserver.k8s.io"
-        | "certificates.k8s.io"
-        | "policy" => policies::strategy(group, resource),
-        "authentication.k8s.io" | "authorization.k8s.io" => review_strategy(resource),
-        _ => misc::strategy(group, resource),
+        "scheduling.k8s.io" => scheduling::strategy(resource),
+        "storage.k8s.io" => storage::strategy(resource),
+        "storagemigration.k8s.io" => storagemigration::strategy(resource),
+        _ => None,
     }
-}
-
-/// Reviews are answered and never stored: nothing prepares or validates them.
-fn review_strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    matches!(
-        resource,
-        "tokenreviews"
-            | "selfsubjectreviews"
-            | "subjectaccessreviews"
-            | "localsubjectaccessreviews"
-            | "selfsubjectaccessreviews"
-            | "selfsubjectrulesreviews"
-    )
-    .then(|| Arc::new(Plain) as Arc<dyn Strategy>)
 }

@@ -1,6 +1,5 @@
-//! Behaviour of the kinds of networking.
+//! Behaviour of the kinds of `networking.k8s.io`.
 
-pub mod endpoint_slice;
 pub mod ingress;
 pub mod ingress_class;
 pub mod ip_address;
@@ -10,15 +9,15 @@ pub mod service_cidr;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of these groups; `None` if it is none of these kinds.
-pub fn strategy(group: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
-    Some(match (group, resource) {
-        ("networking.k8s.io", "ingresses") => Arc::new(ingress::Ingress),
-        ("networking.k8s.io", "ingressclasses") => Arc::new(ingress_class::IngressClass),
-        ("networking.k8s.io", "networkpolicies") => Arc::new(network_policy::NetworkPolicy),
-        ("networking.k8s.io", "ipaddresses") => Arc::new(ip_address::IpAddress),
-        ("networking.k8s.io", "servicecidrs") => Arc::new(service_cidr::ServiceCidr),
-        ("discovery.k8s.io", "endpointslices") => Arc::new(endpoint_slice::EndpointSlice),
+/// The behaviour of a resource of this group; `None` if it is none of these kinds.
+pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
+    let strategy: Arc<dyn Strategy> = match resource {
+        "ingressclasses" => Arc::new(ingress_class::IngressClass),
+        "ingresses" => Arc::new(ingress::Ingress),
+        "ipaddresses" => Arc::new(ip_address::IpAddress),
+        "networkpolicies" => Arc::new(network_policy::NetworkPolicy),
+        "servicecidrs" => Arc::new(service_cidr::ServiceCidr),
         _ => return None,
-    })
+    };
+    Some(strategy)
 }

@@ -106,7 +106,7 @@ pub(crate) fn metadata(object: &ObjectRef) -> Result<Value, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_batteries::catalog::{features, schemas};
+    use polyplane_batteries::kind_tables::{features, schemas};
     use polyplane_plane::{Committer, Flags, Key, NewObject, Plane, SoleHolder};
     use polyplane_registry::strategy::Plain;
     use polyplane_registry::{KindTable, Strategy};

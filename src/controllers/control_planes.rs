@@ -4,12 +4,12 @@ use crate::client::{Own, tree};
 use crate::work::{Desk, Progress};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_batteries::control_plane;
+use polyplane_batteries::polyplane::control_plane;
 use polyplane_plane::{Flags, Key};
 use polyplane_registry::write::chain;
 use polyplane_registry::{Tenant, Verb};
 
-pub(crate) use polyplane_batteries::control_plane::{GROUP, RESOURCE};
+pub(crate) use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 
 /// Ends the plane, removes its range, then lets its object go.
 pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Progress, ApiError> {

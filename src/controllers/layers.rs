@@ -12,7 +12,8 @@ use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_batteries::bootstrap::FOLDS_LEVEL;
-use polyplane_batteries::steps::{self, Merge};
+use polyplane_batteries::bootstrap::upgrade;
+use polyplane_batteries::bootstrap::upgrade::Merge;
 use polyplane_plane::{Ahead, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
 use polyplane_registry::{Tenant, Verb};
 use std::time::{Duration, SystemTime};
@@ -38,7 +39,7 @@ pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiEr
         let kinds = tenant.kinds();
         let recreates =
             |old: &ObjectRef, new: &ObjectRef| match (tree(&kinds, old), tree(&kinds, new)) {
-                (Ok(old_tree), Ok(new_tree)) => steps::recreates(old.key(), &old_tree, &new_tree),
+                (Ok(old_tree), Ok(new_tree)) => upgrade::recreates(old.key(), &old_tree, &new_tree),
                 // What cannot be read stays until it is brought up to date.
                 (Err(_), _) | (_, Err(_)) => false,
             };
@@ -115,7 +116,7 @@ async fn follow(desk: &Desk, tenant: &Tenant, shadowed: Shadowed) -> Result<bool
     let kinds = tenant.kinds();
     let own = tree(&kinds, &own)?;
     let new = new.as_ref().map(|new| tree(&kinds, new)).transpose()?;
-    let (verb, body) = match steps::merge(&key, &own, new.as_ref()) {
+    let (verb, body) = match upgrade::merge(&key, &own, new.as_ref()) {
         Merge::Keep => return Ok(false),
         Merge::Update(merged) => (Verb::Update, merged),
         // The next look finds its place empty, and fills it.

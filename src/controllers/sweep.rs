@@ -5,7 +5,7 @@ use crate::client::Own;
 use crate::control_planes::{GROUP, RESOURCE};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Value;
-use polyplane_batteries::control_plane;
+use polyplane_batteries::polyplane::control_plane;
 use polyplane_ownership::Planes;
 use polyplane_plane::{Claim, Operation, Plane, Write};
 use polyplane_registry::{Registry, Tenant, Verb};

@@ -4,7 +4,7 @@
 use crate::world::World;
 use async_trait::async_trait;
 use polyplane_apimachinery::Str;
-use polyplane_batteries::control_plane::{FenceFacts, QUALIFIED_FENCES};
+use polyplane_batteries::polyplane::fence::{FenceFacts, QUALIFIED};
 use polyplane_ownership::{FenceRow, ROOT};
 use polyplane_registry::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};
 use polyplane_storage::ReadError;
@@ -16,7 +16,7 @@ pub struct Fences(pub Arc<World>);
 #[async_trait]
 impl ExternalObjects for Fences {
     fn resource(&self) -> &'static str {
-        QUALIFIED_FENCES
+        QUALIFIED
     }
 
     async fn read(&self, range: ExternalRange) -> Result<ExternalReply, ReadError> {

@@ -2,7 +2,7 @@
 //! end them.
 
 use anyhow::{anyhow, bail};
-use polyplane_batteries::{bootstrap, catalog};
+use polyplane_batteries::{bootstrap, kind_tables};
 use polyplane_registry::environment;
 use polyplane_server::StopHandle;
 use std::future::Future;
@@ -40,7 +40,7 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
 /// kinds. Whoever needs one before it is there waits for it.
 fn warm_up() -> std::io::Result<()> {
     let seed = || _ = environment::random_uuid();
-    let tables = || _ = (bootstrap::layer(), catalog::root_kinds());
+    let tables = || _ = (bootstrap::layer(), kind_tables::root_kinds());
     for (name, work) in [("warm-seed", seed as fn()), ("warm-tables", tables)] {
         // Ends by itself; nobody needs to know when.
         std::thread::Builder::new()

@@ -11,7 +11,7 @@ use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_batteries::bootstrap::{self, Release};
-use polyplane_batteries::catalog;
+use polyplane_batteries::kind_tables;
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
@@ -378,9 +378,9 @@ async fn build_world(
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let params = layer_params(ca, ca, host, port.parse()?);
     let root = planes.root_birth(root_layer, params.clone());
-    let kinds = catalog::tenant_kinds();
+    let kinds = kind_tables::tenant_kinds();
     let world = World::new(planes, directory, kinds, Arc::new(settings), params);
-    world.set_root(root, catalog::root_kinds());
+    world.set_root(root, kind_tables::root_kinds());
     Ok(Arc::new(world))
 }
 

@@ -3,7 +3,7 @@
 
 use crate::world::{Asked, Missing, World};
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_batteries::control_plane::{GROUP, RESOURCE};
+use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
     ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, Place, ROOT, Standing,
     Terms,

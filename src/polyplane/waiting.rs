@@ -9,7 +9,7 @@ use crate::access::{Access, authority};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};
-use polyplane_batteries::catalog;
+use polyplane_batteries::kind_tables;
 use polyplane_ownership::ROOT;
 use polyplane_registry::{Answer, Authority, Gate, Kinds, ResourceRequest};
 use polyplane_server::{
@@ -276,7 +276,7 @@ impl PlaneRecord for Handle {
 
 impl PlaneApi for Handle {
     fn kinds(&self) -> Kinds {
-        Kinds::new(catalog::root_kinds(), None)
+        Kinds::new(kind_tables::root_kinds(), None)
     }
 
     fn gate(&self, _: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {

@@ -7,7 +7,7 @@ use crate::backend::Api;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 use polyplane_batteries::bootstrap::params;
-use polyplane_batteries::control_plane::{DirectoryRecord, GROUP, RESOURCE};
+use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_ownership::directory::{Directory, Entry, Row};
 use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, WakeError};
 use polyplane_plane::{Key, LayerHash, Prefix, foreign};

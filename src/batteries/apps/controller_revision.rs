@@ -1,7 +1,7 @@
 //! ControllerRevisions: snapshots of templates that never change.
 
-use crate::shared::checks::non_negative;
-use crate::shared::core_meta;
+use crate::shared::object_metadata;
+use crate::shared::validation::values::non_negative;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -12,7 +12,7 @@ pub struct ControllerRevision;
 
 impl Strategy for ControllerRevision {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         non_negative(
             object.int_at(&["revision"]),
             &Path::new("revision"),
@@ -33,7 +33,7 @@ impl Strategy for ControllerRevision {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         non_negative(
             object.int_at(&["revision"]),
             &Path::new("revision"),

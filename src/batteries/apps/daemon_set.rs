@@ -1,8 +1,11 @@
 //! DaemonSets.
 
-use super::{common, rolling};
-use crate::shared::checks::non_negative_members;
-use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use super::rolling_update;
+use crate::shared::object_metadata;
+use crate::shared::pod::{defaults, table_cells};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::non_negative_members;
+use crate::shared::workload;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -28,29 +31,29 @@ pub struct DaemonSet;
 impl Strategy for DaemonSet {
     fn default(&self, object: &mut Value) {
         let strategy = &mut object["spec"]["updateStrategy"];
-        rolling::default(
+        rolling_update::default(
             strategy,
             &[("maxUnavailable", 1i64.into()), ("maxSurge", 0i64.into())],
         );
-        pod_defaults::default_template_at(object, &common::TEMPLATE);
+        defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
         count_from_zero(object);
         let generation = template_generation(object).max(1);
         set_template_generation(object, generation);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
         count_from_zero(object);
         let changed = object["spec"]["template"] != old["spec"]["template"];
         set_template_generation(object, template_generation(old) + i64::from(changed));
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::keep_spec(object, old);
+        workload::keep_spec(object, old);
         set_template_generation(object, template_generation(old));
     }
 
@@ -60,7 +63,7 @@ impl Strategy for DaemonSet {
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        common::same_selector(object, old, &mut errors);
+        workload::same_selector(object, old, &mut errors);
         errors.extend(spec_errors(object, Some(old)));
         errors
     }
@@ -71,18 +74,18 @@ impl Strategy for DaemonSet {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = common::status(object, &COUNTERS, &[], "");
-        common::collisions(object, old, &mut errors);
+        let mut errors = workload::status(object, &COUNTERS, &[], "");
+        workload::collisions(object, old, &mut errors);
         errors
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        common::template_warnings(object, old)
+        workload::template_warnings(object, old)
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let pods = &object["spec"]["template"]["spec"];
-        let (names, images) = pod_cells::containers(pods);
+        let (names, images) = table_cells::containers(pods);
         let mut cells = vec![object.str_at(&["metadata", "name"]).into()];
         let counts = [
             "desiredNumberScheduled",
@@ -91,13 +94,13 @@ impl Strategy for DaemonSet {
             "updatedNumberScheduled",
             "numberAvailable",
         ];
-        cells.extend(counts.map(|field| Value::from(common::number(object, &["status", field]))));
+        cells.extend(counts.map(|field| Value::from(workload::number(object, &["status", field]))));
         cells.extend([
-            pod_cells::labels(&pods["nodeSelector"]).into(),
+            table_cells::labels(&pods["nodeSelector"]).into(),
             age(object.str_at(&["metadata", "creationTimestamp"]), now),
             names.into(),
             images.into(),
-            common::shown_selector(&object["spec"]["selector"]).into(),
+            workload::shown_selector(&object["spec"]["selector"]).into(),
         ]);
         cells
     }
@@ -111,7 +114,7 @@ fn count_from_zero(object: &mut Value) {
     {
         for field in ["maxUnavailable", "maxSurge"] {
             let member = rolling.entry(field);
-            *member = rolling::or_zero(member);
+            *member = rolling_update::or_zero(member);
         }
     }
 }
@@ -130,23 +133,23 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let (selector, place) = (&spec["selector"], path.child("selector"));
     errors.extend(labels::validate_label_selector(
-        common::present(selector),
+        workload::present(selector),
         &place,
     ));
-    common::selects_template(spec, &path, &mut errors);
-    if common::is_empty_selector(selector) {
+    workload::selects_template(spec, &path, &mut errors);
+    if workload::is_empty_selector(selector) {
         let detail = "empty selector is invalid for daemonset";
         errors.push(FieldError::invalid(
             &place,
-            shown::selector(selector),
+            bad_value::selector(selector),
             detail,
         ));
     }
-    common::template(&spec["template"], "DaemonSet", old, &path, &mut errors);
+    workload::template(&spec["template"], "DaemonSet", old, &path, &mut errors);
     non_negative_members(spec, &["minReadySeconds"], &path, &mut errors);
     strategy(
         &spec["updateStrategy"],
@@ -165,12 +168,12 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         "RollingUpdate" => {
             let fields = ["maxUnavailable", "maxSurge"];
             for field in fields {
-                rolling::non_negative(&rolling[field], &place.child(field), errors);
+                rolling_update::non_negative(&rolling[field], &place.child(field), errors);
             }
             for field in fields {
-                rolling::at_most_all(&rolling[field], &place.child(field), errors);
+                rolling_update::at_most_all(&rolling[field], &place.child(field), errors);
             }
-            match fields.map(|field| rolling::amount(&rolling[field]) != 0) {
+            match fields.map(|field| rolling_update::amount(&rolling[field]) != 0) {
                 [true, true] => {
                     let bad = Bad::Json(rolling["maxSurge"].clone());
                     let detail = "may not be set when maxUnavailable is non-zero";
@@ -184,7 +187,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             }
         }
         _ => {
-            let bad = shown::typed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy", strategy);
+            let bad = bad_value::typed("io.k8s.api.apps.v1.DaemonSetUpdateStrategy", strategy);
             errors.push(FieldError::not_supported(
                 path,
                 bad,

@@ -1,8 +1,11 @@
 //! Deployments.
 
-use super::{common, rolling};
-use crate::shared::checks::non_negative_members;
-use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use super::rolling_update;
+use crate::shared::object_metadata;
+use crate::shared::pod::{defaults, table_cells};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::non_negative_members;
+use crate::shared::workload;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
@@ -28,19 +31,19 @@ impl Strategy for Deployment {
     fn default(&self, object: &mut Value) {
         let share = || Value::from("25%");
         let strategy = &mut object["spec"]["strategy"];
-        rolling::default(
+        rolling_update::default(
             strategy,
             &[("maxUnavailable", share()), ("maxSurge", share())],
         );
-        pod_defaults::default_template_at(object, &common::TEMPLATE);
+        defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
     }
 
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
@@ -54,7 +57,7 @@ impl Strategy for Deployment {
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::keep_spec(object, old);
+        workload::keep_spec(object, old);
         match old.at(&["metadata", "labels"]) {
             Some(labels) => object.set(&["metadata", "labels"], labels.clone()),
             None => drop(object.remove(&["metadata", "labels"])),
@@ -67,7 +70,7 @@ impl Strategy for Deployment {
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = spec_errors(object, Some(old));
-        common::same_selector(object, old, &mut errors);
+        workload::same_selector(object, old, &mut errors);
         errors
     }
 
@@ -77,19 +80,20 @@ impl Strategy for Deployment {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = common::status(object, &COUNTERS, &PARTS, "readyReplicas");
-        common::collisions(object, old, &mut errors);
+        let mut errors = workload::status(object, &COUNTERS, &PARTS, "readyReplicas");
+        workload::collisions(object, old, &mut errors);
         errors
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        common::template_warnings(object, old)
+        workload::template_warnings(object, old)
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
-        let number = |path: &[&str]| common::number(object, path);
-        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
-        let selector = Selector::from_label_selector(common::present(&object["spec"]["selector"]));
+        let number = |path: &[&str]| workload::number(object, path);
+        let (names, images) = table_cells::containers(&object["spec"]["template"]["spec"]);
+        let selector =
+            Selector::from_label_selector(workload::present(&object["spec"]["selector"]));
         let selector = selector.map_or("<invalid>".to_owned(), |selector| selector.to_string());
         vec![
             object.str_at(&["metadata", "name"]).into(),
@@ -110,19 +114,19 @@ impl Strategy for Deployment {
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas"], &path, &mut errors);
-    common::selector(
+    workload::selector(
         spec,
         "empty selector is invalid for deployment",
         &path,
         &mut errors,
     );
-    if common::selects_template(spec, &path, &mut errors) {
-        common::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
+    if workload::selects_template(spec, &path, &mut errors) {
+        workload::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
     } else {
-        let bad = shown::selector(&spec["selector"]);
+        let bad = bad_value::selector(&spec["selector"]);
         errors.push(FieldError::invalid(
             &path.child("selector"),
             bad,
@@ -137,7 +141,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     ];
     non_negative_members(spec, &counts, &path, &mut errors);
     if let Some(seconds) = spec.int_at(&["progressDeadlineSeconds"])
-        && seconds <= common::number(spec, &["minReadySeconds"])
+        && seconds <= workload::number(spec, &["minReadySeconds"])
     {
         let detail = "must be greater than minReadySeconds";
         errors.push(FieldError::invalid(
@@ -166,20 +170,20 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         "RollingUpdate" => {
             let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
             let first = place.child("maxUnavailable");
-            rolling::non_negative(unavailable, &first, errors);
-            rolling::non_negative(surge, &place.child("maxSurge"), errors);
-            if rolling::amount(unavailable) == 0 && rolling::amount(surge) == 0 {
-                let bad = Bad::Json(rolling::or_zero(unavailable));
+            rolling_update::non_negative(unavailable, &first, errors);
+            rolling_update::non_negative(surge, &place.child("maxSurge"), errors);
+            if rolling_update::amount(unavailable) == 0 && rolling_update::amount(surge) == 0 {
+                let bad = Bad::Json(rolling_update::or_zero(unavailable));
                 errors.push(FieldError::invalid(
                     &first,
                     bad,
                     "may not be 0 when `maxSurge` is 0",
                 ));
             }
-            rolling::at_most_all(unavailable, &first, errors);
+            rolling_update::at_most_all(unavailable, &first, errors);
         }
         _ => {
-            let bad = shown::typed("io.k8s.api.apps.v1.DeploymentStrategy", strategy);
+            let bad = bad_value::typed("io.k8s.api.apps.v1.DeploymentStrategy", strategy);
             errors.push(FieldError::not_supported(
                 path,
                 bad,

@@ -1,8 +1,10 @@
 //! ReplicaSets.
 
-use super::common;
-use crate::shared::checks::non_negative_members;
-use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use crate::shared::object_metadata;
+use crate::shared::pod::{defaults, table_cells};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::non_negative_members;
+use crate::shared::workload;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
@@ -24,19 +26,19 @@ pub struct ReplicaSet;
 
 impl Strategy for ReplicaSet {
     fn default(&self, object: &mut Value) {
-        pod_defaults::default_template_at(object, &common::TEMPLATE);
+        defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::keep_spec(object, old);
+        workload::keep_spec(object, old);
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
@@ -45,12 +47,12 @@ impl Strategy for ReplicaSet {
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = spec_errors(object, Some(old));
-        common::same_selector(object, old, &mut errors);
+        workload::same_selector(object, old, &mut errors);
         errors
     }
 
     fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        common::status(object, &COUNTERS, &PARTS, "readyReplicas")
+        workload::status(object, &COUNTERS, &PARTS, "readyReplicas")
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
@@ -62,13 +64,13 @@ impl Strategy for ReplicaSet {
                 complaints.join(" ")
             ));
         }
-        warnings.extend(common::template_warnings(object, old));
+        warnings.extend(workload::template_warnings(object, old));
         warnings
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
-        let number = |path: &[&str]| Value::from(common::number(object, path));
-        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        let number = |path: &[&str]| Value::from(workload::number(object, path));
+        let (names, images) = table_cells::containers(&object["spec"]["template"]["spec"]);
         vec![
             object.str_at(&["metadata", "name"]).into(),
             number(&["spec", "replicas"]),
@@ -77,7 +79,7 @@ impl Strategy for ReplicaSet {
             age(object.str_at(&["metadata", "creationTimestamp"]), now),
             names.into(),
             images.into(),
-            common::shown_selector(&object["spec"]["selector"]).into(),
+            workload::shown_selector(&object["spec"]["selector"]).into(),
         ]
     }
 
@@ -88,19 +90,19 @@ impl Strategy for ReplicaSet {
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     non_negative_members(spec, &["replicas", "minReadySeconds"], &path, &mut errors);
-    common::selector(
+    workload::selector(
         spec,
         "empty selector is invalid for deployment",
         &path,
         &mut errors,
     );
-    if common::selects_template(spec, &path, &mut errors) {
-        common::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
+    if workload::selects_template(spec, &path, &mut errors) {
+        workload::template(&spec["template"], "ReplicaSet", old, &path, &mut errors);
     } else {
-        let bad = shown::selector(&spec["selector"]);
+        let bad = bad_value::selector(&spec["selector"]);
         errors.push(FieldError::invalid(
             &path.child("selector"),
             bad,

@@ -1,9 +1,12 @@
 //! StatefulSets.
 
-use super::{common, rolling};
-use crate::shared::checks::{complain, named, non_negative, non_negative_members};
-use crate::shared::pod_validation::claim_template;
-use crate::shared::{core_meta, pod_cells, pod_defaults, shown};
+use super::rolling_update;
+use crate::shared::object_metadata;
+use crate::shared::pod::validation::claim_template;
+use crate::shared::pod::{defaults, table_cells};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::{complain, named, non_negative, non_negative_members};
+use crate::shared::workload;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -42,7 +45,7 @@ impl Strategy for StatefulSet {
     fn default(&self, object: &mut Value) {
         let strategy = &mut object["spec"]["updateStrategy"];
         if !strategy["rollingUpdate"].is_null() {
-            rolling::default(
+            rolling_update::default(
                 strategy,
                 &[("partition", 0i64.into()), ("maxUnavailable", 1i64.into())],
             );
@@ -53,32 +56,32 @@ impl Strategy for StatefulSet {
         {
             for claim in claims {
                 if let Some(spec) = claim.get_mut("spec") {
-                    pod_defaults::round_resources(spec);
+                    defaults::round_resources(spec);
                 }
                 for list in ["capacity", "allocatedResources"] {
                     if let Some(list) = claim.at_mut(&["status", list]) {
-                        pod_defaults::round_up(list);
+                        defaults::round_up(list);
                     }
                 }
             }
         }
-        pod_defaults::default_template_at(object, &common::TEMPLATE);
+        defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
         name_claims(object);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::drop_old(object);
+        workload::drop_old(object);
         if !keep_claims(object, old) {
             name_claims(object);
         }
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        common::keep_spec(object, old);
+        workload::keep_spec(object, old);
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
@@ -93,7 +96,7 @@ impl Strategy for StatefulSet {
             Checks::Tolerant
         };
         let mut errors = spec_errors(object, checks);
-        common::same_selector(object, old, &mut errors);
+        workload::same_selector(object, old, &mut errors);
         for field in ["serviceName", "podManagementPolicy"] {
             let (new, spec) = (object["spec"].str_at(&[field]), Path::new("spec"));
             if new != old["spec"].str_at(&[field]) {
@@ -111,7 +114,7 @@ impl Strategy for StatefulSet {
         if claims != before {
             let spec = Path::new("spec");
             let bad = match claims.as_array() {
-                Some(claims) => shown::list("io.k8s.api.core.v1.PersistentVolumeClaim", claims),
+                Some(claims) => bad_value::list("io.k8s.api.core.v1.PersistentVolumeClaim", claims),
                 None => Bad::Json(Value::Null),
             };
             errors.push(FieldError::invalid(
@@ -129,18 +132,18 @@ impl Strategy for StatefulSet {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = common::status(object, &COUNTERS, &PARTS, "status.readyReplicas");
-        common::collisions(object, old, &mut errors);
+        let mut errors = workload::status(object, &COUNTERS, &PARTS, "status.readyReplicas");
+        workload::collisions(object, old, &mut errors);
         errors
     }
 
     fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        common::template_warnings(object, old)
+        workload::template_warnings(object, old)
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
-        let number = |path: &[&str]| common::number(object, path);
-        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        let number = |path: &[&str]| workload::number(object, path);
+        let (names, images) = table_cells::containers(&object["spec"]["template"]["spec"]);
         vec![
             object.str_at(&["metadata", "name"]).into(),
             format!(
@@ -204,7 +207,7 @@ enum Checks<'a> {
 }
 
 fn spec_errors(object: &Value, checks: Checks<'_>) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let is_new = matches!(checks, Checks::New);
     let (policy, place) = (
@@ -251,7 +254,7 @@ fn spec_errors(object: &Value, checks: Checks<'_>) -> Vec<FieldError> {
             &mut errors,
         );
     }
-    common::selector(
+    workload::selector(
         spec,
         "empty selector is invalid for statefulset",
         &path,
@@ -281,24 +284,24 @@ fn retention(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    if common::selects_template(spec, path, errors) {
+    if workload::selects_template(spec, path, errors) {
         let old = match checks {
             Checks::New => Some(None),
             Checks::Changed { old } => Some(Some(old)),
             Checks::Tolerant => None,
         };
         if let Some(old) = old {
-            common::template(&with_claims(spec), "StatefulSet", old, path, errors);
+            workload::template(&with_claims(spec), "StatefulSet", old, path, errors);
             return;
         }
     } else {
         errors.push(FieldError::invalid(
             &path.child("selector"),
-            shown::selector(&spec["selector"]),
+            bad_value::selector(&spec["selector"]),
             "",
         ));
     }
-    common::runs_forever(
+    workload::runs_forever(
         &spec["template"],
         "StatefulSet",
         &path.child("template"),
@@ -345,7 +348,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match strategy.str_at(&["type"]) {
         "" => errors.push(FieldError::required(path, "")),
         "OnDelete" if !rolling.is_null() => {
-            let bad = shown::typed(
+            let bad = bad_value::typed(
                 "io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy",
                 rolling,
             );
@@ -364,19 +367,19 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             );
             let (most, place) = (&rolling["maxUnavailable"], place.child("maxUnavailable"));
             if !most.is_null() {
-                rolling::non_negative(most, &place, errors);
-                if rolling::amount(most) == 0 {
+                rolling_update::non_negative(most, &place, errors);
+                if rolling_update::amount(most) == 0 {
                     errors.push(FieldError::invalid(
                         &place,
                         Bad::Json(most.clone()),
                         "cannot be 0",
                     ));
                 }
-                rolling::at_most_all(most, &place, errors);
+                rolling_update::at_most_all(most, &place, errors);
             }
         }
         _ => {
-            let bad = shown::typed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", strategy);
+            let bad = bad_value::typed("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", strategy);
             errors.push(FieldError::invalid(
                 path,
                 bad,

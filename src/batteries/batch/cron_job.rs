@@ -1,10 +1,13 @@
 //! CronJobs.
 
-use super::cron_schedule;
+pub mod schedule;
+
 use super::job::{self, Owner};
-use crate::apps::shown_selector;
-use crate::shared::checks::{has, named, non_negative_members};
-use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings, shown};
+use crate::shared::object_metadata;
+use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::{has, named, non_negative_members};
+use crate::shared::workload::shown_selector;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};
@@ -19,7 +22,7 @@ pub struct CronJob;
 
 impl Strategy for CronJob {
     fn default(&self, object: &mut Value) {
-        pod_defaults::default_template_at(object, &TEMPLATE);
+        defaults::default_template_at(object, &TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
@@ -55,13 +58,13 @@ impl Strategy for CronJob {
             return Vec::new();
         }
         let template = object.at(&TEMPLATE).unwrap_or(&Value::Null);
-        pod_warnings::template(template, &Path::new("spec.jobTemplate.spec.template"))
+        warnings::template(template, &Path::new("spec.jobTemplate.spec.template"))
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let (spec, status) = (&object["spec"], &object["status"]);
         let job = &spec["jobTemplate"]["spec"];
-        let (names, images) = pod_cells::containers(&job["template"]["spec"]);
+        let (names, images) = table_cells::containers(&job["template"]["spec"]);
         let suspended = match spec["suspend"].as_bool() {
             None => "<unset>",
             Some(true) => "True",
@@ -87,7 +90,7 @@ impl Strategy for CronJob {
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
     let before = old.map(|old| &old["spec"]);
     schedule(spec, before, &path.child("schedule"), &mut errors);
@@ -114,7 +117,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let old_job = before.map(|before| &before["jobTemplate"]["spec"]);
     job::spec::validate(job, old_job, Owner::CronJob, &place, &mut errors);
     if has(job, "selector") {
-        let bad = shown::selector(&job["selector"]);
+        let bad = bad_value::selector(&job["selector"]);
         errors.push(FieldError::invalid(
             &place.child("selector"),
             bad,
@@ -143,7 +146,7 @@ fn schedule(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut 
         errors.push(FieldError::required(path, ""));
         return;
     }
-    if let Some(detail) = cron_schedule::complaint(text) {
+    if let Some(detail) = schedule::complaint(text) {
         errors.push(FieldError::invalid(path, text, detail));
     }
     let had_zone = before.is_some_and(|before| before.str_at(&["schedule"]).contains("TZ"));
@@ -183,7 +186,7 @@ fn zone(zone: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         complain(detail.to_owned());
     }
-    if name != "Local" && !cron_schedule::is_zone(name) {
+    if name != "Local" && !schedule::is_zone(name) {
         complain(format!("unknown time zone {name}"));
     }
 }

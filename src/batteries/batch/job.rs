@@ -5,8 +5,8 @@ pub mod spec;
 mod status;
 mod update;
 
-use crate::apps::{shown_selector, template_warnings};
-use crate::shared::{init_annotations, pod_cells, pod_defaults};
+use crate::shared::pod::{defaults, init_annotations, table_cells};
+use crate::shared::workload::{shown_selector, template_warnings};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
@@ -38,7 +38,7 @@ impl Strategy for Job {
     fn default(&self, object: &mut Value) {
         default_spec(&mut object["spec"]);
         take_labels(object);
-        pod_defaults::default_template_at(object, &TEMPLATE);
+        defaults::default_template_at(object, &TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
@@ -89,7 +89,7 @@ impl Strategy for Job {
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let (spec, status) = (&object["spec"], &object["status"]);
-        let (names, images) = pod_cells::containers(&spec["template"]["spec"]);
+        let (names, images) = table_cells::containers(&spec["template"]["spec"]);
         let succeeded = status.int_at(&["succeeded"]).unwrap_or(0);
         let completions = match (spec.int_at(&["completions"]), spec.int_at(&["parallelism"])) {
             (Some(completions), _) => format!("{succeeded}/{completions}"),
@@ -113,7 +113,7 @@ impl Strategy for Job {
 
 /// A Job without labels has those of its Pods.
 fn take_labels(object: &mut Value) {
-    let labels = object.at(&TEMPLATE).and_then(pod_defaults::template_labels);
+    let labels = object.at(&TEMPLATE).and_then(defaults::template_labels);
     let own = object
         .at(&["metadata", "labels"])
         .and_then(Value::as_object);

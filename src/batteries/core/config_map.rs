@@ -1,6 +1,6 @@
 //! ConfigMaps: two maps that share their keys, and may be frozen.
 
-use crate::shared::core_meta;
+use crate::shared::object_metadata;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -26,15 +26,15 @@ impl Strategy for ConfigMap {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_content(object));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         errors.extend(validate_frozen(object, old, &["data", "binaryData"]));
-        errors.extend(core_meta::validate(
+        errors.extend(object_metadata::validate(
             object,
             Scope::Namespaced,
             NameRule::DnsSubdomain,

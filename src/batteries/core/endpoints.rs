@@ -1,6 +1,7 @@
 //! Endpoints: addresses and ports behind a Service, in subsets.
 
-use crate::shared::{addresses, core_meta};
+use crate::shared::network::addresses;
+use crate::shared::object_metadata;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -20,14 +21,14 @@ impl Strategy for Endpoints {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_subsets(object));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
-        errors.extend(core_meta::validate(
+        let mut errors = object_metadata::validate_update(object, old);
+        errors.extend(object_metadata::validate(
             object,
             Scope::Namespaced,
             NameRule::DnsSubdomain,

@@ -1,7 +1,7 @@
 //! Events, as the core group and as `events.k8s.io` serve them. They are stored in the form of the
 //! core group and expire.
 
-use crate::shared::core_meta;
+use crate::shared::object_metadata;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::schema::Schemas;
@@ -57,7 +57,7 @@ impl Strategy for Event {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = self.validate_always(object);
         if let Self::Events = self {
-            errors.extend(core_meta::validate_finalizers(object));
+            errors.extend(object_metadata::validate_finalizers(object));
             errors.extend(validate_new(object));
         }
         errors
@@ -71,7 +71,7 @@ impl Strategy for Event {
     ) -> Vec<FieldError> {
         let mut errors = self.validate_always(object);
         if let Self::Events = self {
-            errors.extend(core_meta::validate_update(object, old));
+            errors.extend(object_metadata::validate_update(object, old));
             if object["series"] != old["series"] {
                 validate_series(object, &mut errors);
             }

@@ -1,8 +1,8 @@
 //! LimitRanges: per type, bounds and defaults that have to agree with each other.
 
 use super::config_map::members;
-use crate::shared::core_meta;
-use crate::shared::pod_defaults::round_up;
+use crate::shared::object_metadata;
+use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{
     amount, may_overcommit, validate_container_name, validate_name,
 };
@@ -55,13 +55,14 @@ impl Strategy for LimitRange {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_limits(object));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
+        let mut errors =
+            object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         errors.extend(validate_limits(object));
         errors
     }

@@ -1,6 +1,6 @@
 //! Namespaces: they stay until their content is gone, which `spec.finalizers` stand for.
 
-use crate::shared::core_meta;
+use crate::shared::object_metadata;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -62,15 +62,15 @@ impl Strategy for Namespace {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsLabel);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsLabel);
         errors.extend(validate_spec(object));
-        errors.extend(core_meta::validate_update(object, old));
+        errors.extend(object_metadata::validate_update(object, old));
         errors
     }
 
@@ -80,7 +80,7 @@ impl Strategy for Namespace {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         if context.subresource == "finalize" {
             let spec = Path::new("spec");
             let path = spec.child("finalizers");
@@ -187,5 +187,5 @@ fn validate_finalizer(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>)
     for detail in names::qualified_name(name) {
         errors.push(FieldError::invalid(path, name, detail));
     }
-    errors.extend(core_meta::validate_standard_finalizer(name, path));
+    errors.extend(object_metadata::validate_standard_finalizer(name, path));
 }

@@ -1,15 +1,17 @@
 //! Nodes: they report their own status, at birth too.
 
+pub mod validation;
+
 use super::config_map::members;
-use super::node_checks as checks;
-use crate::shared::addresses;
-use crate::shared::pod_defaults::round_up;
+use crate::shared::network::addresses;
+use crate::shared::pod::defaults::round_up;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::metadata::strings;
 use polyplane_registry::strategy::{Context, Strategy, age};
 use std::collections::BTreeSet;
+use validation as checks;
 
 /// Behaviour of Nodes.
 #[derive(Debug)]

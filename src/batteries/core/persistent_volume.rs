@@ -1,14 +1,17 @@
 //! PersistentVolumes: storage whose source stays what it is.
 
-use super::claim_change::validate_volume_mode;
+pub mod claim_fields;
+pub mod sources;
+
 use super::config_map::members;
 use super::persistent_volume_claim::CLASS_ANNOTATION;
-use super::volume_checks as checks;
-use super::volume_sources::{SOURCES, is_root, takes_mount_options};
+use super::persistent_volume_claim::update::validate_volume_mode;
 use crate::shared::node_selector::{self, LabelValues};
-use crate::shared::pod_defaults::round_up;
+use crate::shared::object_metadata;
+use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{amount, validate_positive};
-use crate::shared::{core_meta, shown, text_diff};
+use crate::shared::validation::{bad_value, text_diff};
+use claim_fields as checks;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::Schemas;
@@ -16,6 +19,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy, age};
+use sources::{SOURCES, is_root, takes_mount_options};
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const AFFINITY: &str = "io.k8s.api.core.v1.VolumeNodeAffinity";
@@ -95,7 +99,7 @@ impl Strategy for PersistentVolume {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object, LabelValues::Checked));
         errors.extend(validate_mount_options(object));
         errors
@@ -107,7 +111,7 @@ impl Strategy for PersistentVolume {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         let stale = node_selector::has_bad_label_values(&old["spec"]["nodeAffinity"]["required"]);
         let values = if stale {
             LabelValues::Any
@@ -126,7 +130,7 @@ impl Strategy for PersistentVolume {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        core_meta::validate_update(object, old)
+        object_metadata::validate_update(object, old)
     }
 
     fn warnings(&self, context: &Context<'_>, object: &Value, _: Option<&Value>) -> Vec<String> {
@@ -350,7 +354,7 @@ fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldE
         rename_labels(&mut renamed, affinity);
         if affinity.is_null() || !checks::alike(schemas, AFFINITY, affinity, &renamed) {
             let detail = "field is immutable, except for updating from beta label to GA";
-            let bad = shown::typed("io.k8s.api.core.v1.VolumeNodeAffinity", affinity);
+            let bad = bad_value::typed("io.k8s.api.core.v1.VolumeNodeAffinity", affinity);
             errors.push(FieldError::invalid(&Path::new("nodeAffinity"), bad, detail));
         }
     }

@@ -1,9 +1,11 @@
 //! PersistentVolumeClaims: a wish that hardly changes once it is made.
 
+pub mod update;
+
 use super::config_map::members;
-use super::volume_checks as checks;
-use crate::shared::core_meta;
-use crate::shared::pod_defaults::round_up;
+use super::persistent_volume::claim_fields as checks;
+use crate::shared::object_metadata;
+use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{amount, is_native, validate_amount, validate_positive};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -50,7 +52,7 @@ impl Strategy for PersistentVolumeClaim {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object, &Value::Null));
         errors
     }
@@ -61,14 +63,14 @@ impl Strategy for PersistentVolumeClaim {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
-        errors.extend(core_meta::validate(
+        let mut errors = object_metadata::validate_update(object, old);
+        errors.extend(object_metadata::validate(
             object,
             Scope::Namespaced,
             NameRule::DnsSubdomain,
         ));
         errors.extend(validate_spec(object, old));
-        errors.extend(super::claim_change::validate(context.schemas, object, old));
+        errors.extend(self::update::validate(context.schemas, object, old));
         errors
     }
 
@@ -78,7 +80,7 @@ impl Strategy for PersistentVolumeClaim {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         errors.extend(validate_status(object));
         errors
     }

@@ -1,10 +1,12 @@
 //! Pods.
 
-use super::pod_prepare;
-use crate::shared::pod_validation::{self, PodOptions, resize, status, update};
-use crate::shared::{
-    addresses, core_meta, init_annotations, pod_cells, pod_defaults, pod_qos, pod_warnings,
-};
+pub mod prepare;
+
+use crate::shared::network::addresses;
+use crate::shared::object_metadata;
+use crate::shared::pod::validation;
+use crate::shared::pod::validation::{PodOptions, resize, status, update};
+use crate::shared::pod::{defaults, init_annotations, qos, table_cells, warnings};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::{self, NameRule};
@@ -18,23 +20,23 @@ pub struct Pod;
 
 impl Strategy for Pod {
     fn default(&self, object: &mut Value) {
-        pod_defaults::default_pod(object);
+        defaults::default_pod(object);
     }
 
     fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
         object.set(&["status"], Value::object());
         object.set(&["status", "phase"], "Pending");
         init_annotations::drop_at(object, &[]);
-        pod_prepare::hold_back(object, context.now);
-        pod_prepare::resolve_label_keys(object);
-        pod_prepare::take_app_armor_from_annotations(object);
-        pod_qos::default_pod_resources(object);
-        let class = pod_qos::computed_class(object);
+        prepare::hold_back(object, context.now);
+        prepare::resolve_label_keys(object);
+        prepare::take_app_armor_from_annotations(object);
+        qos::default_pod_resources(object);
+        let class = qos::computed_class(object);
         object.set(&["status", "qosClass"], class);
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
-        pod_prepare::keep_pod_resources(object, old);
+        prepare::keep_pod_resources(object, old);
         init_annotations::drop_at(object, &[]);
     }
 
@@ -48,10 +50,10 @@ impl Strategy for Pod {
 
     fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         match context.subresource {
-            "resize" => pod_prepare::keep_all_but_resources(object, old),
-            "ephemeralcontainers" => pod_prepare::keep_all_but_ephemeral(object, old),
+            "resize" => prepare::keep_all_but_resources(object, old),
+            "ephemeralcontainers" => prepare::keep_all_but_ephemeral(object, old),
             _ => {
-                pod_prepare::keep_all_but_status(object, old);
+                prepare::keep_all_but_status(object, old);
                 return;
             }
         }
@@ -63,8 +65,8 @@ impl Strategy for Pod {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
-        errors.extend(pod_validation::validate_pod_create(
+        let mut errors = object_metadata::validate_finalizers(object);
+        errors.extend(validation::validate_pod_create(
             object,
             &PodOptions::for_pod(None),
         ));
@@ -111,7 +113,7 @@ impl Strategy for Pod {
                 errors
             }
             _ => {
-                let mut errors = core_meta::validate_update(object, old);
+                let mut errors = object_metadata::validate_update(object, old);
                 errors.extend(status::validate(object, old, &options));
                 errors
             }
@@ -128,7 +130,7 @@ impl Strategy for Pod {
                     complaints.join(" ")
                 ));
             }
-            warnings.extend(pod_warnings::pod(object));
+            warnings.extend(warnings::pod(object));
         } else if context.subresource == "status" {
             for list in ["podIPs", "hostIPs"] {
                 let status = Path::new("status");
@@ -146,7 +148,7 @@ impl Strategy for Pod {
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
-        pod_cells::pod(object, now)
+        table_cells::pod(object, now)
     }
 
     fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
@@ -186,8 +188,8 @@ impl Strategy for Pod {
 
 /// Complaints about metadata by the rules of new and of changed pods.
 fn metadata_errors(object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_update(object, old);
-    errors.extend(core_meta::validate(
+    let mut errors = object_metadata::validate_update(object, old);
+    errors.extend(object_metadata::validate(
         object,
         Scope::Namespaced,
         NameRule::DnsSubdomain,

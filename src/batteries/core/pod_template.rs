@@ -1,7 +1,8 @@
 //! PodTemplates: a template on its own.
 
-use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
-use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings};
+use crate::shared::object_metadata;
+use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};
@@ -12,7 +13,7 @@ pub struct PodTemplate;
 
 impl Strategy for PodTemplate {
     fn default(&self, object: &mut Value) {
-        pod_defaults::default_template_at(object, &["template"]);
+        defaults::default_template_at(object, &["template"]);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
@@ -28,13 +29,13 @@ impl Strategy for PodTemplate {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(template_errors(object, None));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         errors.extend(template_errors(object, Some(old)));
         errors
     }
@@ -44,17 +45,17 @@ impl Strategy for PodTemplate {
         if old.is_some_and(|old| generation(old) == generation(object)) {
             return Vec::new();
         }
-        pod_warnings::template(&object["template"], &Path::new("template"))
+        warnings::template(&object["template"], &Path::new("template"))
     }
 
     fn cells(&self, object: &Value, _: i64) -> Vec<Value> {
         let template = &object["template"];
-        let (names, images) = pod_cells::containers(&template["spec"]);
+        let (names, images) = table_cells::containers(&template["spec"]);
         vec![
             Value::string(object.str_at(&["metadata", "name"])),
             Value::from(names),
             Value::from(images),
-            Value::from(pod_cells::labels(&template["metadata"]["labels"])),
+            Value::from(table_cells::labels(&template["metadata"]["labels"])),
         ]
     }
 

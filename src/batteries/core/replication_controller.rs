@@ -1,8 +1,9 @@
 //! ReplicationControllers.
 
-use crate::shared::checks::{named, non_negative_members};
-use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
-use crate::shared::{core_meta, init_annotations, pod_cells, pod_defaults, pod_warnings};
+use crate::shared::object_metadata;
+use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
+use crate::shared::validation::values::{named, non_negative_members};
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};
@@ -17,7 +18,7 @@ pub struct ReplicationController;
 impl Strategy for ReplicationController {
     fn default(&self, object: &mut Value) {
         let template = ["spec", "template"];
-        if let Some(labels) = object.at(&template).and_then(pod_defaults::template_labels) {
+        if let Some(labels) = object.at(&template).and_then(defaults::template_labels) {
             for path in [["spec", "selector"], ["metadata", "labels"]] {
                 if object
                     .at(&path)
@@ -28,7 +29,7 @@ impl Strategy for ReplicationController {
                 }
             }
         }
-        pod_defaults::default_template_at(object, &template);
+        defaults::default_template_at(object, &template);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
@@ -44,13 +45,13 @@ impl Strategy for ReplicationController {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(spec_errors(object, None));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         errors.extend(spec_errors(object, Some(old)));
         errors.extend(conversion_errors(object, old));
         errors
@@ -62,7 +63,7 @@ impl Strategy for ReplicationController {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         validate_status(&object["status"], &Path::new("status"), &mut errors);
         errors
     }
@@ -79,20 +80,20 @@ impl Strategy for ReplicationController {
                     complaints.join(" ")
                 ));
             }
-            warnings.extend(pod_warnings::template(&object["spec"]["template"], &path));
+            warnings.extend(warnings::template(&object["spec"]["template"], &path));
             return warnings;
         };
         // As upstream, which looks at the template as it was before.
         let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
         if generation(old) != generation(object) {
-            warnings.extend(pod_warnings::template(&old["spec"]["template"], &path));
+            warnings.extend(warnings::template(&old["spec"]["template"], &path));
         }
         warnings
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let number = |path: &[&str]| Value::Int(object.int_at(path).unwrap_or(0));
-        let (names, images) = pod_cells::containers(&object["spec"]["template"]["spec"]);
+        let (names, images) = table_cells::containers(&object["spec"]["template"]["spec"]);
         vec![
             Value::string(object.str_at(&["metadata", "name"])),
             number(&["spec", "replicas"]),
@@ -101,7 +102,7 @@ impl Strategy for ReplicationController {
             age(object.str_at(&["metadata", "creationTimestamp"]), now),
             Value::from(names),
             Value::from(images),
-            Value::from(pod_cells::labels(&object["spec"]["selector"])),
+            Value::from(table_cells::labels(&object["spec"]["selector"])),
         ]
     }
 

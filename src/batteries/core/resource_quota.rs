@@ -1,12 +1,12 @@
 //! ResourceQuotas: what a namespace may take of each resource, and of which objects.
 
 use super::config_map::members;
-use crate::shared::core_meta;
-use crate::shared::pod_defaults::round_up;
+use crate::shared::object_metadata;
+use crate::shared::pod::defaults::round_up;
 use crate::shared::resource_names::{
     amount, is_standard_quota, validate_amount, validate_quota_name,
 };
-use crate::shared::shown;
+use crate::shared::validation::bad_value;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::metadata::strings;
@@ -60,13 +60,13 @@ impl Strategy for ResourceQuota {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_spec(object));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         errors.extend(validate_spec(object));
         let scopes = |object: &Value| -> BTreeSet<String> {
             strings(&object["spec"]["scopes"])
@@ -92,7 +92,7 @@ impl Strategy for ResourceQuota {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let status = Path::new("status");
         for list in ["hard", "used"] {
             validate_amounts(&object["status"][list], &status.child(list), &mut errors);
@@ -222,7 +222,7 @@ fn validate_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
             let detail = "unsupported scope applied to resource";
             errors.push(FieldError::invalid(
                 path,
-                shown::typed("io.k8s.api.core.v1.ScopeSelector", selector),
+                bad_value::typed("io.k8s.api.core.v1.ScopeSelector", selector),
                 detail,
             ));
         }

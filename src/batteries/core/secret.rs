@@ -3,7 +3,7 @@
 use super::config_map::{
     VALUE_BYTES_MAX, bytes_of, fill_bytes, members, validate_frozen, validate_key,
 };
-use crate::shared::core_meta;
+use crate::shared::object_metadata;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -31,7 +31,7 @@ impl Strategy for Secret {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_content(object));
         errors
     }
@@ -41,7 +41,7 @@ impl Strategy for Secret {
         if old.get("stringData").is_some() {
             merge_texts(old.to_mut());
         }
-        let mut errors = core_meta::validate_update(object, &old);
+        let mut errors = object_metadata::validate_update(object, &old);
         if object["type"] != old["type"] {
             let bad = Bad::Json(object.str_at(&["type"]).into());
             errors.push(FieldError::invalid(
@@ -51,7 +51,7 @@ impl Strategy for Secret {
             ));
         }
         errors.extend(validate_frozen(object, &old, &["data"]));
-        errors.extend(core_meta::validate(
+        errors.extend(object_metadata::validate(
             object,
             Scope::Namespaced,
             NameRule::DnsSubdomain,

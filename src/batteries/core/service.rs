@@ -1,11 +1,15 @@
 //! Services: an address and ports before a set of endpoints.
 
+pub mod allocation;
+pub mod ip_families;
+pub mod update;
+pub mod validation;
+
 use super::config_map::members;
-use super::service_allocate as allocate;
-use super::service_change as change;
-use super::service_checks as checks;
-use super::service_families as families;
-use crate::shared::{addresses, core_meta};
+use crate::shared::network::addresses;
+use crate::shared::object_metadata;
+use allocation as allocate;
+use ip_families as families;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::ApiError;
@@ -13,6 +17,8 @@ use polyplane_plane::Snapshot;
 use polyplane_registry::metadata::strings;
 use polyplane_registry::strategy::{Allocation, Context, Strategy, age};
 use std::collections::BTreeSet;
+use update as change;
+use validation as checks;
 
 /// Seconds that a client stays with an endpoint, if it does at all.
 const AFFINITY_SECONDS: i64 = 10_800;
@@ -56,14 +62,14 @@ impl Strategy for Service {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(checks::validate(object, &Value::Null));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let old = families::filled_in(old);
-        let mut errors = core_meta::validate_update(object, &old);
+        let mut errors = object_metadata::validate_update(object, &old);
         errors.extend(change::validate(object, &old));
         errors.extend(checks::validate(object, &old));
         errors
@@ -75,7 +81,7 @@ impl Strategy for Service {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         errors.extend(change::validate_balancer(object, old));
         errors
     }

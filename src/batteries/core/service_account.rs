@@ -1,6 +1,6 @@
 //! ServiceAccounts: references to Secrets are names and nothing else.
 
-use crate::shared::core_meta;
+use crate::shared::object_metadata;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::names::NameRule;
@@ -23,12 +23,12 @@ impl Strategy for ServiceAccount {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        core_meta::validate_finalizers(object)
+        object_metadata::validate_finalizers(object)
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
-        errors.extend(core_meta::validate(
+        let mut errors = object_metadata::validate_update(object, old);
+        errors.extend(object_metadata::validate(
             object,
             Scope::Namespaced,
             NameRule::DnsSubdomain,

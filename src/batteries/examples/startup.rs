@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use polyplane_batteries::{bootstrap, catalog};
+use polyplane_batteries::{bootstrap, kind_tables};
 
 fn main() {
     let mut last = Instant::now();
@@ -11,10 +11,10 @@ fn main() {
         println!("{what:24} {:>8.0} µs", last.elapsed().as_secs_f64() * 1e6);
         last = Instant::now();
     };
-    let schemas = catalog::schemas();
-    line("catalog::schemas");
-    let kinds = catalog::tenant_kinds();
-    line("catalog::tenant_kinds");
+    let schemas = kind_tables::schemas();
+    line("kind_tables::schemas");
+    let kinds = kind_tables::tenant_kinds();
+    line("kind_tables::tenant_kinds");
     let objects = bootstrap::objects();
     line("bootstrap::objects");
     let layer = bootstrap::layer();

@@ -1,9 +1,11 @@
 //! Ingresses: hosts, paths and the backends they lead to.
 
 use super::ingress_class::validate_reference;
-use crate::shared::addresses::{ip_warnings, validate_ip};
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, complain, name_cell, named, present, texts};
+use crate::shared::network::addresses::{ip_warnings, validate_ip};
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{
+    Errors, age_cell, complain, name_cell, named, present, texts,
+};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -30,7 +32,7 @@ type ServiceNames = fn(&str) -> Vec<String>;
 
 impl Strategy for Ingress {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], Leniency::default());
         let annotation = object["metadata"]["annotations"][CLASS_ANNOTATION].as_str();
         let class = object["spec"]["ingressClassName"].as_str();
@@ -49,8 +51,8 @@ impl Strategy for Ingress {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
-        errors.extend(core_meta::validate(
+        let mut errors = object_metadata::validate_update(object, old);
+        errors.extend(object_metadata::validate(
             object,
             Scope::Namespaced,
             NameRule::DnsSubdomain,
@@ -65,7 +67,7 @@ impl Strategy for Ingress {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         validate_status(&mut errors, object, old);
         errors
     }

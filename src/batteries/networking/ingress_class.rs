@@ -1,7 +1,7 @@
 //! IngressClasses: a controller and where its parameters are.
 
-use crate::shared::core_meta;
-use crate::shared::field_checks::{
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{
     Errors, IMMUTABLE, age_cell, complain, domain_prefixed_path, present,
 };
 use polyplane_apimachinery::Value;
@@ -19,13 +19,13 @@ pub struct IngressClass;
 
 impl Strategy for IngressClass {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let controller = object.str_at(&["spec", "controller"]);
         if controller != old.str_at(&["spec", "controller"]) {
             let spec = Path::new("spec");
@@ -35,7 +35,7 @@ impl Strategy for IngressClass {
                 IMMUTABLE,
             ));
         }
-        errors.extend(core_meta::validate(
+        errors.extend(object_metadata::validate(
             object,
             Scope::Cluster,
             NameRule::DnsSubdomain,

@@ -1,7 +1,9 @@
 //! IPAddresses: named like the address they stand for.
 
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, complain, name_cell, own_name_rule, present};
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{
+    Errors, age_cell, complain, name_cell, own_name_rule, present,
+};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -22,9 +24,9 @@ impl Strategy for IpAddress {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::PathSegment);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::PathSegment);
         errors.extend(validate(object));
-        errors.extend(core_meta::validate_update(object, old));
+        errors.extend(object_metadata::validate_update(object, old));
         errors
     }
 
@@ -48,7 +50,7 @@ impl Strategy for IpAddress {
 
 fn validate(object: &Value) -> Errors {
     let mut errors = own_name_rule(object, |name, _| names::ip_complaints(name));
-    errors.extend(core_meta::validate_finalizers(object));
+    errors.extend(object_metadata::validate_finalizers(object));
     let parent = &object["spec"]["parentRef"];
     if parent.is_null() {
         return errors;

@@ -1,8 +1,8 @@
 //! NetworkPolicies: which peers may talk to which pods.
 
-use crate::shared::addresses::{cidr_warnings, validate_cidr};
-use crate::shared::core_meta;
-use crate::shared::field_checks::{
+use crate::shared::network::addresses::{cidr_warnings, validate_cidr};
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{
     Errors, SelectorValues, age_cell, complain, name_cell, named, present, selector,
     selector_values, texts,
 };
@@ -40,7 +40,7 @@ impl Strategy for NetworkPolicy {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         let before = Before {
             values: SelectorValues::Checked,
             ranges: Vec::new(),
@@ -50,7 +50,7 @@ impl Strategy for NetworkPolicy {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let mut ranges = Vec::new();
         each_block(&old["spec"], |block, _| {
             ranges.push(block.str_at(&["cidr"]));

@@ -1,7 +1,7 @@
 //! ServiceCIDRs: one range of service addresses for each family.
 
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, IMMUTABLE, age_cell, complain, name_cell, texts};
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, IMMUTABLE, age_cell, complain, name_cell, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{json, names};
@@ -13,13 +13,13 @@ pub struct ServiceCidr;
 
 impl Strategy for ServiceCidr {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_ranges(&mut errors, &object["spec"]["cidrs"]);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let list = &object["spec"]["cidrs"];
         let (now, then) = (texts(list), texts(&old["spec"]["cidrs"]));
         let spec = Path::new("spec");
@@ -50,7 +50,7 @@ impl Strategy for ServiceCidr {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        core_meta::validate_update(object, old)
+        object_metadata::validate_update(object, old)
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {

@@ -1,11 +1,13 @@
 //! The devices of a slice: attributes, capacities, taints and counters.
 
-use super::capacity_policy;
-use super::checks::{self, Declared, declared, members, shown_key};
-use super::claim_spec::within;
-use crate::shared::field_checks::{Errors, complain, present, texts};
+pub mod capacity_policy;
+
+use super::resource_claim::spec::within;
+use super::validation;
+use super::validation::{Declared, declared, members, shown_key};
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::resource_names::{amount, is_huge_pages};
+use crate::shared::validation::fields::{Errors, complain, present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use polyplane_registry::Features;
@@ -50,18 +52,18 @@ pub fn validate(
     old: Option<&Value>,
     selection: Selection,
 ) {
-    checks::label(errors, &path.child("name"), device.str_at(&["name"]));
+    validation::label(errors, &path.child("name"), device.str_at(&["name"]));
     validate_sizes(errors, path, device);
     let attributes = path.child("attributes");
     for (key, attribute) in members(&device["attributes"]) {
-        checks::qualified_name(errors, &attributes, key);
+        validation::qualified_name(errors, &attributes, key);
         validate_attribute(errors, &attributes.key(&shown_key(key)), attribute);
     }
     let changed = |field: &str| old.is_none_or(|old| old[field] != device[field]);
     if changed("capacity") {
         let place = path.child("capacity");
         for (key, capacity) in members(&device["capacity"]) {
-            checks::qualified_name(errors, &place, key);
+            validation::qualified_name(errors, &place, key);
             let key = shown_key(key);
             let inner = place.key(&key);
             let policy = inner.child("requestPolicy");
@@ -85,7 +87,7 @@ pub fn validate(
             errors.push(FieldError::too_many(&place, taints.len(), TAINTS_MAX));
         } else {
             for (at, taint) in taints.iter().enumerate() {
-                checks::taint(errors, &place.index(at), taint, &Value::Null);
+                validation::taint(errors, &place.index(at), taint, &Value::Null);
             }
         }
     }
@@ -106,7 +108,7 @@ pub fn validate(
             }
         }
     }
-    checks::binding_conditions(errors, path, device);
+    validation::binding_conditions(errors, path, device);
     validate_node_resources(errors, &path.child("nodeAllocatableResources"), device);
 }
 
@@ -213,7 +215,7 @@ pub fn counters(errors: &mut Errors, path: &Path<'_>, counters: &Value) {
         if count == 0 {
             errors.push(FieldError::required(path, ""));
         }
-        members(counters).for_each(|(name, _)| checks::label(errors, path, name));
+        members(counters).for_each(|(name, _)| validation::label(errors, path, name));
     });
 }
 
@@ -226,7 +228,7 @@ fn validate_consumption(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
         let set = consumption.str_at(&["counterSet"]);
         declared(errors, Declared::Yes, |errors| match set {
             "" => errors.push(FieldError::required(&path.child("counterSet"), "")),
-            set => checks::label(errors, &path.child("counterSet"), set),
+            set => validation::label(errors, &path.child("counterSet"), set),
         });
         counters(errors, &path.child("counters"), &consumption["counters"]);
     }

@@ -1,9 +1,10 @@
 //! DeviceClasses: which devices a request gets and how they are set up.
 
-use super::checks::{self, Origin};
-use super::claim_spec::within;
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, name_cell};
+use super::resource_claim::spec::within;
+use super::validation;
+use super::validation::Origin;
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, age_cell, name_cell};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
@@ -18,14 +19,14 @@ pub struct DeviceClass;
 
 impl Strategy for DeviceClass {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], None);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
-        errors.extend(core_meta::validate_update(object, old));
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        errors.extend(object_metadata::validate_update(object, old));
         validate_spec(&mut errors, &object["spec"], Some(&old["spec"]));
         errors
     }
@@ -42,7 +43,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
         _ => Origin::Given,
     };
     let selectors = spec.items_at(&["selectors"]);
-    checks::selectors(
+    validation::selectors(
         errors,
         &path.child("selectors"),
         selectors,
@@ -52,7 +53,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let place = path.child("config");
     if within(errors, &place, configs, CONFIGS_MAX) {
         for (at, config) in configs.iter().enumerate() {
-            checks::configuration(errors, &place.index(at), config, origin("config"));
+            validation::configuration(errors, &place.index(at), config, origin("config"));
         }
     }
 }

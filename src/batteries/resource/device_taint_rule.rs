@@ -1,8 +1,8 @@
 //! DeviceTaintRules: taints for all devices that a selector finds.
 
-use super::checks;
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, conditions, name_cell};
+use super::validation;
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, age_cell, conditions, name_cell};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
@@ -28,13 +28,13 @@ impl Strategy for DeviceTaintRule {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"], &Value::Null);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         validate_spec(&mut errors, &object["spec"], &old["spec"]);
         errors
     }
@@ -45,7 +45,7 @@ impl Strategy for DeviceTaintRule {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let path = Path::new("status");
         let place = path.child("conditions");
         conditions(&mut errors, &place, &object["status"]["conditions"]);
@@ -79,13 +79,13 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: &Value) {
     let path = root.child("deviceSelector");
     let selector = &spec["deviceSelector"];
     if let Some(driver) = selector["driver"].as_str() {
-        checks::driver_name(errors, &path.child("driver"), driver);
+        validation::driver_name(errors, &path.child("driver"), driver);
     }
     if let Some(pool) = selector["pool"].as_str() {
-        checks::pool_name(errors, &path.child("pool"), pool);
+        validation::pool_name(errors, &path.child("pool"), pool);
     }
     if let Some(device) = selector["device"].as_str() {
-        checks::label(errors, &path.child("device"), device);
+        validation::label(errors, &path.child("device"), device);
     }
-    checks::taint(errors, &root.child("taint"), &spec["taint"], &old["taint"]);
+    validation::taint(errors, &root.child("taint"), &spec["taint"], &old["taint"]);
 }

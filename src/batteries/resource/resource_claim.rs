@@ -1,8 +1,11 @@
 //! ResourceClaims: the wish for devices, what was allocated and who uses it.
 
-use super::{admin_access, claim_spec, claim_status};
-use crate::shared::core_meta;
-use crate::shared::field_checks::{age_cell, name_cell, present};
+pub mod spec;
+pub mod status;
+
+use super::admin_access;
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{age_cell, name_cell, present};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
@@ -17,10 +20,7 @@ pub struct ResourceClaim;
 
 impl Strategy for ResourceClaim {
     fn default(&self, object: &mut Value) {
-        object
-            .get_mut("spec")
-            .into_iter()
-            .for_each(claim_spec::default);
+        object.get_mut("spec").into_iter().for_each(spec::default);
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
@@ -34,18 +34,19 @@ impl Strategy for ResourceClaim {
         if let Some(managed) = managed {
             object.set(&["metadata", "managedFields"], managed);
         }
-        claim_status::prepare(&mut object["status"], &old["status"]);
+        status::prepare(&mut object["status"], &old["status"]);
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
-        claim_spec::validate(&mut errors, &Path::new("spec"), &object["spec"]);
+        let mut errors = object_metadata::validate_finalizers(object);
+        spec::validate(&mut errors, &Path::new("spec"), &object["spec"]);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
-        errors.extend(core_meta::validate_update(object, old));
+        let mut errors =
+            object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
+        errors.extend(object_metadata::validate_update(object, old));
         errors
     }
 
@@ -55,8 +56,8 @@ impl Strategy for ResourceClaim {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
-        claim_status::validate(&mut errors, object, old);
+        let mut errors = object_metadata::validate_update(object, old);
+        status::validate(&mut errors, object, old);
         errors
     }
 

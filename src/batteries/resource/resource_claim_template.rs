@@ -1,9 +1,11 @@
 //! ResourceClaimTemplates: what claims are made from.
 
-use super::{admin_access, claim_spec};
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, IMMUTABLE, age_cell, name_cell};
-use crate::shared::{pod_validation, shown};
+use super::admin_access;
+use super::resource_claim::spec;
+use crate::shared::object_metadata;
+use crate::shared::pod::validation;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::fields::{Errors, IMMUTABLE, age_cell, name_cell};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
@@ -23,21 +25,22 @@ impl Strategy for ResourceClaimTemplate {
         object
             .at_mut(&["spec", "spec"])
             .into_iter()
-            .for_each(claim_spec::default);
+            .for_each(spec::default);
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
+        let mut errors =
+            object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         validate_spec(&mut errors, &object["spec"]);
-        errors.extend(core_meta::validate_update(object, old));
+        errors.extend(object_metadata::validate_update(object, old));
         if object["spec"] != old["spec"] {
-            let bad = shown::typed(SPEC, &object["spec"]);
+            let bad = bad_value::typed(SPEC, &object["spec"]);
             errors.push(FieldError::invalid(&Path::new("spec"), bad, IMMUTABLE));
         }
         errors
@@ -69,10 +72,10 @@ impl Strategy for ResourceClaimTemplate {
 
 fn validate_spec(errors: &mut Errors, spec: &Value) {
     let path = Path::new("spec");
-    pod_validation::claim_template::validate_metadata(
+    validation::claim_template::validate_metadata(
         &spec["metadata"],
         &path.child("metadata"),
         errors,
     );
-    claim_spec::validate(errors, &path.child("spec"), &spec["spec"]);
+    spec::validate(errors, &path.child("spec"), &spec["spec"]);
 }

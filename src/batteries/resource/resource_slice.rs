@@ -1,11 +1,15 @@
 //! ResourceSlices: the devices that a driver offers.
 
-use super::checks::{self, Declared, declared, members};
-use super::claim_spec::within;
 use super::device;
-use crate::shared::field_checks::{Errors, IMMUTABLE, age_cell, complain, name_cell, present};
+use super::resource_claim::spec::within;
+use super::validation;
+use super::validation::{Declared, declared, members};
 use crate::shared::node_selector::{self, LabelValues};
-use crate::shared::{core_meta, shown};
+use crate::shared::object_metadata;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::fields::{
+    Errors, IMMUTABLE, age_cell, complain, name_cell, present,
+};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names, quote};
 use polyplane_registry::Features;
@@ -23,7 +27,7 @@ pub struct ResourceSlice;
 
 impl Strategy for ResourceSlice {
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, context.features, &object["spec"], &Value::Null);
         errors
     }
@@ -34,7 +38,7 @@ impl Strategy for ResourceSlice {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         validate_spec(&mut errors, context.features, &object["spec"], &old["spec"]);
         errors
     }
@@ -65,7 +69,7 @@ impl Strategy for ResourceSlice {
 fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &Value) {
     let path = Path::new("spec");
     let driver = spec.str_at(&["driver"]);
-    checks::driver_name(errors, &path.child("driver"), driver);
+    validation::driver_name(errors, &path.child("driver"), driver);
     validate_pool(errors, &path.child("pool"), &spec["pool"]);
     if !old.is_null() {
         validate_change(errors, &path, spec, old);
@@ -84,7 +88,7 @@ fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &V
             let name = set.str_at(&["name"]);
             declared(errors, Declared::Yes, |errors| match name {
                 "" => errors.push(FieldError::required(&path.child("name"), "")),
-                name => checks::label(errors, &path.child("name"), name),
+                name => validation::label(errors, &path.child("name"), name),
             });
             device::counters(errors, &path.child("counters"), &set["counters"]);
         }
@@ -92,7 +96,7 @@ fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &V
     if let Some(attribute) = spec["partitionTypeAttribute"].as_str() {
         validate_partition_attribute(errors, &path, spec, attribute);
     }
-    checks::skipped_operations(
+    validation::skipped_operations(
         errors,
         &path.child("skipNodeOperations"),
         &spec["skipNodeOperations"],
@@ -100,7 +104,7 @@ fn validate_spec(errors: &mut Errors, features: &Features, spec: &Value, old: &V
 }
 
 fn validate_pool(errors: &mut Errors, path: &Path<'_>, pool: &Value) {
-    checks::pool_name(errors, &path.child("name"), pool.str_at(&["name"]));
+    validation::pool_name(errors, &path.child("name"), pool.str_at(&["name"]));
     let slices = pool.int_at(&["resourceSliceCount"]).unwrap_or(0);
     if slices <= 0 {
         errors.push(FieldError::invalid(
@@ -172,7 +176,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         if terms.len() != 1 {
             let bad = match &selector["nodeSelectorTerms"] {
                 Value::Null => Bad::Json(Value::Null),
-                _ => shown::list("io.k8s.api.core.v1.NodeSelectorTerm", terms),
+                _ => bad_value::list("io.k8s.api.core.v1.NodeSelectorTerm", terms),
             };
             let detail = "must have exactly one node selector term";
             errors.push(FieldError::invalid(
@@ -260,7 +264,7 @@ fn validate_partition_attribute(errors: &mut Errors, path: &Path<'_>, spec: &Val
         return;
     }
     let mut malformed = Errors::new();
-    checks::fully_qualified_name(&mut malformed, &Path::NIL, name);
+    validation::fully_qualified_name(&mut malformed, &Path::NIL, name);
     if !malformed.is_empty() {
         return;
     }
@@ -282,7 +286,7 @@ fn validate_partition_attribute(errors: &mut Errors, path: &Path<'_>, spec: &Val
                 errors.push(FieldError::required(&attributes.key(name), detail));
             }
             Some((_, attribute)) if attribute["string"].is_null() => {
-                let bad = shown::typed(device::ATTRIBUTE, attribute);
+                let bad = bad_value::typed(device::ATTRIBUTE, attribute);
                 let detail =
                     "must be a string value because `partitionTypeAttribute` names this attribute";
                 errors.push(FieldError::invalid(&attributes.key(name), bad, detail));

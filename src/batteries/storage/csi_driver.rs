@@ -1,7 +1,7 @@
 //! CSIDrivers: what a driver wants of the cluster.
 
-use crate::shared::core_meta;
-use crate::shared::field_checks::{
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{
     Errors, IMMUTABLE, age_cell, name_cell, one_of, one_of_if_set, present, texts,
 };
 use polyplane_apimachinery::Value;
@@ -40,13 +40,13 @@ impl Strategy for CsiDriver {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, &object["spec"]);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
         validate_spec(&mut errors, spec);
         let root = Path::new("spec");

@@ -1,10 +1,11 @@
 //! CSINodes: the drivers that run on a node.
 
-use crate::shared::checks::{csi_driver_name, non_negative};
-use crate::shared::field_checks::{
+use crate::shared::object_metadata;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::fields::{
     Errors, IMMUTABLE, age_cell, complain, count_cell, name_cell, one_of, one_of_if_set, texts,
 };
-use crate::shared::{core_meta, shown};
+use crate::shared::validation::values::{csi_driver_name, non_negative};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -38,13 +39,13 @@ impl Strategy for CsiNode {
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate_drivers(&mut errors, object);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate_drivers(&mut errors, object);
         let path = Path::new("spec");
         let path = path.child("drivers");
@@ -53,7 +54,7 @@ impl Strategy for CsiNode {
                 if driver["name"] == before["name"] && fixed(driver) != fixed(before) {
                     let mut kept = driver.clone();
                     drop(kept.remove(&["allocatable"]));
-                    let bad = shown::typed(DRIVER, &kept);
+                    let bad = bad_value::typed(DRIVER, &kept);
                     errors.push(FieldError::invalid(&path, bad, IMMUTABLE));
                 }
             }
@@ -67,7 +68,7 @@ impl Strategy for CsiNode {
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         let path = Path::new("status");
         let path = path.child("storageHealth");
         let mut seen = BTreeSet::new();

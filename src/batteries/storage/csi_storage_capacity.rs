@@ -1,12 +1,13 @@
 //! CSIStorageCapacities: how much room a storage class has on some nodes.
 
-use crate::shared::checks::non_negative_quantity;
-use crate::shared::field_checks::{
+use crate::shared::node_selector::deprecated_label;
+use crate::shared::object_metadata;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::fields::{
     Errors, IMMUTABLE, SelectorValues, complain, created_cell, name_cell, present, selector,
     selector_values,
 };
-use crate::shared::node_selector::deprecated_label;
-use crate::shared::{core_meta, shown};
+use crate::shared::validation::values::non_negative_quantity;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -19,17 +20,18 @@ pub struct CsiStorageCapacity;
 
 impl Strategy for CsiStorageCapacity {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object, SelectorValues::Checked);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
+        let mut errors =
+            object_metadata::validate(object, Scope::Namespaced, NameRule::DnsSubdomain);
         validate(&mut errors, object, selector_values(&old["nodeTopology"]));
-        errors.extend(core_meta::validate_update(object, old));
+        errors.extend(object_metadata::validate_update(object, old));
         if object["nodeTopology"] != old["nodeTopology"] {
-            let bad = shown::selector(&object["nodeTopology"]);
+            let bad = bad_value::selector(&object["nodeTopology"]);
             errors.push(FieldError::invalid(
                 &Path::new("nodeTopology"),
                 bad,

@@ -1,9 +1,9 @@
 //! StorageClasses: who provides volumes, with which parameters and where.
 
-use super::class_checks::{Parameters, validate_driver, validate_parameters};
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, name_cell, one_of};
+use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::node_selector::deprecated_label;
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, age_cell, name_cell, one_of};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, labels};
@@ -17,15 +17,15 @@ pub struct StorageClass;
 
 impl Strategy for StorageClass {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
-        errors.extend(core_meta::validate_update(object, old));
+        errors.extend(object_metadata::validate_update(object, old));
         errors
     }
 

@@ -1,9 +1,10 @@
 //! VolumeAttachments: the wish that a volume is attached to a node, and how it went.
 
-use super::inline_volume;
-use crate::shared::checks::csi_driver_name;
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, complain, name_cell};
+pub mod inline_volume;
+
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, age_cell, complain, name_cell};
+use crate::shared::validation::values::csi_driver_name;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};
@@ -20,13 +21,13 @@ pub struct VolumeAttachment;
 
 impl Strategy for VolumeAttachment {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        let mut errors = object_metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
         validate(&mut errors, object);
         errors
     }

@@ -1,9 +1,9 @@
 //! VolumeAttributesClasses: parameters of volumes that may be changed later by naming another
 //! class; the class itself stays as it is.
 
-use super::class_checks::{Parameters, validate_driver, validate_parameters};
-use crate::shared::core_meta;
-use crate::shared::field_checks::{Errors, age_cell, name_cell};
+use super::provisioner::{Parameters, validate_driver, validate_parameters};
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, age_cell, name_cell};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
@@ -16,20 +16,20 @@ pub struct VolumeAttributesClass;
 
 impl Strategy for VolumeAttributesClass {
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_finalizers(object);
+        let mut errors = object_metadata::validate_finalizers(object);
         validate(&mut errors, object);
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = core_meta::validate_update(object, old);
+        let mut errors = object_metadata::validate_update(object, old);
         for field in ["driverName", "parameters"] {
             if object[field] != old[field] {
                 let detail = format!("updates to {field} are forbidden.");
                 errors.push(FieldError::forbidden(&Path::new(field), detail));
             }
         }
-        errors.extend(core_meta::validate(
+        errors.extend(object_metadata::validate(
             object,
             Scope::Cluster,
             NameRule::DnsSubdomain,

@@ -13,7 +13,7 @@ use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::Snapshot;
 use polyplane_registry::body::{self, Expected};
 use polyplane_registry::negotiate::BodySyntax;

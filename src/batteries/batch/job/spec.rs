@@ -1,9 +1,9 @@
 //! What is wrong with the spec of a Job, alone or in a CronJob.
 
 use super::{Owner, indexes};
-use crate::shared::checks::{complain, has, named, non_negative, non_negative_members};
-use crate::shared::pod_validation::{PodOptions, validate_pod_template_spec};
-use crate::shared::shown;
+use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::{complain, has, named, non_negative, non_negative_members};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
@@ -359,7 +359,7 @@ fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         return;
     }
     if spec.str_at(&["completionMode"]) != "Indexed" {
-        let bad = shown::typed("io.k8s.api.batch.v1.SuccessPolicy", policy);
+        let bad = bad_value::typed("io.k8s.api.batch.v1.SuccessPolicy", policy);
         errors.push(FieldError::invalid(
             path,
             bad,

@@ -4,8 +4,9 @@
 //! status can be mended step by step.
 
 use super::{indexes, is_true};
-use crate::shared::checks::{has, non_negative_members};
-use crate::shared::{core_meta, shown};
+use crate::shared::object_metadata;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::{has, non_negative_members};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 
 /// What is wrong with the new status.
 pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let path = Path::new("status");
     let change = Change {
         object,
@@ -144,7 +145,7 @@ impl Change<'_> {
             .iter()
             .any(|list| !pods.items_at(&[list]).is_empty());
         if (self.finish() || self.of("uncountedTerminatedPods")) && uncounted {
-            let bad = shown::typed("io.k8s.api.batch.v1.UncountedTerminatedPods", pods);
+            let bad = bad_value::typed("io.k8s.api.batch.v1.UncountedTerminatedPods", pods);
             let place = path.child("uncountedTerminatedPods");
             errors.push(FieldError::invalid(
                 &place,

@@ -1,8 +1,9 @@
 //! What is wrong with a whole Job, and with a change of its spec.
 
 use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
-use crate::shared::checks::has;
-use crate::shared::{core_meta, shown};
+use crate::shared::object_metadata;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::has;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::{Value, names};
@@ -16,7 +17,7 @@ fn present(value: &Value) -> Option<&Value> {
 
 /// What is wrong with the selector and the labels that the server makes.
 pub fn generated_selector(object: &Value) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     let spec = &object["spec"];
     if spec.bool_at(&["manualSelector"]) || !has(spec, "selector") {
         return errors;
@@ -56,7 +57,7 @@ pub fn generated_selector(object: &Value) -> Vec<FieldError> {
     }
     let selector = Selector::from_label_selector(present(&spec["selector"]));
     if selector.is_ok_and(|selector| !selector.matches_value(Some(&expected))) {
-        let bad = shown::selector(&spec["selector"]);
+        let bad = bad_value::selector(&spec["selector"]);
         errors.push(FieldError::invalid(
             &Path::new("spec.selector"),
             bad,
@@ -113,7 +114,7 @@ pub fn name_allows_completions(object: &Value, errors: &mut Vec<FieldError>) {
 
 /// What is wrong with a changed Job.
 pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = core_meta::validate_finalizers(object);
+    let mut errors = object_metadata::validate_finalizers(object);
     errors.extend(whole_spec(object, Some(old)));
     let (new, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
     completions(new, before, &path, &mut errors);
@@ -123,15 +124,15 @@ pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
             errors.push(FieldError::invalid(&place, bad, "field is immutable"));
         }
     };
-    fixed("selector", shown::selector, &mut errors);
+    fixed("selector", bad_value::selector, &mut errors);
     template(object, old, &path, &mut errors);
     let json = |value: &Value| Bad::Json(value.clone());
     fixed("completionMode", json, &mut errors);
-    let failure_policy = |value: &Value| shown::typed(FAILURE_POLICY, value);
+    let failure_policy = |value: &Value| bad_value::typed(FAILURE_POLICY, value);
     fixed("podFailurePolicy", failure_policy, &mut errors);
     fixed("backoffLimitPerIndex", json, &mut errors);
     fixed("managedBy", json, &mut errors);
-    let success_policy = |value: &Value| shown::typed(SUCCESS_POLICY, value);
+    let success_policy = |value: &Value| bad_value::typed(SUCCESS_POLICY, value);
     fixed("successPolicy", success_policy, &mut errors);
     name_allows_completions(object, &mut errors);
     errors
@@ -167,7 +168,7 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
     };
     if !mutable {
         if *new != before {
-            let bad = shown::typed("io.k8s.api.core.v1.PodTemplateSpec", new);
+            let bad = bad_value::typed("io.k8s.api.core.v1.PodTemplateSpec", new);
             errors.push(FieldError::invalid(
                 &path.child("template"),
                 bad,
@@ -205,7 +206,7 @@ fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
         }
     }
     if new["spec"] != before["spec"] {
-        let bad = shown::typed("io.k8s.api.core.v1.PodSpec", &new["spec"]);
+        let bad = bad_value::typed("io.k8s.api.core.v1.PodSpec", &new["spec"]);
         errors.push(FieldError::invalid(
             &path.child("template.spec"),
             bad,

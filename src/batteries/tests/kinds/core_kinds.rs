@@ -7,7 +7,7 @@ use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_batteries::catalog::{features, schemas, tenant_kinds};
+use polyplane_batteries::kind_tables::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain};
 use polyplane_registry::{KindTable, Resource, Strategy, prepare};

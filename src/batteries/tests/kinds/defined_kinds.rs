@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{ByContent, ContentId, Derivation, Key, Overlay, Prefix, Row, Source};
 use polyplane_registry::environment::System;
 use polyplane_registry::kind::{StorageRow, api_version, next_number};

@@ -4,7 +4,7 @@ use crate::shared::plane;
 use crate::site::{put, settings};
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::Snapshot;
 use polyplane_registry::strategy::Context;
 

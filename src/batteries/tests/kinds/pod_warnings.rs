@@ -5,7 +5,7 @@ use crate::site::settings;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_auth::UserInfo;
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_registry::prepare;
 use polyplane_registry::strategy::Context;
 use std::path::Path;

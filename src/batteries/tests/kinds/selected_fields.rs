@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Flags, Key, NewObject, Operation, Version};
 use polyplane_registry::select::field_value;
 use polyplane_registry::{AnswerBody, Resource, ResourceRequest, Verb};

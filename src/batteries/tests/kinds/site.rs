@@ -6,7 +6,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::{Masters, UserInfo};
-use polyplane_batteries::catalog::tenant_kinds;
+use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Flags, Key, NewObject, Operation};
 use polyplane_registry::environment::{Environment, System};
 use polyplane_registry::strategy::PlaneSettings;

@@ -1,0 +1,375 @@
+//! Admission policies: expressions that check or change what is written.
+//!
+//! Expressions have to be there where they are required; they are not compiled.
+
+use super::match_rules;
+use super::match_rules::{
+    FAILURE_POLICIES, REINVOCATION_POLICIES, param_kind_cell, validate_match_conditions,
+    validate_match_resources, validate_mutating_operations, validate_param_kind,
+};
+use crate::shared::validation::fields::{
+    Errors, age_cell, complain, conditions, count_cell, name_cell, named, one_of, one_of_if_set,
+    present,
+};
+use polyplane_apimachinery::field_error::Bad;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_apimachinery::{Value, json};
+use polyplane_registry::strategy::{Context, Strategy};
+use polyplane_registry::{Scope, metadata};
+use std::collections::BTreeSet;
+
+const ANNOTATIONS_MAX: usize = 20;
+const ANNOTATION_BYTES_MAX: usize = 5 * 1024;
+const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
+const PATCH_TYPES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// Behaviour of admission policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionPolicy {
+    /// Policies that refuse.
+    Validating,
+    /// Policies that change.
+    Mutating,
+}
+
+impl Strategy for AdmissionPolicy {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = Errors::new();
+        self.validate(&mut errors, object, None);
+        match_rules::validate_name(&mut errors, object);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        self.validate(&mut errors, object, Some(old));
+        errors
+    }
+
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+        let mut errors = Errors::new();
+        let (status, checking) = (Path::new("status"), &object["status"]["typeChecking"]);
+        let place = status.child("typeChecking");
+        let list = place.child("expressionWarnings");
+        for (at, warning) in checking
+            .items_at(&["expressionWarnings"])
+            .iter()
+            .enumerate()
+        {
+            for field in ["warning", "fieldRef"] {
+                let text = warning.str_at(&[field]);
+                let text = if field == "fieldRef" {
+                    text.trim()
+                } else {
+                    text
+                };
+                if text.is_empty() {
+                    errors.push(FieldError::required(&list.index(at).child(field), ""));
+                }
+            }
+        }
+        conditions(
+            &mut errors,
+            &status.child("conditions"),
+            &object["status"]["conditions"],
+        );
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let spec = &object["spec"];
+        let list = match self {
+            Self::Validating => &spec["validations"],
+            Self::Mutating => &spec["mutations"],
+        };
+        vec![
+            name_cell(object),
+            count_cell(list),
+            param_kind_cell(&spec["paramKind"]),
+            age_cell(object, now),
+        ]
+    }
+}
+
+impl AdmissionPolicy {
+    fn validate(self, errors: &mut Errors, object: &Value, old: Option<&Value>) {
+        let (path, spec) = (Path::new("spec"), &object["spec"]);
+        let place = path.child("failurePolicy");
+        if spec["failurePolicy"].is_null() {
+            errors.push(FieldError::required(&place, ""));
+        }
+        one_of_if_set(errors, &place, &spec["failurePolicy"], &FAILURE_POLICIES);
+        if present(&spec["paramKind"]) {
+            validate_param_kind(errors, &spec["paramKind"], &path.child("paramKind"));
+        }
+        let (constraints, place) = (&spec["matchConstraints"], path.child("matchConstraints"));
+        if constraints.is_null() {
+            errors.push(FieldError::required(&place, ""));
+        } else {
+            validate_match_resources(errors, constraints, &place);
+            if constraints.items_at(&["resourceRules"]).is_empty() {
+                errors.push(FieldError::required(&place.child("resourceRules"), ""));
+            }
+            if self == Self::Mutating {
+                validate_mutating_operations(errors, constraints, &place);
+            }
+        }
+        let unchanged = |old: &Value| {
+            let fields = ["paramKind", "matchConditions"];
+            fields
+                .iter()
+                .all(|field| spec[*field] == old["spec"][*field])
+        };
+        if !old.is_some_and(unchanged) {
+            let place = path.child("matchConditions");
+            validate_match_conditions(errors, spec.items_at(&["matchConditions"]), &place);
+        }
+        validate_variables(errors, spec, &path.child("variables"));
+        match self {
+            Self::Validating => validate_validations(errors, object, &path),
+            Self::Mutating => validate_mutations(errors, spec, &path),
+        }
+    }
+}
+
+fn validate_variables(errors: &mut Errors, spec: &Value, list: &Path<'_>) {
+    for (at, variable) in spec.items_at(&["variables"]).iter().enumerate() {
+        let path = list.index(at);
+        let name = variable.str_at(&["name"]);
+        if name.trim().is_empty() {
+            errors.push(FieldError::required(
+                &path.child("name"),
+                "name is not specified",
+            ));
+        } else if !is_identifier(name) {
+            errors.push(FieldError::invalid(
+                &path.child("name"),
+                name,
+                "must be a valid CEL identifier",
+            ));
+        }
+        if variable.str_at(&["expression"]).trim().is_empty() {
+            errors.push(FieldError::required(
+                &path.child("expression"),
+                "expression is not specified",
+            ));
+        }
+    }
+}
+
+fn is_identifier(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let digit_first = name.as_bytes().first().is_none_or(u8::is_ascii_digit);
+    name.bytes().all(letter) && !digit_first && !RESERVED.contains(&name)
+}
+
+fn validate_validations(errors: &mut Errors, object: &Value, path: &Path<'_>) {
+    let spec = &object["spec"];
+    let (validations, annotations) = (
+        spec.items_at(&["validations"]),
+        spec.items_at(&["auditAnnotations"]),
+    );
+    if validations.is_empty() && annotations.is_empty() {
+        let detail = "validations or auditAnnotations must contain at least one item";
+        for field in ["validations", "auditAnnotations"] {
+            errors.push(FieldError::required(&path.child(field), detail));
+        }
+        return;
+    }
+    for (at, validation) in validations.iter().enumerate() {
+        validate_validation(errors, validation, &path.child("validations").index(at));
+    }
+    let list = path.child("auditAnnotations");
+    if annotations.len() > ANNOTATIONS_MAX {
+        let detail = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
+        errors.push(FieldError::invalid(
+            &list,
+            shown_annotations(annotations),
+            detail,
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    for (at, annotation) in annotations.iter().enumerate() {
+        let place = list.index(at);
+        validate_annotation(
+            errors,
+            object.str_at(&["metadata", "name"]),
+            annotation,
+            &place,
+        );
+        let key = annotation.str_at(&["key"]);
+        if !seen.insert(key) {
+            errors.push(FieldError::duplicate(&place.child("key"), key));
+        }
+    }
+}
+
+fn shown_annotations(annotations: &[Value]) -> Bad {
+    let shown: Vec<String> = annotations
+        .iter()
+        .map(|annotation| {
+            let text = |field: &str| json::to_string(&annotation.str_at(&[field]).into());
+            format!(
+                "{{\"Key\":{},\"ValueExpression\":{}}}",
+                text("key"),
+                text("valueExpression")
+            )
+        })
+        .collect();
+    Bad::Shown(format!("[{}]", shown.join(",")).into())
+}
+
+fn validate_validation(errors: &mut Errors, validation: &Value, path: &Path<'_>) {
+    if validation.str_at(&["expression"]).trim().is_empty() {
+        errors.push(FieldError::required(
+            &path.child("expression"),
+            "expression is not specified",
+        ));
+    }
+    for field in ["messageExpression", "message"] {
+        let text = validation.str_at(&[field]);
+        if !text.is_empty() && text.trim().is_empty() {
+            errors.push(FieldError::invalid(
+                &path.child(field),
+                text,
+                "must be non-empty if specified",
+            ));
+        } else if field == "message" && text.trim().contains(['\n', '\r']) {
+            errors.push(FieldError::invalid(
+                &path.child(field),
+                text,
+                "must not contain line breaks",
+            ));
+        }
+    }
+    one_of_if_set(
+        errors,
+        &path.child("reason"),
+        &validation["reason"],
+        &REASONS,
+    );
+}
+
+fn validate_annotation(errors: &mut Errors, name: &str, annotation: &Value, path: &Path<'_>) {
+    let (key, place) = (annotation.str_at(&["key"]), path.child("key"));
+    if name.is_empty() {
+        errors.push(FieldError::invalid(
+            &place,
+            key,
+            "requires metadata.name be non-empty",
+        ));
+    } else {
+        let full = format!("{name}/{key}");
+        complain(errors, &place, &full, names::qualified_name(&full));
+    }
+    let (expression, place) = (
+        annotation.str_at(&["valueExpression"]).trim(),
+        path.child("valueExpression"),
+    );
+    if expression.is_empty() {
+        errors.push(FieldError::required(
+            &place,
+            "valueExpression is not specified",
+        ));
+    } else if expression.len() > ANNOTATION_BYTES_MAX {
+        let detail = format!("must not exceed {ANNOTATION_BYTES_MAX} bytes in length");
+        errors.push(FieldError::required(&place, detail));
+    }
+}
+
+fn validate_mutations(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+    let (list, mutations) = (path.child("mutations"), spec.items_at(&["mutations"]));
+    if mutations.is_empty() {
+        errors.push(FieldError::required(
+            &list,
+            "mutations must contain at least one item",
+        ));
+    }
+    for (at, mutation) in mutations.iter().enumerate() {
+        validate_mutation(errors, mutation, &list.index(at));
+    }
+    let (policy, place) = (
+        spec.str_at(&["reinvocationPolicy"]),
+        path.child("reinvocationPolicy"),
+    );
+    if policy.is_empty() {
+        errors.push(FieldError::required(&place, ""));
+    } else {
+        one_of(errors, &place, policy, &REINVOCATION_POLICIES);
+    }
+}
+
+fn validate_mutation(errors: &mut Errors, mutation: &Value, path: &Path<'_>) {
+    let kind = mutation.str_at(&["patchType"]);
+    let (own, other) = match kind {
+        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+        "" => {
+            errors.push(FieldError::required(&path.child("patchType"), ""));
+            return;
+        }
+        unknown => {
+            let place = path.child("patchType");
+            errors.push(FieldError::not_supported(
+                &place,
+                named(unknown),
+                &PATCH_TYPES,
+            ));
+            return;
+        }
+    };
+    if mutation[own].is_null() {
+        let detail = format!("must be specified when patchType is {kind}");
+        errors.push(FieldError::required(&path.child(own), detail));
+    } else if mutation.str_at(&[own, "expression"]).trim().is_empty() {
+        let place = path.child(own);
+        errors.push(FieldError::required(&place.child("expression"), ""));
+    }
+    if present(&mutation[other]) {
+        let detail = format!("must not be specified when patchType is {kind}");
+        errors.push(FieldError::invalid(
+            &path.child(other),
+            format!("{{{other}}}"),
+            detail,
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_words_of_expressions() {
+        for good in ["a", "_x1", "Foo"] {
+            assert!(is_identifier(good), "{good}");
+        }
+        for bad in ["", "1a", "a-b", "in", "while", "ä"] {
+            assert!(!is_identifier(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Configurations of admission webhooks.
+
+use super::match_rules;
+use super::match_rules::{
+    FAILURE_POLICIES, MATCH_POLICIES, REINVOCATION_POLICIES, validate_match_conditions,
+    validate_rule,
+};
+use crate::shared::network::webhook_client::validate_client;
+use crate::shared::validation::fields::{
+    Errors, SelectorValues, age_cell, complain, count_cell, name_cell, one_of_if_set,
+    qualified_domain, selector, selector_values, texts,
+};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names::{self, NameRule};
+use polyplane_registry::strategy::{Context, Strategy};
+use polyplane_registry::{Scope, metadata};
+use std::collections::BTreeSet;
+
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+const SIDE_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
+const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
+
+/// Behaviour of ValidatingWebhookConfigurations and MutatingWebhookConfigurations.
+#[derive(Debug)]
+pub struct WebhookConfiguration;
+
+/// What is asked of webhooks; what was stored before may be less.
+#[derive(Clone, Copy, Debug)]
+struct Demands {
+    match_conditions: bool,
+    no_side_effects: bool,
+    known_review_version: bool,
+    unique_names: bool,
+    values: SelectorValues,
+}
+
+impl Demands {
+    const ALL: Self = Self {
+        match_conditions: true,
+        no_side_effects: true,
+        known_review_version: true,
+        unique_names: true,
+        values: SelectorValues::Checked,
+    };
+
+    fn of_update(hooks: &[Value], old: &[Value]) -> Self {
+        let same =
+            |(hook, old): (&Value, &Value)| hook["matchConditions"] == old["matchConditions"];
+        let unchanged = hooks.len() == old.len() && hooks.iter().zip(old).all(same);
+        let quiet = |hook: &Value| NO_SIDE_EFFECTS.contains(&hook.str_at(&["sideEffects"]));
+        let known = |hook: &Value| {
+            let versions = texts(&hook["admissionReviewVersions"]);
+            versions.is_empty()
+                || versions
+                    .iter()
+                    .any(|version| REVIEW_VERSIONS.contains(version))
+        };
+        let names: BTreeSet<&str> = old.iter().map(|hook| hook.str_at(&["name"])).collect();
+        let free = |hook: &Value| {
+            let fields = ["namespaceSelector", "objectSelector"];
+            fields
+                .iter()
+                .any(|field| selector_values(&hook[*field]) == SelectorValues::Free)
+        };
+        Self {
+            match_conditions: !unchanged,
+            no_side_effects: old.iter().all(quiet),
+            known_review_version: old.iter().all(known),
+            unique_names: names.len() == old.len(),
+            values: if old.iter().any(free) {
+                SelectorValues::Free
+            } else {
+                SelectorValues::Checked
+            },
+        }
+    }
+}
+
+impl Strategy for WebhookConfiguration {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = Errors::new();
+        validate(&mut errors, object, Demands::ALL);
+        match_rules::validate_name(&mut errors, object);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
+        let demands =
+            Demands::of_update(object.items_at(&["webhooks"]), old.items_at(&["webhooks"]));
+        validate(&mut errors, object, demands);
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![
+            name_cell(object),
+            count_cell(&object["webhooks"]),
+            age_cell(object, now),
+        ]
+    }
+}
+
+fn validate(errors: &mut Errors, object: &Value, demands: Demands) {
+    let list = Path::new("webhooks");
+    let mut seen = BTreeSet::new();
+    for (at, hook) in object.items_at(&["webhooks"]).iter().enumerate() {
+        let path = list.index(at);
+        validate_hook(errors, hook, &path, demands);
+        validate_review_versions(
+            errors,
+            hook,
+            &path.child("admissionReviewVersions"),
+            demands,
+        );
+        let name = hook.str_at(&["name"]);
+        if demands.unique_names && !name.is_empty() && !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path.child("name"), name));
+        }
+    }
+}
+
+fn validate_hook(errors: &mut Errors, hook: &Value, path: &Path<'_>, demands: Demands) {
+    qualified_domain(errors, &path.child("name"), hook.str_at(&["name"]));
+    for (at, rule) in hook.items_at(&["rules"]).iter().enumerate() {
+        validate_rule(errors, rule, &path.child("rules").index(at));
+    }
+    one_of_if_set(
+        errors,
+        &path.child("failurePolicy"),
+        &hook["failurePolicy"],
+        &FAILURE_POLICIES,
+    );
+    one_of_if_set(
+        errors,
+        &path.child("matchPolicy"),
+        &hook["matchPolicy"],
+        &MATCH_POLICIES,
+    );
+    let allowed: &[&str] = if demands.no_side_effects {
+        &NO_SIDE_EFFECTS
+    } else {
+        &SIDE_EFFECTS
+    };
+    let place = path.child("sideEffects");
+    if hook["sideEffects"].is_null() {
+        errors.push(FieldError::required(
+            &place,
+            format!("must specify one of {}", allowed.join(", ")),
+        ));
+    }
+    one_of_if_set(errors, &place, &hook["sideEffects"], allowed);
+    if let Some(seconds) = hook
+        .int_at(&["timeoutSeconds"])
+        .filter(|seconds| !(1..=30).contains(seconds))
+    {
+        let detail = "the timeout value must be between 1 and 30 seconds";
+        errors.push(FieldError::invalid(
+            &path.child("timeoutSeconds"),
+            seconds,
+            detail,
+        ));
+    }
+    for field in ["namespaceSelector", "objectSelector"] {
+        selector(errors, &path.child(field), &hook[field], demands.values);
+    }
+    let place = path.child("reinvocationPolicy");
+    one_of_if_set(
+        errors,
+        &place,
+        &hook["reinvocationPolicy"],
+        &REINVOCATION_POLICIES,
+    );
+    validate_client(errors, &hook["clientConfig"], &path.child("clientConfig"));
+    if demands.match_conditions {
+        let place = path.child("matchConditions");
+        validate_match_conditions(errors, hook.items_at(&["matchConditions"]), &place);
+    }
+}
+
+fn validate_review_versions(errors: &mut Errors, hook: &Value, list: &Path<'_>, demands: Demands) {
+    let versions = texts(&hook["admissionReviewVersions"]);
+    if versions.is_empty() {
+        let detail = format!("must specify one of {}", REVIEW_VERSIONS.join(", "));
+        errors.push(FieldError::required(list, detail));
+        return;
+    }
+    validate_versions(errors, &versions, list);
+    let known = versions
+        .iter()
+        .any(|version| REVIEW_VERSIONS.contains(version));
+    if demands.known_review_version && !known {
+        let detail = format!(
+            "must include at least one of {}",
+            REVIEW_VERSIONS.join(", ")
+        );
+        let bad = Bad::Json(hook["admissionReviewVersions"].clone());
+        errors.push(FieldError::invalid(list, bad, detail));
+    }
+}
+
+/// Checks that versions of reviews are labels and named once.
+pub fn validate_versions(errors: &mut Errors, versions: &[&str], list: &Path<'_>) {
+    let mut seen = BTreeSet::new();
+    for (at, version) in versions.iter().enumerate() {
+        if seen.insert(version) {
+            complain(
+                errors,
+                &list.index(at),
+                version,
+                names::dns1035_label(version),
+            );
+        } else {
+            errors.push(FieldError::invalid(
+                &list.index(at),
+                *version,
+                "duplicate version",
+            ));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! CustomResourceDefinitions: kinds that clients bring.
+
+pub mod schema;
+pub mod schema_defaults;
+pub mod spec;
+pub mod structural_schema;
+pub mod version;
+pub mod warnings;
+
+use crate::networking::ingress::keep_spec;
+use crate::shared::network::webhook_client::is_absolute_url;
+use crate::shared::validation::fields::{
+    Errors, IMMUTABLE, created_cell, name_cell, named, own_name_rule, present, texts,
+};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names::NameRule;
+use polyplane_apimachinery::{Value, json};
+use polyplane_registry::metadata;
+use polyplane_registry::strategy::{Context, Strategy};
+use spec::Demands;
+use std::collections::BTreeSet;
+
+const APPROVAL: &str = "api-approved.kubernetes.io";
+const APPROVAL_HELP: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
+
+/// Behaviour of CustomResourceDefinitions.
+#[derive(Debug)]
+pub struct CustomResourceDefinition;
+
+impl Strategy for CustomResourceDefinition {
+    fn default(&self, object: &mut Value) {
+        let kind = object.str_at(&["spec", "names", "kind"]).to_owned();
+        if object.str_at(&["spec", "names", "singular"]).is_empty() && !kind.is_empty() {
+            object.set(&["spec", "names", "singular"], kind.to_lowercase());
+        }
+        if object.str_at(&["spec", "names", "listKind"]).is_empty() && !kind.is_empty() {
+            object.set(&["spec", "names", "listKind"], format!("{kind}List"));
+        }
+        if !present(&object["spec"]["conversion"]) {
+            object.set(&["spec", "conversion"], json!({"strategy": "None"}));
+        }
+        if object.items_at(&["status", "storedVersions"]).is_empty() {
+            store_version(object);
+        }
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        drop_empty_webhook(object);
+        store_version(object);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        drop_empty_webhook(object);
+        store_version(object);
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        keep_spec(object, old);
+    }
+
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NameRule::DnsSubdomain)
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let spec = &object["spec"];
+        let wanted = format!(
+            "{}.{}",
+            spec.str_at(&["names", "plural"]),
+            spec.str_at(&["group"])
+        );
+        let detail = "must be spec.names.plural+\".\"+spec.group";
+        let mut errors = own_name_rule(object, |name, _| match name == wanted {
+            true => Vec::new(),
+            false => vec![detail.to_owned()],
+        });
+        spec::validate(
+            &mut errors,
+            spec,
+            Demands {
+                known_review_version: true,
+            },
+        );
+        validate_rest(&mut errors, object, None);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = metadata::validate_update(object, old);
+        let (spec, before) = (&object["spec"], &old["spec"]);
+        let webhook = &before["conversion"]["webhook"];
+        let empty = webhook.items_at(&["conversionReviewVersions"]).is_empty();
+        let demands = Demands {
+            known_review_version: empty || spec::knows_review_version(webhook),
+        };
+        spec::validate(&mut errors, spec, demands);
+        let path = Path::new("spec");
+        let names = path.child("names");
+        let mut fixed = |field: &[&str], place: &Path<'_>, bad: fn(&str) -> Bad| {
+            let text = spec.str_at(field);
+            if text != before.str_at(field) {
+                errors.push(FieldError::invalid(place, bad(text), IMMUTABLE));
+            }
+        };
+        if is_established(old) {
+            fixed(&["scope"], &path.child("scope"), named);
+            fixed(&["names", "kind"], &names.child("kind"), plain);
+        }
+        fixed(&["group"], &path.child("group"), plain);
+        fixed(&["names", "plural"], &names.child("plural"), plain);
+        validate_rest(&mut errors, object, Some(old));
+        errors
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = metadata::validate_update(object, old);
+        validate_accepted(&mut errors, object);
+        errors
+    }
+
+    fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        if !context.subresource.is_empty() {
+            return Vec::new();
+        }
+        warnings::warnings(&object["spec"], old.map(|old| &old["spec"]))
+    }
+
+    fn cells(&self, object: &Value, _: i64) -> Vec<Value> {
+        let spec = &object["spec"];
+        let served = spec
+            .items_at(&["versions"])
+            .iter()
+            .filter(|version| version.bool_at(&["served"]));
+        let mut versions: Vec<String> = served
+            .map(|version| {
+                let mark = if version.bool_at(&["storage"]) {
+                    "(storage)"
+                } else {
+                    ""
+                };
+                format!("{}{mark}", version.str_at(&["name"]))
+            })
+            .collect();
+        versions.sort();
+        vec![
+            name_cell(object),
+            spec.str_at(&["scope"]).into(),
+            versions.join(",").into(),
+            created_cell(object),
+            spec.str_at(&["group"]).into(),
+            spec.str_at(&["names", "kind"]).into(),
+            texts(&spec["names"]["shortNames"]).join(",").into(),
+            is_established(object).into(),
+        ]
+    }
+}
+
+fn plain(text: &str) -> Bad {
+    Bad::from(text)
+}
+
+fn is_established(object: &Value) -> bool {
+    object
+        .items_at(&["status", "conditions"])
+        .iter()
+        .any(|condition| {
+            condition.str_at(&["type"]) == "Established" && condition.str_at(&["status"]) == "True"
+        })
+}
+
+/// Upstream does not keep that there was a webhook if nothing is said about it.
+fn drop_empty_webhook(object: &mut Value) {
+    let webhook = &object["spec"]["conversion"]["webhook"];
+    if present(webhook)
+        && !["clientConfig", "conversionReviewVersions"]
+            .iter()
+            .any(|field| present(&webhook[*field]))
+    {
+        drop(object.remove(&["spec", "conversion", "webhook"]));
+    }
+}
+
+/// Remembers that the version which is stored today was stored once.
+fn store_version(object: &mut Value) {
+    let mut versions = object.items_at(&["spec", "versions"]).iter();
+    let Some(stored) = versions.find(|version| version.bool_at(&["storage"])) else {
+        return;
+    };
+    let name = Value::string(stored.str_at(&["name"]));
+    let mut known = object.items_at(&["status", "storedVersions"]).to_vec();
+    if !known.contains(&name) {
+        known.push(name);
+        object.set(&["status", "storedVersions"], known);
+    }
+}
+
+fn validate_accepted(errors: &mut Errors, object: &Value) {
+    let status = Path::new("status");
+    version::validate_names(
+        errors,
+        &object["status"]["acceptedNames"],
+        &status.child("acceptedNames"),
+    );
+}
+
+fn validate_rest(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+    validate_accepted(errors, object);
+    validate_stored(errors, object);
+    validate_approval(errors, object, old);
+    let preserves = |object: &Value| object.bool_at(&["spec", "preserveUnknownFields"]);
+    if preserves(object) && !old.is_some_and(preserves) {
+        let path = Path::new("spec");
+        let detail = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errors.push(FieldError::invalid(
+            &path.child("preserveUnknownFields"),
+            true,
+            detail,
+        ));
+    }
+}
+
+fn validate_stored(errors: &mut Errors, object: &Value) {
+    let status = Path::new("status");
+    let list = status.child("storedVersions");
+    let stored = &object["status"]["storedVersions"];
+    let bad = || Bad::Json(stored.clone());
+    let versions = object.items_at(&["spec", "versions"]);
+    let known = texts(stored);
+    if known.is_empty() {
+        errors.push(FieldError::invalid(
+            &list,
+            bad(),
+            "must have at least one stored version",
+        ));
+        return;
+    }
+    // A name counts once: a second version of that name is not remembered.
+    let mut unseen: BTreeSet<&str> = known.iter().copied().collect();
+    for version in versions {
+        let name = version.str_at(&["name"]);
+        if !unseen.remove(name) && version.bool_at(&["storage"]) {
+            let detail = format!("must have the storage version {name}");
+            errors.push(FieldError::invalid(&list, bad(), detail));
+        }
+    }
+    for (at, name) in known.into_iter().enumerate() {
+        if !versions
+            .iter()
+            .any(|version| version.str_at(&["name"]) == name)
+        {
+            let detail = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+            );
+            errors.push(FieldError::invalid(&list.index(at), name, detail));
+        }
+    }
+}
+
+/// How far a kind in a group of the project was approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Approval {
+    Missing,
+    Invalid,
+    Bypassed,
+    Given,
+}
+
+fn approval(object: &Value) -> Approval {
+    match object.str_at(&["metadata", "annotations", APPROVAL]) {
+        "" => Approval::Missing,
+        text if text.starts_with("unapproved") => Approval::Bypassed,
+        text if is_absolute_url(text) => Approval::Given,
+        _ => Approval::Invalid,
+    }
+}
+
+fn validate_approval(errors: &mut Errors, object: &Value, old: Option<&Value>) {
+    let group = object.str_at(&["spec", "group"]);
+    let community = ["k8s.io", "kubernetes.io"].iter().any(|domain| {
+        group
+            .strip_suffix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    });
+    let state = approval(object);
+    if !community || old.is_some_and(|old| approval(old) == state) {
+        return;
+    }
+    let metadata = Path::new("metadata");
+    let annotations = metadata.child("annotations");
+    let place = annotations.key(APPROVAL);
+    let intro = format!("protected groups must have approval annotation {APPROVAL:?}");
+    match state {
+        Approval::Missing => {
+            errors.push(FieldError::required(
+                &place,
+                format!("{intro}, {APPROVAL_HELP}"),
+            ));
+        }
+        Approval::Invalid => {
+            let text = object.str_at(&["metadata", "annotations", APPROVAL]);
+            let detail = format!(
+                "{intro} with either a URL or a reason starting with \"unapproved\", {APPROVAL_HELP}"
+            );
+            errors.push(FieldError::invalid(&place, text, detail));
+        }
+        Approval::Bypassed | Approval::Given => {}
+    }
+}

@@ -1,0 +1,378 @@
+//! The spec of CustomResourceDefinitions as it is checked: what all versions have in common is
+//! named once for the whole, as upstream's texts do.
+
+use super::schema;
+use super::version::{
+    validate_columns, validate_deprecation, validate_names, validate_root, validate_scale,
+    validate_selectable,
+};
+use crate::admissionregistration::webhook_configuration::validate_versions;
+use crate::shared::network::webhook_client::validate_client;
+use crate::shared::validation::fields::{Errors, present, texts};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::{Value, json, names};
+use std::collections::BTreeSet;
+
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// What an update may keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Demands {
+    /// Conversion reviews have to be of a known version.
+    pub known_review_version: bool,
+}
+
+/// Checks a spec.
+pub fn validate(errors: &mut Errors, spec: &Value, demands: Demands) {
+    let path = Path::new("spec");
+    validate_group(errors, spec, &path);
+    let versions = spec.items_at(&["versions"]);
+    let list = path.child("versions");
+    for (at, version) in versions.iter().enumerate() {
+        if !present(&version["schema"]["openAPIV3Schema"]) {
+            let place = list.index(at);
+            let schema = place.child("schema");
+            errors.push(FieldError::required(&schema.child("openAPIV3Schema"), ""));
+        }
+    }
+    let preserves = spec.bool_at(&["preserveUnknownFields"]);
+    if preserves
+        && versions
+            .iter()
+            .any(|version| has_defaults(&version["schema"]["openAPIV3Schema"]))
+    {
+        let detail = "must be false in order to use defaults in the schema";
+        errors.push(FieldError::invalid(
+            &path.child("preserveUnknownFields"),
+            true,
+            detail,
+        ));
+    }
+    let common = Common::of(versions);
+    for (at, version) in versions.iter().enumerate() {
+        validate_version(errors, version, &common, &list.index(at));
+    }
+    validate_set_of_versions(errors, &spec["versions"], &common, &list);
+    if let Some(first) = versions.first() {
+        let name = first.str_at(&["name"]);
+        let complaints = names::dns1035_label(name);
+        if !name.is_empty() && !complaints.is_empty() {
+            errors.push(FieldError::invalid(
+                &path.child("version"),
+                name,
+                complaints.join(","),
+            ));
+        }
+    }
+    let names = path.child("names");
+    for field in ["plural", "singular", "kind", "listKind"] {
+        if spec.str_at(&["names", field]).is_empty() {
+            errors.push(FieldError::required(&names.child(field), ""));
+        }
+    }
+    validate_names(errors, &spec["names"], &names);
+    validate_common(errors, versions, &common, &path);
+    validate_conversion(errors, spec, demands, &path.child("conversion"));
+}
+
+/// Checks what all versions have in common, once.
+fn validate_common(errors: &mut Errors, versions: &[Value], common: &Common, path: &Path<'_>) {
+    let Some(first) = versions.first() else {
+        return;
+    };
+    let any_status = versions
+        .iter()
+        .any(|version| present(&version["subresources"]["status"]));
+    if common.schema {
+        validate_schema(
+            errors,
+            &first["schema"],
+            any_status,
+            &path.child("validation"),
+        );
+    }
+    if common.subresources {
+        validate_scale(
+            errors,
+            &first["subresources"]["scale"],
+            &path.child("subresources"),
+        );
+    }
+    if common.columns {
+        validate_columns(errors, first, &path.child("additionalPrinterColumns"));
+    }
+    if common.fields {
+        validate_selectable(errors, first, &path.child("selectableFields"));
+    }
+}
+
+fn validate_group(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+    let (group, place) = (spec.str_at(&["group"]), path.child("group"));
+    let complaints = names::dns1123_subdomain(group);
+    if group.is_empty() {
+        errors.push(FieldError::required(&place, ""));
+    } else if !complaints.is_empty() {
+        errors.push(FieldError::invalid(&place, group, complaints.join(",")));
+    } else if !group.contains('.') {
+        errors.push(FieldError::invalid(
+            &place,
+            group,
+            "should be a domain with at least one dot",
+        ));
+    }
+    word(
+        errors,
+        spec.str_at(&["scope"]),
+        &["Cluster", "Namespaced"],
+        &path.child("scope"),
+    );
+}
+
+/// A word that has to be there.
+fn word(errors: &mut Errors, text: &str, known: &[&str], path: &Path<'_>) {
+    if text.is_empty() {
+        errors.push(FieldError::required(path, ""));
+    } else if !known.contains(&text) {
+        errors.push(FieldError::not_supported(path, text, known));
+    }
+}
+
+/// What is the same in every version.
+struct Common {
+    schema: bool,
+    subresources: bool,
+    columns: bool,
+    fields: bool,
+}
+
+impl Common {
+    fn of(versions: &[Value]) -> Self {
+        let same = |name: &str| {
+            versions
+                .windows(2)
+                .all(|pair| pair[0][name] == pair[1][name])
+        };
+        Self {
+            schema: same("schema"),
+            subresources: same("subresources"),
+            columns: same("additionalPrinterColumns"),
+            fields: same("selectableFields"),
+        }
+    }
+}
+
+fn validate_version(errors: &mut Errors, version: &Value, common: &Common, path: &Path<'_>) {
+    let name = version.str_at(&["name"]);
+    let complaints = names::dns1035_label(name);
+    if !complaints.is_empty() {
+        errors.push(FieldError::invalid(
+            &path.child("name"),
+            name,
+            complaints.join(","),
+        ));
+    }
+    validate_deprecation(errors, version, &path.child("deprecationWarning"));
+    if !common.schema {
+        let has_status = present(&version["subresources"]["status"]);
+        validate_schema(
+            errors,
+            &version["schema"],
+            has_status,
+            &path.child("schema"),
+        );
+    }
+    if !common.subresources {
+        validate_scale(
+            errors,
+            &version["subresources"]["scale"],
+            &path.child("subresources"),
+        );
+    }
+    if !common.columns {
+        validate_columns(errors, version, &path.child("additionalPrinterColumns"));
+    }
+    if !common.fields {
+        let place = path.child("selectableFields");
+        let unseen = common.schema || !present(&version["schema"]["openAPIV3Schema"]);
+        if unseen && !version.items_at(&["selectableFields"]).is_empty() {
+            let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+            errors.push(FieldError::invalid(&place, "", detail));
+        } else {
+            validate_selectable(errors, version, &place);
+        }
+    }
+}
+
+fn validate_set_of_versions(errors: &mut Errors, given: &Value, common: &Common, list: &Path<'_>) {
+    let versions = given.as_array().unwrap_or(&[]);
+    let mut seen = BTreeSet::new();
+    let unique = versions
+        .iter()
+        .all(|version| seen.insert(version.str_at(&["name"])));
+    let mut invalid = |detail: &str| {
+        let shown: Vec<String> = versions
+            .iter()
+            .map(|version| shown_version(version, common))
+            .collect();
+        let bad = match given {
+            Value::Null => Bad::Plain(Value::Null),
+            _ => Bad::Shown(format!("[{}]", shown.join(",")).into()),
+        };
+        errors.push(FieldError::invalid(list, bad, detail));
+    };
+    if !unique {
+        invalid("must contain unique version names");
+    }
+    if versions
+        .iter()
+        .filter(|version| version.bool_at(&["storage"]))
+        .count()
+        != 1
+    {
+        invalid("must have exactly one version marked as storage version");
+    }
+}
+
+/// A version as texts show it; what all versions have in common is null.
+fn shown_version(version: &Value, common: &Common) -> String {
+    let text = |name: &str| json::to_string(&version[name]);
+    let unless = |hoisted: bool, name: &str| {
+        if hoisted {
+            "null".to_owned()
+        } else {
+            text(name)
+        }
+    };
+    format!(
+        r#"{{"Name":{},"Served":{},"Storage":{},"Deprecated":{},"DeprecationWarning":{},"Schema":{},"Subresources":{},"AdditionalPrinterColumns":{},"SelectableFields":{}}}"#,
+        json::to_string(&version.str_at(&["name"]).into()),
+        version.bool_at(&["served"]),
+        version.bool_at(&["storage"]),
+        version.bool_at(&["deprecated"]),
+        text("deprecationWarning"),
+        unless(common.schema, "schema"),
+        unless(common.subresources, "subresources"),
+        unless(common.columns, "additionalPrinterColumns"),
+        unless(common.fields, "selectableFields"),
+    )
+}
+
+fn validate_schema(errors: &mut Errors, holder: &Value, has_status: bool, path: &Path<'_>) {
+    let schema = &holder["openAPIV3Schema"];
+    if !present(schema) {
+        return;
+    }
+    let place = path.child("openAPIV3Schema");
+    if has_status {
+        validate_root(errors, schema, &place);
+    }
+    if schema.bool_at(&["nullable"]) {
+        errors.push(FieldError::forbidden(
+            &place.child("nullable"),
+            "nullable cannot be true at the root",
+        ));
+    }
+    errors.extend(schema::validate(schema, &place));
+}
+
+/// True if the schema or one inside it has a default.
+fn has_defaults(schema: &Value) -> bool {
+    let Some(own) = schema.as_object() else {
+        return false;
+    };
+    let inner = |value: &Value| match value {
+        Value::Object(members) => members.values().any(has_defaults),
+        Value::Array(items) => items.iter().any(has_defaults),
+        _ => false,
+    };
+    let nested = ["items", "not", "additionalProperties"]
+        .iter()
+        .any(|name| has_defaults(&schema[*name]));
+    let lists = [
+        "properties",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "patternProperties",
+        "definitions",
+        "dependencies",
+    ];
+    own.get("default").is_some_and(present)
+        || nested
+        || lists.iter().any(|name| inner(&schema[*name]))
+}
+
+fn validate_conversion(errors: &mut Errors, spec: &Value, demands: Demands, path: &Path<'_>) {
+    let conversion = &spec["conversion"];
+    if !present(conversion) {
+        return;
+    }
+    let (strategy, place) = (conversion.str_at(&["strategy"]), path.child("strategy"));
+    if strategy != "None" && spec.bool_at(&["preserveUnknownFields"]) {
+        let detail = "must be None if spec.preserveUnknownFields is true";
+        errors.push(FieldError::invalid(
+            &place,
+            Bad::Json(strategy.into()),
+            detail,
+        ));
+    }
+    word(errors, strategy, &["None", "Webhook"], &place);
+    let webhook = &conversion["webhook"];
+    let (client, list) = (
+        path.child("webhookClientConfig"),
+        path.child("conversionReviewVersions"),
+    );
+    let versions = texts(&webhook["conversionReviewVersions"]);
+    if strategy != "Webhook" {
+        let detail = "should not be set when strategy is not set to Webhook";
+        if present(&webhook["clientConfig"]) {
+            errors.push(FieldError::forbidden(&client, detail));
+        }
+        if !versions.is_empty() {
+            errors.push(FieldError::forbidden(&list, detail));
+        }
+        return;
+    }
+    if present(&webhook["clientConfig"]) {
+        validate_client(errors, &webhook["clientConfig"], &client);
+    } else {
+        errors.push(FieldError::required(
+            &client,
+            "required when strategy is set to Webhook",
+        ));
+    }
+    if versions.is_empty() {
+        errors.push(FieldError::required(&list, ""));
+        return;
+    }
+    validate_versions(errors, &versions, &list);
+    if demands.known_review_version && !knows_review_version(webhook) {
+        let detail = format!(
+            "must include at least one of {}",
+            REVIEW_VERSIONS.join(", ")
+        );
+        let bad = Bad::Json(webhook["conversionReviewVersions"].clone());
+        errors.push(FieldError::invalid(&list, bad, detail));
+    }
+}
+
+/// True if a webhook takes reviews of a version that is sent.
+pub fn knows_review_version(webhook: &Value) -> bool {
+    texts(&webhook["conversionReviewVersions"])
+        .iter()
+        .any(|version| REVIEW_VERSIONS.contains(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_found_inside() {
+        let schema = json!({"properties": {"default": {"items": {"default": 3i64}}}});
+        assert!(has_defaults(&schema));
+        assert!(!has_defaults(
+            &json!({"properties": {"default": {"type": "string"}}})
+        ));
+    }
+}

@@ -1,0 +1,311 @@
+//! What makes a schema structural: every field has a type, and what only narrows values stands
+//! apart.
+
+use crate::shared::validation::fields::{Errors, present};
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::{Map, Value};
+
+/// Lists of schemas that all, one or any of which have to hold.
+pub const JUNCTORS: [&str; 3] = ["anyOf", "allOf", "oneOf"];
+/// Members that a structural schema cannot have, and what they are called in texts.
+const UNSUPPORTED: [(&str, &str); 7] = [
+    ("id", "id"),
+    ("$schema", "schema"),
+    ("$ref", "$ref"),
+    ("patternProperties", "patternProperties"),
+    ("dependencies", "dependencies"),
+    ("additionalItems", "additionalItems"),
+    ("definitions", "definitions"),
+];
+
+/// Where in a schema a schema stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The whole.
+    Root,
+    /// The items of a list.
+    Item,
+    /// A field.
+    Field,
+}
+
+/// The type that a schema asks for; empty if it asks for none.
+pub fn kind(schema: &Value) -> &str {
+    schema.str_at(&["type"])
+}
+
+/// True for a member that says something.
+pub fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => true,
+    }
+}
+
+/// The first member of the schema, or of one inside it, that no structural schema has.
+pub fn unsupported(schema: &Value) -> Option<&'static str> {
+    let own = UNSUPPORTED.iter().find(|(member, _)| match *member {
+        "additionalItems" => present(&schema["additionalItems"]),
+        member => is_set(&schema[member]),
+    });
+    if let Some((_, name)) = own {
+        return Some(name);
+    }
+    if schema["items"]
+        .as_array()
+        .is_some_and(|items| !items.is_empty())
+    {
+        return Some("items");
+    }
+    let inner = members(schema, "properties").map(|(_, schema)| schema);
+    let nested = JUNCTORS.iter().flat_map(|name| schema.items_at(&[name]));
+    let single = ["items", "additionalProperties", "not"]
+        .iter()
+        .map(|name| &schema[*name]);
+    inner
+        .chain(nested)
+        .chain(single)
+        .filter(|schema| schema.as_object().is_some())
+        .find_map(unsupported)
+}
+
+/// True for the way to say that something is an integer or a string.
+fn is_int_or_string(list: &[Value]) -> bool {
+    let only = |schema: &Value, wanted: &str| {
+        let mut set = schema
+            .as_object()
+            .into_iter()
+            .flat_map(Map::iter)
+            .filter(|(_, value)| is_set(value));
+        kind(schema) == wanted && set.all(|(key, _)| key == "type")
+    };
+    matches!(list, [first, second] if only(first, "integer") && only(second, "string"))
+}
+
+/// What has to hold at every place, whatever the values are.
+pub fn invariants(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+    let (items, additional) = (&schema["items"], &schema["additionalProperties"]);
+    if kind(schema) == "array" && !present(items) {
+        errors.push(FieldError::required(
+            &path.child("items"),
+            "must be specified",
+        ));
+    }
+    if present(items) {
+        invariants(errors, items, Level::Item, &path.child("items"));
+    }
+    for (name, property) in members(schema, "properties") {
+        invariants(
+            errors,
+            property,
+            Level::Field,
+            &path.child("properties").key(name),
+        );
+    }
+    if present(additional) && level == Level::Root {
+        errors.push(FieldError::forbidden(
+            &path.child("additionalProperties"),
+            "must not be used at the root",
+        ));
+    }
+    if additional.as_object().is_some() {
+        invariants(
+            errors,
+            additional,
+            Level::Field,
+            &path.child("additionalProperties"),
+        );
+    }
+    let (either, keeps, embeds) = (
+        schema.bool_at(&["x-kubernetes-int-or-string"]),
+        schema.bool_at(&["x-kubernetes-preserve-unknown-fields"]),
+        schema.bool_at(&["x-kubernetes-embedded-resource"]),
+    );
+    for (bad, name) in [
+        (keeps, "x-kubernetes-preserve-unknown-fields"),
+        (embeds, "x-kubernetes-embedded-resource"),
+    ] {
+        if either && bad {
+            let detail = "must be false if x-kubernetes-int-or-string is true";
+            errors.push(FieldError::invalid(&path.child(name), true, detail));
+        }
+    }
+    value_rules(errors, schema, path);
+    validate_type(errors, schema, level, path);
+    if embeds && present(additional) {
+        let detail = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.push(FieldError::forbidden(
+            &path.child("additionalProperties"),
+            detail,
+        ));
+    }
+    validate_meta(errors, schema, level, path);
+    if embeds && !keeps && !is_set(&schema["properties"]) {
+        let detail = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errors.push(FieldError::required(&path.child("properties"), detail));
+    }
+}
+
+fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+    let (kind, place) = (kind(schema), path.child("type"));
+    let flag = |name: &str| schema.bool_at(&[name]);
+    if flag("x-kubernetes-embedded-resource") && kind != "object" {
+        needs_type(
+            errors,
+            kind,
+            "object",
+            "x-kubernetes-embedded-resource is true",
+            &place,
+        );
+    } else if kind.is_empty()
+        && !flag("x-kubernetes-int-or-string")
+        && !flag("x-kubernetes-preserve-unknown-fields")
+    {
+        let detail = match level {
+            Level::Root => "must not be empty at the root",
+            Level::Item => "must not be empty for specified array items",
+            Level::Field => "must not be empty for specified object fields",
+        };
+        errors.push(FieldError::required(&place, detail));
+    }
+    if level == Level::Root && !kind.is_empty() && kind != "object" {
+        errors.push(FieldError::invalid(
+            &place,
+            kind,
+            "must be object at the root",
+        ));
+    }
+}
+
+/// Complains about a type that something else in the schema rules out.
+pub fn needs_type(errors: &mut Errors, kind: &str, wanted: &str, reason: &str, place: &Path<'_>) {
+    let detail = format!("must be {wanted} if {reason}");
+    errors.push(match kind {
+        "" => FieldError::required(place, detail),
+        kind => FieldError::invalid(place, kind, detail),
+    });
+}
+
+fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+    let checked = level == Level::Root || schema.bool_at(&["x-kubernetes-embedded-resource"]);
+    let properties = path.child("properties");
+    for name in ["kind", "apiVersion"] {
+        let property = &schema["properties"][name];
+        if checked && present(property) && kind(property) != "string" {
+            let place = properties.key(name);
+            errors.push(FieldError::invalid(
+                &place.child("type"),
+                kind(property),
+                "must be string",
+            ));
+        }
+    }
+    let metadata = &schema["properties"]["metadata"];
+    if !present(metadata) {
+        return;
+    }
+    let place = properties.key("metadata");
+    if checked && kind(metadata) != "object" {
+        errors.push(FieldError::invalid(
+            &place.child("type"),
+            kind(metadata),
+            "must be object",
+        ));
+    }
+    let names_only =
+        members(metadata, "properties").all(|(name, _)| matches!(name, "name" | "generateName"));
+    let mut others = metadata
+        .as_object()
+        .into_iter()
+        .flat_map(Map::iter)
+        .filter(|(_, value)| is_set(value));
+    let plain = others.all(|(key, value)| {
+        matches!(key, "type" | "default")
+            || key == "properties" && names_only
+            || *value == Value::Bool(false)
+    });
+    if level == Level::Root && !plain {
+        let detail = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errors.push(FieldError::forbidden(&place, detail));
+    }
+}
+
+/// Rules about values: what stands below may only narrow.
+fn value_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+    let first_any = schema
+        .items_at(&["allOf"])
+        .first()
+        .map(|first| first.items_at(&["anyOf"]));
+    for name in JUNCTORS {
+        let list = schema.items_at(&[name]);
+        if name == "anyOf" && is_int_or_string(list) {
+            continue;
+        }
+        for (at, nested) in list.iter().enumerate() {
+            let pattern = name == "allOf" && at == 0 && first_any.is_some_and(is_int_or_string);
+            narrowing(errors, nested, pattern, &path.child(name).index(at));
+        }
+    }
+    let pattern = schema.str_at(&["pattern"]);
+    if let Err(error) = regex::Regex::new(pattern) {
+        let detail = format!("must be a valid regular expression, but isn't: {error}");
+        errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
+    }
+    if present(&schema["not"]) {
+        narrowing(errors, &schema["not"], false, &path.child("not"));
+    }
+}
+
+fn narrowing(errors: &mut Errors, schema: &Value, pattern: bool, path: &Path<'_>) {
+    if !pattern {
+        value_rules(errors, schema, path);
+    }
+    if schema["items"].as_object().is_some() {
+        narrowing(errors, &schema["items"], false, &path.child("items"));
+    }
+    for (name, property) in members(schema, "properties") {
+        narrowing(errors, property, false, &path.child("properties").key(name));
+    }
+    for (name, word) in [
+        ("type", "empty"),
+        ("additionalProperties", "undefined"),
+        ("default", "undefined"),
+        ("title", "empty"),
+        ("description", "empty"),
+        ("nullable", "false"),
+        ("x-kubernetes-preserve-unknown-fields", "false"),
+        ("x-kubernetes-embedded-resource", "false"),
+        ("x-kubernetes-int-or-string", "false"),
+        ("x-kubernetes-list-map-keys", "empty"),
+        ("x-kubernetes-list-type", "undefined"),
+        ("x-kubernetes-map-type", "undefined"),
+        ("x-kubernetes-validations", "empty"),
+    ] {
+        let set = match word {
+            "undefined" => present(&schema[name]),
+            "false" => schema.bool_at(&[name]),
+            _ => is_set(&schema[name]),
+        };
+        if set {
+            errors.push(FieldError::forbidden(
+                &path.child(name),
+                format!("must be {word} to be structural"),
+            ));
+        }
+    }
+    if present(&schema["properties"]["metadata"]) {
+        let place = path.child("properties");
+        errors.push(FieldError::forbidden(
+            &place.key("metadata"),
+            "must not be specified in a nested context",
+        ));
+    }
+}
+
+/// The named schemas of a member.
+pub fn members<'v>(schema: &'v Value, name: &str) -> impl Iterator<Item = (&'v str, &'v Value)> {
+    schema[name].as_object().into_iter().flat_map(Map::iter)
+}

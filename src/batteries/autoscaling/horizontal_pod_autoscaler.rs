@@ -1,0 +1,106 @@
+//! HorizontalPodAutoscaler: stored as autoscaling/v2, served in both versions.
+
+pub mod conversion;
+pub mod table_row;
+pub mod validation;
+
+use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::{Value, json};
+use polyplane_registry::Strategy;
+use polyplane_registry::strategy::Context;
+
+/// The behaviour of the autoscalers of one served version.
+#[derive(Debug, Clone, Copy)]
+pub enum Autoscaler {
+    /// autoscaling/v1, whose objects are converted.
+    Converted,
+    /// autoscaling/v2.
+    Stored,
+}
+
+impl Strategy for Autoscaler {
+    fn default(&self, object: &mut Value) {
+        match self {
+            Self::Converted => {}
+            Self::Stored => default_behavior(object),
+        }
+    }
+
+    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+        conversion::drop_annotations(object);
+    }
+
+    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+        conversion::drop_annotations(object);
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        conversion::drop_annotations(object);
+        match old.get("spec") {
+            Some(spec) => object.set(&["spec"], spec.clone()),
+            None => drop(object.remove(&["spec"])),
+        }
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        validation::autoscaler(object, None)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        validation::autoscaler(object, Some(old))
+    }
+
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+        validation::status(object)
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        table_row::cells(object, now)
+    }
+
+    fn to_stored(&self, _: &str, object: Value) -> Value {
+        let mut object = conversion::from_v1(object);
+        default_behavior(&mut object);
+        object
+    }
+
+    fn to_served(&self, _: &str, object: Value) -> Value {
+        conversion::to_v1(object)
+    }
+}
+
+/// Fills the rules of a behavior, if there is one.
+fn default_behavior(object: &mut Value) {
+    let Some(behavior) = object
+        .at_mut(&["spec", "behavior"])
+        .filter(|behavior| !behavior.is_null())
+    else {
+        return;
+    };
+    default_rules(
+        behavior,
+        "scaleUp",
+        Some(0),
+        |percent| json!([{"type": "Pods", "value": 4i64, "periodSeconds": 15i64}, percent]),
+    );
+    default_rules(behavior, "scaleDown", None, |percent| json!([percent]));
+}
+
+fn default_rules(
+    behavior: &mut Value,
+    direction: &str,
+    window: Option<i64>,
+    policies: impl Fn(Value) -> Value,
+) {
+    let rules = &mut behavior[direction];
+    if rules["selectPolicy"].is_null() {
+        rules.set(&["selectPolicy"], "Max");
+    }
+    if let (Some(window), true) = (window, rules["stabilizationWindowSeconds"].is_null()) {
+        rules.set(&["stabilizationWindowSeconds"], window);
+    }
+    if rules["policies"].is_null() {
+        let percent = json!({"type": "Percent", "value": 100i64, "periodSeconds": 15i64});
+        rules.set(&["policies"], policies(percent));
+    }
+}

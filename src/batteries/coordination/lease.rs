@@ -1,0 +1,83 @@
+//! Leases: who holds something, and until when.
+
+use crate::shared::object_metadata;
+use crate::shared::validation::fields::{Errors, age_cell, name_cell, named};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names;
+use polyplane_registry::strategy::{Context, Strategy};
+
+/// Behaviour of Leases.
+#[derive(Debug)]
+pub struct Lease;
+
+impl Strategy for Lease {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let mut errors = object_metadata::validate_finalizers(object);
+        validate(&mut errors, &object["spec"]);
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = object_metadata::validate_update(object, old);
+        validate(&mut errors, &object["spec"]);
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        vec![
+            name_cell(object),
+            object.str_at(&["spec", "holderIdentity"]).into(),
+            age_cell(object, now),
+        ]
+    }
+}
+
+fn validate(errors: &mut Errors, spec: &Value) {
+    let path = Path::new("spec");
+    if let Some(seconds) = spec
+        .int_at(&["leaseDurationSeconds"])
+        .filter(|seconds| *seconds <= 0)
+    {
+        let place = path.child("leaseDurationSeconds");
+        errors.push(FieldError::invalid(
+            &place,
+            seconds,
+            "must be greater than 0",
+        ));
+    }
+    if let Some(count) = spec
+        .int_at(&["leaseTransitions"])
+        .filter(|count| *count < 0)
+    {
+        let place = path.child("leaseTransitions");
+        errors.push(FieldError::invalid(
+            &place,
+            count,
+            "must be greater than or equal to 0",
+        ));
+    }
+    let strategy = spec["strategy"].as_str();
+    if let Some(strategy) = strategy {
+        let place = path.child("strategy");
+        let place = place.child("strategy");
+        if strategy.contains('/') {
+            for detail in names::qualified_name(strategy) {
+                errors.push(FieldError::invalid(&place, named(strategy), detail));
+            }
+        } else if strategy != "OldestEmulationVersion" {
+            errors.push(FieldError::not_supported(
+                &place,
+                named(strategy),
+                &["OldestEmulationVersion"],
+            ));
+        }
+    }
+    if !spec.str_at(&["preferredHolder"]).is_empty() && strategy.unwrap_or("").is_empty() {
+        let detail = "may only be specified if `strategy` is defined";
+        errors.push(FieldError::forbidden(
+            &path.child("preferredHolder"),
+            detail,
+        ));
+    }
+}

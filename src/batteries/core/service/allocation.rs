@@ -1,0 +1,586 @@
+//! What a Service takes of its plane: an address, recorded by an IPAddress object, and ports on
+//! nodes, which an index of the plane knows.
+//!
+//! Both are chosen from the upper part of their range as long as there is room, so that the lower
+//! part stays free for those who choose themselves. The choice starts at a place that the
+//! Service's uid gives, which is random; claims keep two writes from taking the same.
+
+use super::ip_families as families;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::{Value, json};
+use polyplane_plane::{Claim, Flags, Index, IndexId, IndexRow, Key, Prefix, Snapshot, Start};
+use polyplane_registry::PlaneSettings;
+use polyplane_registry::metadata::strings;
+use polyplane_registry::strategy::{Allocation, Companion, CompanionChange, Context, ServiceRange};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The index of the ports that Services have on nodes.
+pub const NODE_PORTS: IndexId = IndexId(0);
+
+const TAKEN_PORT: &str = "provided port is already allocated";
+const TAKEN_ADDRESS: &str = "provided IP is already allocated";
+const FULL: &str = "range is full";
+const FOREIGN_ADDRESS: &str = "the provided network does not match the current range";
+
+/// Computes which node ports a Service has.
+#[derive(Debug)]
+pub struct NodePorts;
+
+impl Index for NodePorts {
+    fn covers(&self, resource: &Prefix) -> bool {
+        resource.is_resource("", "services")
+    }
+
+    fn rows(&self, _: &Key, body: &[u8]) -> Vec<IndexRow> {
+        let Ok(parsed) = json::parse(body, &json::Limits::default()) else {
+            return Vec::new();
+        };
+        let spec = &parsed.value["spec"];
+        let mut ports: BTreeSet<i64> = families::node_ports(spec).into_iter().collect();
+        ports.extend(
+            spec.int_at(&["healthCheckNodePort"])
+                .filter(|port| *port != 0),
+        );
+        let values = ports
+            .into_iter()
+            .filter_map(|port| u16::try_from(port).ok());
+        values
+            .map(|port| IndexRow {
+                value: port_value(port),
+                amount: 1,
+            })
+            .collect()
+    }
+}
+
+fn port_value(port: u16) -> bytes::Bytes {
+    bytes::Bytes::copy_from_slice(&port.to_be_bytes())
+}
+
+/// Takes and gives back what a Service needs; `object` is null when it goes.
+///
+/// # Errors
+/// 422 if a wish cannot be met, 500 if nothing is free.
+pub fn allocate(
+    context: &Context<'_>,
+    cut: &Snapshot,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<Allocation, ApiError> {
+    let old = old.map(families::filled_in);
+    if object.is_null() {
+        let mut gone = Allocation::default();
+        if let Some(old) = &old {
+            release_addresses(old, &mut gone);
+        }
+        return Ok(gone);
+    }
+    if let Some(old) = &old {
+        families::keep_choices(object, old);
+    }
+    families::align_addresses(object, old.as_ref());
+    families::init(object, old.as_ref()).map_err(|errors| invalid(object, errors))?;
+    let mut allocation = Allocation::default();
+    match &old {
+        None => allocate_addresses(context, cut, object, &mut allocation)?,
+        Some(old) => change_addresses(context, cut, object, old, &mut allocation)?,
+    }
+    let mut ports = Ports::new(context.settings, cut, object);
+    match &old {
+        None => ports.allocate_all(object)?,
+        Some(old) => ports.change(object, old)?,
+    }
+    allocation.claims.extend(ports.claims);
+    if let Some(old) = &old {
+        families::drop_leftovers(object, old);
+    }
+    Ok(allocation)
+}
+
+fn invalid(object: &Value, errors: Vec<FieldError>) -> ApiError {
+    let name = object.str_at(&["metadata", "name"]);
+    ApiError::invalid(Qualified::new("", "Service"), name, &errors)
+}
+
+/// A number that depends on nothing but the Service and `step`.
+fn draw(object: &Value, step: u64) -> u64 {
+    let uid = object.str_at(&["metadata", "uid"]);
+    let mut state = uid
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325 ^ step, |state: u64, byte| {
+            (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    state ^= state >> 30;
+    state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state ^ (state >> 27)
+}
+
+/// How much of a range is left to those who choose themselves.
+fn reserved(size: u64, step: u64, most: u64) -> u64 {
+    const LEAST: u64 = 16;
+    if size <= LEAST {
+        0
+    } else {
+        (size / step).clamp(LEAST, most)
+    }
+}
+
+/// All places of a range of `size`, beginning somewhere behind the first `reserved` ones; those
+/// come last.
+fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item = u64> {
+    let upper = size - reserved;
+    let first = (0..upper).map(move |step| reserved + (start + step) % upper.max(1));
+    let start = start % reserved.max(1);
+    first.chain((0..reserved).map(move |step| (start + step) % reserved.max(1)))
+}
+
+/// The addresses that Services can have: not the network's own, not the one for all.
+struct Addresses {
+    first: u32,
+    count: u64,
+    reserved: u64,
+}
+
+impl Addresses {
+    fn of(range: ServiceRange) -> Self {
+        let size = 1u64 << (32 - u32::from(range.bits.min(32)));
+        let base = u32::from(range.base);
+        Self {
+            first: base.wrapping_add(1),
+            count: size.saturating_sub(2),
+            reserved: reserved(size, 16, 256),
+        }
+    }
+
+    fn contains(&self, address: Ipv4Addr) -> bool {
+        let offset = u32::from(address).wrapping_sub(self.first);
+        u64::from(offset) < self.count
+    }
+
+    fn at(&self, place: u64) -> Ipv4Addr {
+        Ipv4Addr::from(self.first.wrapping_add(u32::try_from(place).unwrap_or(0)))
+    }
+}
+
+fn address_key(name: &str) -> Key {
+    Key::new("networking.k8s.io", "ipaddresses", None, name)
+}
+
+/// Fills the addresses of a Service that has none.
+fn allocate_addresses(
+    context: &Context<'_>,
+    cut: &Snapshot,
+    object: &mut Value,
+    allocation: &mut Allocation,
+) -> Result<(), ApiError> {
+    let spec = &object["spec"];
+    let mut addresses: Vec<String> = strings(&spec["clusterIPs"])
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    let headless = addresses.first().is_some_and(|address| address == "None");
+    if spec.str_at(&["type"]) == "ExternalName" || headless {
+        return Ok(());
+    }
+    let count = spec.items_at(&["ipFamilies"]).len();
+    while addresses.len() < count {
+        addresses.push(String::new());
+    }
+    for wish in &mut addresses {
+        let address = match wish.as_str() {
+            "" => free_address(context, cut, object)?,
+            wish => wished_address(context, cut, object, wish)?,
+        };
+        allocation.companions.push(record(object, &address));
+        if wish.is_empty() {
+            *wish = address.to_string();
+        }
+    }
+    if let Some(first) = addresses.first() {
+        object.set(&["spec", "clusterIP"], first.as_str());
+    }
+    let addresses: Vec<Value> = addresses.into_iter().map(Value::from).collect();
+    object.set(&["spec", "clusterIPs"], addresses);
+    Ok(())
+}
+
+/// The ranges that addresses come from: the plane's own and those of its ServiceCIDRs.
+///
+/// # Errors
+/// 500 if a ServiceCIDR cannot be read.
+fn ranges(context: &Context<'_>, cut: &Snapshot) -> Result<Vec<Addresses>, ApiError> {
+    let mut ranges = vec![context.settings.service_range];
+    let prefix = Prefix::resource("networking.k8s.io", "servicecidrs");
+    for object in cut.range(&prefix, Start::First) {
+        let cidr = context.stored_tree(&object)?;
+        let mut conditions = cidr.items_at(&["status", "conditions"]).iter();
+        let ready = conditions.find(|condition| condition.str_at(&["type"]) == "Ready");
+        let unready = ready.is_some_and(|ready| ready.str_at(&["status"]) != "True");
+        if unready || object.flags().has(Flags::DELETING) {
+            continue;
+        }
+        for range in strings(&cidr["spec"]["cidrs"]) {
+            if let Some((IpAddr::V4(base), bits)) = cidr_sloppy(range)
+                && !ranges
+                    .iter()
+                    .any(|known| (known.base, known.bits) == (base, bits))
+            {
+                ranges.push(ServiceRange { base, bits });
+            }
+        }
+    }
+    Ok(ranges.into_iter().map(Addresses::of).collect())
+}
+
+fn free_address(
+    context: &Context<'_>,
+    cut: &Snapshot,
+    object: &Value,
+) -> Result<Ipv4Addr, ApiError> {
+    let start = draw(object, 0) >> 1;
+    let is_free = |address: &Ipv4Addr| cut.get(&address_key(&address.to_string())).is_none();
+    let free = ranges(context, cut)?.into_iter().find_map(|range| {
+        let kept = range.reserved.min(range.count);
+        let mut candidates = places(range.count, kept, start).map(|place| range.at(place));
+        candidates.find(is_free)
+    });
+    free.ok_or_else(|| {
+        let name = object.str_at(&["metadata", "name"]);
+        ApiError::internal(format!(
+            "failed to allocate a serviceIP for Service {name:?}: {FULL}"
+        ))
+    })
+}
+
+fn wished_address(
+    context: &Context<'_>,
+    cut: &Snapshot,
+    object: &Value,
+    wish: &str,
+) -> Result<Ipv4Addr, ApiError> {
+    let address = ip_sloppy(wish).map(|address| address.to_canonical());
+    let ranges = ranges(context, cut)?;
+    let within = |address| ranges.iter().any(|range| range.contains(address));
+    let complaint = match address {
+        Some(IpAddr::V4(address)) if within(address) => {
+            if cut.get(&address_key(&address.to_string())).is_none() {
+                return Ok(address);
+            }
+            TAKEN_ADDRESS
+        }
+        _ => FOREIGN_ADDRESS,
+    };
+    let spec = Path::new("spec");
+    let bad = Bad::Json(object["spec"]["clusterIPs"].clone());
+    let detail = format!("failed to allocate IP {wish}: {complaint}");
+    let error = FieldError::invalid(&spec.child("clusterIPs"), bad, detail);
+    Err(invalid(object, vec![error]))
+}
+
+/// The IPAddress that says whose the address is.
+fn record(object: &Value, address: &Ipv4Addr) -> Companion {
+    let of = |field: &str| object.str_at(&["metadata", field]);
+    let tree = json!({
+        "metadata": {"labels": {
+            "ipaddress.kubernetes.io/ip-family": "IPv4",
+            "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"
+        }},
+        "spec": {"parentRef": {
+            "resource": "services",
+            "namespace": (of("namespace")),
+            "name": (of("name"))
+        }}
+    });
+    companion(&address.to_string(), CompanionChange::Create(tree))
+}
+
+fn companion(address: &str, change: CompanionChange) -> Companion {
+    Companion {
+        group: "networking.k8s.io".into(),
+        resource: "ipaddresses".into(),
+        namespace: None,
+        name: address.into(),
+        change,
+    }
+}
+
+/// Removes the records of a Service's addresses.
+fn release_addresses(old: &Value, allocation: &mut Allocation) {
+    if old.str_at(&["spec", "type"]) == "ExternalName" {
+        return;
+    }
+    let addresses = strings(&old["spec"]["clusterIPs"])
+        .into_iter()
+        .filter_map(ip_sloppy);
+    for address in addresses {
+        let name = address.to_canonical().to_string();
+        allocation
+            .companions
+            .push(companion(&name, CompanionChange::Remove));
+    }
+}
+
+fn change_addresses(
+    context: &Context<'_>,
+    cut: &Snapshot,
+    object: &mut Value,
+    old: &Value,
+    allocation: &mut Allocation,
+) -> Result<(), ApiError> {
+    let named = |object: &Value| object.str_at(&["spec", "type"]) == "ExternalName";
+    match (named(old), named(object)) {
+        (true, false) => allocate_addresses(context, cut, object, allocation),
+        (false, true) => {
+            release_addresses(old, allocation);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The node ports of one write.
+struct Ports<'a> {
+    cut: &'a Snapshot,
+    owner: Key,
+    first: u16,
+    last: u16,
+    seed: u64,
+    /// Ports that this write has taken.
+    taken: BTreeSet<i64>,
+    claims: Vec<Claim>,
+}
+
+impl<'a> Ports<'a> {
+    fn new(settings: &PlaneSettings, cut: &'a Snapshot, object: &Value) -> Self {
+        let of = |field: &str| object.str_at(&["metadata", field]);
+        let owner = Key::new("", "services", Some(of("namespace")), of("name"));
+        let (first, last) = settings.node_ports;
+        let seed = draw(object, 1) >> 1;
+        Self {
+            cut,
+            owner,
+            first,
+            last,
+            seed,
+            taken: BTreeSet::new(),
+            claims: Vec::new(),
+        }
+    }
+
+    fn is_free(&self, port: u16) -> bool {
+        !self.taken.contains(&i64::from(port))
+            && self.cut.index_amount(NODE_PORTS, &port.to_be_bytes()) == 0
+    }
+
+    fn take(&mut self, port: u16) {
+        self.taken.insert(i64::from(port));
+        let (value, owner) = (port_value(port), self.owner.clone());
+        self.claims.push(Claim::Free {
+            index: NODE_PORTS,
+            value,
+            owner,
+        });
+    }
+
+    /// Takes a wished port.
+    fn allocate(&mut self, port: i64) -> Result<(), String> {
+        let within = u16::try_from(port)
+            .ok()
+            .filter(|port| (self.first..=self.last).contains(port));
+        let Some(number) = within else {
+            let (first, last) = (self.first, self.last);
+            return Err(format!(
+                "provided port is not in the valid range. The range of valid ports is {first}-{last}"
+            ));
+        };
+        if !self.is_free(number) {
+            return Err(TAKEN_PORT.to_owned());
+        }
+        self.take(number);
+        Ok(())
+    }
+
+    /// Takes any port.
+    fn allocate_next(&mut self) -> Result<i64, String> {
+        let size = u64::from(self.last.saturating_sub(self.first)) + 1;
+        let start = self.seed.wrapping_add(self.taken.len() as u64 * 7919) >> 1;
+        let candidates = places(size, reserved(size, 32, 128), start);
+        let ports = candidates.map(|place| self.first + u16::try_from(place).unwrap_or(0));
+        let free = ports
+            .into_iter()
+            .find(|port| self.is_free(*port))
+            .ok_or(FULL)?;
+        self.take(free);
+        Ok(i64::from(free))
+    }
+
+    fn any_port(&mut self) -> Result<i64, ApiError> {
+        self.allocate_next()
+            .map_err(|why| ApiError::internal(format!("failed to allocate a nodePort: {why}")))
+    }
+
+    fn wished_port(&mut self, object: &Value, at: usize, port: i64) -> Result<(), ApiError> {
+        self.allocate(port).map_err(|detail| {
+            let spec = Path::new("spec");
+            let ports = spec.child("ports");
+            let error = FieldError::invalid(&ports.index(at).child("nodePort"), port, detail);
+            invalid(object, vec![error])
+        })
+    }
+
+    /// Takes the ports of a new Service. Ports of the same number share a node port.
+    fn allocate_all(&mut self, object: &mut Value) -> Result<(), ApiError> {
+        let spec = object["spec"].clone();
+        let on_nodes = matches!(spec.str_at(&["type"]), "NodePort" | "LoadBalancer");
+        let ports = if on_nodes {
+            spec.items_at(&["ports"])
+        } else {
+            &[]
+        };
+        let mut by_number: Vec<(i64, i64)> = Vec::new();
+        for (at, port) in ports.iter().enumerate() {
+            let (number, wish) = (port.int_at(&["port"]).unwrap_or(0), wish_of(port));
+            if wish == 0 && !families::needs_node_ports(&spec) {
+                continue;
+            }
+            let known = by_number
+                .iter()
+                .find(|(known, _)| *known == number)
+                .map(|(_, node)| *node);
+            let node = match known {
+                None => {
+                    let same = ports
+                        .iter()
+                        .filter(|port| port.int_at(&["port"]).unwrap_or(0) == number);
+                    let node = match same.map(wish_of).find(|wish| *wish != 0) {
+                        Some(wish) => self.wished_port(object, at, wish).map(|()| wish)?,
+                        None => self.any_port()?,
+                    };
+                    by_number.push((number, node));
+                    node
+                }
+                Some(node) if wish == 0 => node,
+                Some(node) if wish == node => node,
+                Some(_) => self.wished_port(object, at, wish).map(|()| wish)?,
+            };
+            set_node_port(object, at, node);
+        }
+        self.health_check(object)
+    }
+
+    fn health_check(&mut self, object: &mut Value) -> Result<(), ApiError> {
+        if !families::needs_health_check(&object["spec"]) {
+            return Ok(());
+        }
+        match object.int_at(&["spec", "healthCheckNodePort"]).unwrap_or(0) {
+            0 => {
+                let port = self.allocate_next().map_err(|why| {
+                    ApiError::internal(format!(
+                        "failed to allocate a HealthCheck NodePort 0: {why}"
+                    ))
+                })?;
+                object.set(&["spec", "healthCheckNodePort"], port);
+                Ok(())
+            }
+            wish => self.allocate(wish).map_err(|why| {
+                ApiError::internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {wish}: {why}"
+                ))
+            }),
+        }
+    }
+
+    /// Takes the ports that a change adds.
+    fn change(&mut self, object: &mut Value, old: &Value) -> Result<(), ApiError> {
+        let spec = object["spec"].clone();
+        let had = families::node_ports(&old["spec"]);
+        let on_nodes = matches!(spec.str_at(&["type"]), "NodePort" | "LoadBalancer");
+        let ports = if on_nodes {
+            spec.items_at(&["ports"])
+        } else {
+            &[]
+        };
+        let mut known: Vec<(String, i64)> = Vec::new();
+        for (at, port) in ports.iter().enumerate() {
+            let wish = wish_of(port);
+            if wish == 0 && !families::needs_node_ports(&spec) {
+                continue;
+            }
+            let node = if wish == 0 { self.any_port()? } else { wish };
+            if wish != 0 && !had.contains(&wish) && !self.taken.contains(&wish) {
+                self.wished_port(object, at, wish)?;
+            }
+            let protocol = port.str_at(&["protocol"]).to_owned();
+            if known.contains(&(protocol.clone(), node)) {
+                return Err(ApiError::internal(format!(
+                    "duplicate nodePort: {{{protocol} {node}}}"
+                )));
+            }
+            known.push((protocol, node));
+            set_node_port(object, at, node);
+        }
+        if families::needs_health_check(&old["spec"]) {
+            return Ok(());
+        }
+        self.health_check(object)
+    }
+}
+
+fn wish_of(port: &Value) -> i64 {
+    port.int_at(&["nodePort"]).unwrap_or(0)
+}
+
+fn set_node_port(object: &mut Value, at: usize, node: i64) {
+    let ports = object
+        .at_mut(&["spec", "ports"])
+        .and_then(Value::as_array_mut);
+    if let Some(port) = ports.and_then(|ports| ports.get_mut(at)) {
+        port.set(&["nodePort"], node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_is_tried_once_and_the_lower_part_last() {
+        for (size, kept) in [(32u64, 16u64), (16, 0), (300, 18), (1, 0), (0, 0)] {
+            for start in [0, 5, 1_000_003] {
+                let order: Vec<u64> = places(size, kept, start).collect();
+                let all: BTreeSet<u64> = order.iter().copied().collect();
+                assert_eq!((order.len() as u64, all.len() as u64), (size, size));
+                let upper = usize::try_from(size - kept).expect("small");
+                assert!(order[..upper].iter().all(|place| *place >= kept));
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_keep_a_part_for_wishes() {
+        assert_eq!(reserved(2768, 32, 128), 86);
+        assert_eq!(reserved(65_536, 16, 256), 256);
+        assert_eq!(reserved(16, 16, 256), 0);
+        let range = Addresses::of(ServiceRange {
+            base: [10, 0, 0, 0].into(),
+            bits: 24,
+        });
+        assert!(range.contains([10, 0, 0, 1].into()) && range.contains([10, 0, 0, 254].into()));
+        assert!(!range.contains([10, 0, 0, 0].into()) && !range.contains([10, 0, 0, 255].into()));
+        assert_eq!(range.at(range.count - 1), Ipv4Addr::from([10, 0, 0, 254]));
+    }
+
+    #[test]
+    fn the_index_names_every_node_port_once() {
+        let body = br#"{"spec":{"ports":[{"nodePort":30001},{"nodePort":30001},{"port":1}],"healthCheckNodePort":30002}}"#;
+        let key = Key::new("", "services", Some("a"), "b");
+        let rows = NodePorts.rows(&key, body);
+        let values: Vec<&[u8]> = rows.iter().map(|row| &row.value[..]).collect();
+        assert_eq!(values, [30001u16.to_be_bytes(), 30002u16.to_be_bytes()]);
+        assert!(NodePorts.rows(&key, b"{").is_empty());
+        assert!(NodePorts.covers(&Prefix::resource("", "services")));
+    }
+}

@@ -1,0 +1,404 @@
+//! The fields of a Service that hang together: its address and addresses, their families, and
+//! what its type brings with it.
+
+use crate::shared::network::addresses;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_registry::metadata::strings;
+use std::collections::BTreeSet;
+
+/// True for a Service that has no address of its own.
+pub fn is_headless(spec: &Value) -> bool {
+    strings(&spec["clusterIPs"]) == ["None"]
+}
+
+/// True for a Service that something outside may reach.
+pub fn is_reachable_from_outside(spec: &Value) -> bool {
+    match spec.str_at(&["type"]) {
+        "LoadBalancer" | "NodePort" => true,
+        "ClusterIP" => !strings(&spec["externalIPs"]).is_empty(),
+        _ => false,
+    }
+}
+
+/// True for a Service whose endpoints are asked for their health on a port of their own.
+pub fn needs_health_check(spec: &Value) -> bool {
+    spec.str_at(&["type"]) == "LoadBalancer" && spec.str_at(&["externalTrafficPolicy"]) == "Local"
+}
+
+fn has_address(spec: &Value) -> bool {
+    spec.str_at(&["type"]) != "ExternalName"
+}
+
+/// True for a Service whose ports are open on nodes.
+pub fn needs_node_ports(spec: &Value) -> bool {
+    match spec.str_at(&["type"]) {
+        "NodePort" => true,
+        "LoadBalancer" => spec["allocateLoadBalancerNodePorts"].as_bool() != Some(false),
+        _ => false,
+    }
+}
+
+/// The node ports of a Service.
+pub fn node_ports(spec: &Value) -> Vec<i64> {
+    let ports = spec.items_at(&["ports"]).iter();
+    ports
+        .filter_map(|port| port.int_at(&["nodePort"]))
+        .filter(|port| *port != 0)
+        .collect()
+}
+
+/// A Service whose related fields are all set, as newer ones have them.
+pub fn filled_in(object: &Value) -> Value {
+    let mut object = object.clone();
+    align_addresses(&mut object, None);
+    let spec = &object["spec"];
+    if !has_address(spec) {
+        drop(object.remove(&["spec", "internalTrafficPolicy"]));
+        return object;
+    }
+    if !spec.items_at(&["ipFamilies"]).is_empty() {
+        return object;
+    }
+    let (families, policy) = if spec.str_at(&["clusterIP"]) == "None" {
+        match spec["selector"].as_object() {
+            Some(selector) if !selector.is_empty() => (vec!["IPv4"], Some("SingleStack")),
+            _ => (vec!["IPv4", "IPv6"], Some("RequireDualStack")),
+        }
+    } else {
+        let families: Vec<&str> = strings(&spec["clusterIPs"])
+            .into_iter()
+            .map(family_of)
+            .collect();
+        let policy = match families.len() {
+            1 => Some("SingleStack"),
+            2 => Some("RequireDualStack"),
+            _ => None,
+        };
+        (families, policy)
+    };
+    set_texts(&mut object, "ipFamilies", &families);
+    if let Some(policy) = policy {
+        object.set(&["spec", "ipFamilyPolicy"], policy);
+    }
+    object
+}
+
+/// The family of an address.
+pub fn family_of(address: &str) -> &'static str {
+    if addresses::is_ipv6(address) {
+        "IPv6"
+    } else {
+        "IPv4"
+    }
+}
+
+fn set_texts(object: &mut Value, field: &str, texts: &[&str]) {
+    let items: Vec<Value> = texts.iter().map(|text| Value::from(*text)).collect();
+    object.set(&["spec", field], items);
+}
+
+/// Makes `clusterIPs` follow `clusterIP` where a client knows only the one.
+pub fn align_addresses(object: &mut Value, old: Option<&Value>) {
+    let single = object.str_at(&["spec", "clusterIP"]).to_owned();
+    let several = strings(&object["spec"]["clusterIPs"]);
+    let Some(old) = old else {
+        if !single.is_empty() && several.is_empty() {
+            set_texts(object, "clusterIPs", &[&single]);
+        }
+        return;
+    };
+    let old_single = old.str_at(&["spec", "clusterIP"]);
+    let old_several = strings(&old["spec"]["clusterIPs"]);
+    if !old_several.is_empty() && several.is_empty() && old_single == single {
+        set_texts(object, "clusterIPs", &old_several);
+        return;
+    }
+    if old_single != single && several == old_several {
+        if single.is_empty() && !old_single.is_empty() {
+            drop(object.remove(&["spec", "clusterIPs"]));
+        } else {
+            set_texts(object, "clusterIPs", &[&single]);
+        }
+    }
+}
+
+/// Keeps what the server has chosen where the client does not say.
+pub fn keep_choices(object: &mut Value, old: &Value) {
+    let before = &old["spec"];
+    if has_address(before) && has_address(&object["spec"]) {
+        if object.str_at(&["spec", "clusterIP"]).is_empty() {
+            object.set(&["spec", "clusterIP"], before.str_at(&["clusterIP"]));
+        }
+        if object.items_at(&["spec", "clusterIPs"]).is_empty() {
+            set_texts(object, "clusterIPs", &strings(&before["clusterIPs"]));
+        }
+    }
+    if needs_node_ports(before) && needs_node_ports(&object["spec"]) {
+        keep_node_ports(object, before);
+    }
+    let unset = object.int_at(&["spec", "healthCheckNodePort"]).unwrap_or(0) == 0;
+    if needs_health_check(before) && needs_health_check(&object["spec"]) && unset {
+        let port = before.int_at(&["healthCheckNodePort"]).unwrap_or(0);
+        object.set(&["spec", "healthCheckNodePort"], port);
+    }
+}
+
+fn keep_node_ports(object: &mut Value, before: &Value) {
+    let now: BTreeSet<i64> = node_ports(&object["spec"]).into_iter().collect();
+    let used: BTreeSet<i64> = node_ports(before)
+        .into_iter()
+        .filter(|port| now.contains(port))
+        .collect();
+    let ports = object
+        .at_mut(&["spec", "ports"])
+        .and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        if port.int_at(&["nodePort"]).unwrap_or(0) != 0 {
+            continue;
+        }
+        let name = port.str_at(&["name"]);
+        let known = before
+            .items_at(&["ports"])
+            .iter()
+            .rev()
+            .find(|port| port.str_at(&["name"]) == name);
+        let number = known
+            .and_then(|port| port.int_at(&["nodePort"]))
+            .unwrap_or(0);
+        if number != 0 && !used.contains(&number) {
+            port.set(&["nodePort"], number);
+        }
+    }
+}
+
+/// Drops what an earlier type needed and the present one does not, if the client left it as it was.
+pub fn drop_leftovers(object: &mut Value, old: &Value) {
+    let (spec, before) = (object["spec"].clone(), &old["spec"]);
+    let same = |field: &str| spec[field] == before[field];
+    let mut gone: Vec<&str> = Vec::new();
+    if has_address(before) && !has_address(&spec) {
+        if spec.str_at(&["clusterIP"]) == before.str_at(&["clusterIP"]) && same("clusterIPs") {
+            gone.extend(["clusterIP", "clusterIPs"]);
+        }
+        gone.extend(
+            // Upstream leaves the policy in the store and hides it from readers.
+            ["ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]
+                .iter()
+                .filter(|field| same(field)),
+        );
+    }
+    let on_nodes = |spec: &Value| matches!(spec.str_at(&["type"]), "NodePort" | "LoadBalancer");
+    let old_ports = node_ports(before);
+    if on_nodes(before)
+        && !on_nodes(&spec)
+        && node_ports(&spec)
+            .iter()
+            .all(|port| old_ports.contains(port))
+    {
+        let ports = object
+            .at_mut(&["spec", "ports"])
+            .and_then(Value::as_array_mut);
+        for port in ports.into_iter().flatten() {
+            drop(port.remove(&["nodePort"]));
+        }
+    }
+    if needs_health_check(before) && !needs_health_check(&spec) && same("healthCheckNodePort") {
+        gone.push("healthCheckNodePort");
+    }
+    let balanced = |spec: &Value| spec.str_at(&["type"]) == "LoadBalancer";
+    if balanced(before) && !balanced(&spec) {
+        gone.extend(
+            ["allocateLoadBalancerNodePorts", "loadBalancerClass"]
+                .iter()
+                .filter(|field| same(field)),
+        );
+    }
+    let outside = is_reachable_from_outside(before) && !is_reachable_from_outside(&spec);
+    if outside && same("externalTrafficPolicy") {
+        gone.push("externalTrafficPolicy");
+    }
+    for field in gone {
+        drop(object.remove(&["spec", field]));
+    }
+    if !balanced(&spec) && object.at(&["status", "loadBalancer"]).is_some() {
+        object.set(&["status", "loadBalancer"], Value::object());
+    }
+}
+
+/// True if a Service that prefers both families stays as it is.
+pub fn stays_dual(object: &Value, old: &Value) -> bool {
+    let (spec, before) = (&object["spec"], &old["spec"]);
+    let prefers = |spec: &Value| spec.str_at(&["ipFamilyPolicy"]) == "PreferDualStack";
+    let kind = spec.str_at(&["type"]);
+    prefers(spec)
+        && (prefers(before) || before["ipFamilyPolicy"].is_null())
+        && kind == before.str_at(&["type"])
+        && matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer")
+        && strings(&spec["clusterIPs"]) == strings(&before["clusterIPs"])
+        && strings(&spec["ipFamilies"]) == strings(&before["ipFamilies"])
+}
+
+/// Fills families and policy of a Service in a plane that has addresses of IPv4 only.
+///
+/// # Errors
+/// What contradicts each other or needs the other family.
+pub fn init(object: &mut Value, old: Option<&Value>) -> Result<(), Vec<FieldError>> {
+    if !has_address(&object["spec"]) || old.is_some_and(|old| stays_dual(object, old)) {
+        return Ok(());
+    }
+    let selectorless = object["spec"]["selector"]
+        .as_object()
+        .is_none_or(|selector| selector.is_empty());
+    let open = object.str_at(&["spec", "clusterIP"]) == "None" && selectorless;
+    if object["spec"]["ipFamilyPolicy"].is_null() {
+        let before = old.and_then(|old| old["spec"]["ipFamilyPolicy"].as_str());
+        let policy = before
+            .unwrap_or(if open {
+                "RequireDualStack"
+            } else {
+                "SingleStack"
+            })
+            .to_owned();
+        object.set(&["spec", "ipFamilyPolicy"], policy);
+    }
+    refuse(super::validation::validate_addresses(
+        object,
+        old.unwrap_or(&Value::Null),
+    ))?;
+    let policy = object.str_at(&["spec", "ipFamilyPolicy"]).to_owned();
+    let mut errors = Vec::new();
+    if let Some(old) = old {
+        release(object, old, &policy, &mut errors);
+    }
+    complain_about_number(object, &policy, &mut errors);
+    add_families(object, &mut errors);
+    refuse(errors)?;
+    let mut families: Vec<String> = strings(&object["spec"]["ipFamilies"])
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    if !open {
+        refuse(complain_about_range(&object["spec"], &policy))?;
+    }
+    if families.is_empty() {
+        families.push("IPv4".to_owned());
+    }
+    if open && families.len() < 2 && policy != "SingleStack" {
+        let other = if families[0] == "IPv4" {
+            "IPv6"
+        } else {
+            "IPv4"
+        };
+        families.push(other.to_owned());
+    }
+    let families: Vec<&str> = families.iter().map(String::as_str).collect();
+    set_texts(object, "ipFamilies", &families);
+    Ok(())
+}
+
+fn refuse(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
+}
+
+/// A Service that goes back to one family gives up what it had of the other.
+fn release(object: &mut Value, old: &Value, policy: &str, errors: &mut Vec<FieldError>) {
+    let path = Path::new("spec");
+    for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
+        let now: Vec<String> = strings(&object["spec"][field])
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        let then = strings(&old["spec"][field]);
+        if policy == "SingleStack" {
+            if now == then && now.len() > 1 {
+                set_texts(object, field, &[&now[0]]);
+            }
+        } else if !now.is_empty() && now.len() < then.len() {
+            let detail = format!("must be 'SingleStack' to release the secondary {what}");
+            errors.push(FieldError::invalid(
+                &path.child("ipFamilyPolicy"),
+                Bad::Json(policy.into()),
+                detail,
+            ));
+        }
+    }
+}
+
+fn complain_about_number(object: &Value, policy: &str, errors: &mut Vec<FieldError>) {
+    let path = Path::new("spec");
+    for (field, what) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
+        if policy == "SingleStack" && object.items_at(&["spec", field]).len() == 2 {
+            let detail = format!(
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
+            );
+            errors.push(FieldError::invalid(
+                &path.child("ipFamilyPolicy"),
+                Bad::Json(policy.into()),
+                detail,
+            ));
+        }
+    }
+}
+
+/// Derives families from addresses that were given without.
+fn add_families(object: &mut Value, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    let addresses = strings(&spec["clusterIPs"]);
+    let mut families = strings(&spec["ipFamilies"]);
+    let path = Path::new("spec");
+    for (at, address) in addresses.iter().enumerate() {
+        if *address == "None" {
+            break;
+        }
+        if at < families.len() {
+            continue;
+        }
+        match family_of(address) {
+            "IPv6" => {
+                let bad = Bad::Json(spec["clusterIPs"].clone());
+                let detail = "IPv6 is not configured on this cluster";
+                errors.push(FieldError::invalid(
+                    &path.child("clusterIPs").index(at),
+                    bad,
+                    detail,
+                ));
+            }
+            family => families.push(family),
+        }
+    }
+    let families: Vec<String> = families.into_iter().map(str::to_owned).collect();
+    let families: Vec<&str> = families.iter().map(String::as_str).collect();
+    if !families.is_empty() {
+        set_texts(object, "ipFamilies", &families);
+    }
+}
+
+fn complain_about_range(spec: &Value, policy: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let path = Path::new("spec");
+    if policy == "RequireDualStack" {
+        let detail = "this cluster is not configured for dual-stack services";
+        errors.push(FieldError::invalid(
+            &path.child("ipFamilyPolicy"),
+            Bad::Json(policy.into()),
+            detail,
+        ));
+    }
+    for (at, family) in strings(&spec["ipFamilies"]).iter().enumerate() {
+        if *family != "IPv4" {
+            let bad = Bad::Json((*family).into());
+            let detail = "not configured on this cluster";
+            errors.push(FieldError::invalid(
+                &path.child("ipFamilies").index(at),
+                bad,
+                detail,
+            ));
+        }
+    }
+    errors
+}

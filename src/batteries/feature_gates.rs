@@ -1,0 +1,63 @@
+//! The feature gates of upstream that our own code asks for.
+
+use polyplane_registry::Features;
+use polyplane_registry::features::FeatureError;
+
+/// Declares gates by upstream's names, so that [`Gate::ALL`] has each of them.
+macro_rules! gates {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A gate that code asks for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Gate {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Gate {
+            const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Upstream's name of the gate.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+gates! {
+    /// Requests for parts of a device may be fractions.
+    DRAFractionalCapacityRange,
+    /// A resize may change volumes that live in memory.
+    InPlacePodVerticalScalingMemoryBackedVolumes,
+}
+
+impl Gate {
+    /// Whether the feature is on.
+    pub fn is_on(self, features: &Features) -> bool {
+        features.enabled(self.name())
+    }
+
+    /// Makes sure that upstream knows all gates.
+    ///
+    /// # Errors
+    /// [`FeatureError::Unknown`] for a misspelt one.
+    pub(crate) fn check(features: &Features) -> Result<(), FeatureError> {
+        Self::ALL
+            .iter()
+            .try_for_each(|gate| features.known(gate.name(), "the code").map(|_| ()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind_tables;
+
+    #[test]
+    fn a_gate_that_upstream_does_not_have_is_found() {
+        let none = Features::default();
+        assert!(Gate::check(&none).is_err());
+        assert!(Gate::check(&kind_tables::features()).is_ok());
+    }
+}

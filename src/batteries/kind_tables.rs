@@ -1,0 +1,113 @@
+//! The generated data, put together into the tables of kinds that planes serve.
+//!
+//! Invariant: only code that builds or opens planes reads these tables. A strategy takes schemas
+//! and features from its [`Context`](polyplane_registry::strategy::Context), because planes can
+//! differ in them.
+
+use crate::feature_gates::Gate;
+use crate::strategy;
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_registry::{Features, KindTable};
+use std::sync::{Arc, OnceLock};
+
+const SCHEMAS: &[u8] = include_bytes!("data/schemas.json");
+const ROWS: &[u8] = include_bytes!("data/rows.json");
+const GATES: &[u8] = include_bytes!("data/gates.json");
+const GATED_FIELDS: &[u8] = include_bytes!("data/gated_fields.json");
+/// The kinds that only the root plane serves, in the shape of the generated rows.
+const ROOT_ROWS: &[u8] = include_bytes!("polyplane/rows.json");
+/// Their schemas, likewise.
+const ROOT_SCHEMAS: &[u8] = include_bytes!("polyplane/schemas.json");
+
+/// The schemas of all built-in types.
+pub fn schemas() -> Arc<Schemas> {
+    static SHARED: OnceLock<Arc<Schemas>> = OnceLock::new();
+    let parse = || {
+        let mut schemas = Schemas::parse(SCHEMAS).expect("the generated schemas are sound");
+        schemas
+            .extend(ROOT_SCHEMAS)
+            .expect("the schemas of the root plane are sound");
+        Arc::new(schemas)
+    };
+    Arc::clone(SHARED.get_or_init(parse))
+}
+
+/// The feature gates, and the fields behind them.
+pub fn features() -> Arc<Features> {
+    static SHARED: OnceLock<Arc<Features>> = OnceLock::new();
+    let parse = || {
+        let features = Features::parse(GATES, GATED_FIELDS).expect("the generated gates are sound");
+        Gate::check(&features).expect("upstream has the gates that code asks for");
+        Arc::new(features)
+    };
+    Arc::clone(SHARED.get_or_init(parse))
+}
+
+/// The kinds of a plane.
+pub fn tenant_kinds() -> Arc<KindTable> {
+    static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
+    let build = || {
+        let table = KindTable::build(&[ROWS], schemas(), features(), &strategy, 1);
+        Arc::new(table.expect("the generated rows are sound"))
+    };
+    Arc::clone(SHARED.get_or_init(build))
+}
+
+/// The kinds of the root plane: those of every plane, and the planes themselves.
+pub fn root_kinds() -> Arc<KindTable> {
+    static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
+    let build = || {
+        let table = KindTable::build(&[ROWS, ROOT_ROWS], schemas(), features(), &strategy, 2);
+        Arc::new(table.expect("the rows of the root plane are sound"))
+    };
+    Arc::clone(SHARED.get_or_init(build))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_registry::Strategy;
+    use polyplane_registry::kind::TableError;
+
+    #[test]
+    fn a_row_without_a_strategy_is_refused() {
+        let all_but_pods =
+            |group: &str, version: &str, resource: &str| -> Option<Arc<dyn Strategy>> {
+                strategy(group, version, resource).filter(|_| resource != "pods")
+            };
+        let refused = KindTable::build(&[ROWS], schemas(), features(), &all_but_pods, 1);
+        let resource = match refused {
+            Err(TableError::Strategy { resource, .. }) => resource,
+            other => panic!("the table was built: {}", other.is_ok()),
+        };
+        assert_eq!(resource, "pods");
+    }
+
+    #[test]
+    fn gated_fields_are_of_kinds_that_are_stored() {
+        let (kinds, features) = (tenant_kinds(), features());
+        let mut count = 0;
+        for name in features.gated_kinds() {
+            let (group, resource) = name.split_once('/').expect("group/resource");
+            let row = kinds.stored(group, resource);
+            let row = row.unwrap_or_else(|| panic!("{name} is not stored"));
+            assert!(row.gated_fields.is_some(), "{name}");
+            count += 1;
+        }
+        assert!(count > 10, "only {count} kinds have gated fields");
+    }
+
+    #[test]
+    fn every_stored_kind_has_behaviour_of_its_own() {
+        let kinds = root_kinds();
+        let plain: Vec<String> = kinds
+            .stored_resources()
+            .filter(|row| format!("{:?}", row.strategy) == "Plain")
+            .map(|row| row.qualified.to_string())
+            .collect();
+        assert!(
+            plain.is_empty(),
+            "stored without validation of their own: {plain:?}"
+        );
+    }
+}

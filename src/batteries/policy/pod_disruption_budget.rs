@@ -1,0 +1,98 @@
+//! PodDisruptionBudgets: how many pods have to stay.
+
+use crate::networking::ingress::keep_spec;
+use crate::shared::validation::bad_value;
+use crate::shared::validation::fields::{
+    Errors, SelectorValues, age_cell, conditions, count_or_percent, name_cell, one_of_if_set,
+    present, selector, selector_values,
+};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::intorstring::IntOrString;
+use polyplane_registry::strategy::{Context, Strategy};
+
+/// Behaviour of PodDisruptionBudgets.
+#[derive(Debug)]
+pub struct PodDisruptionBudget;
+
+impl Strategy for PodDisruptionBudget {
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        validate(object, SelectorValues::Checked)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        validate(object, selector_values(&old["spec"]["selector"]))
+    }
+
+    fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        keep_spec(object, old);
+    }
+
+    fn validate_subresource(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+        let mut errors = Errors::new();
+        let (path, status) = (Path::new("status"), &object["status"]);
+        conditions(
+            &mut errors,
+            &path.child("conditions"),
+            &status["conditions"],
+        );
+        for field in [
+            "disruptionsAllowed",
+            "currentHealthy",
+            "desiredHealthy",
+            "expectedPods",
+        ] {
+            let number = status.int_at(&[field]).unwrap_or(0);
+            if number < 0 {
+                let detail = "must be greater than or equal to 0";
+                errors.push(FieldError::invalid(&path.child(field), number, detail));
+            }
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let amount = |field: &str| match IntOrString::from_value(&object["spec"][field]) {
+            Some(amount) => amount.to_string().into(),
+            None => Value::string("N/A"),
+        };
+        vec![
+            name_cell(object),
+            amount("minAvailable"),
+            amount("maxUnavailable"),
+            object
+                .int_at(&["status", "disruptionsAllowed"])
+                .unwrap_or(0)
+                .into(),
+            age_cell(object, now),
+        ]
+    }
+}
+
+fn validate(object: &Value, values: SelectorValues) -> Errors {
+    let mut errors = Errors::new();
+    let (path, spec) = (Path::new("spec"), &object["spec"]);
+    if present(&spec["minAvailable"]) && present(&spec["maxUnavailable"]) {
+        let detail = "minAvailable and maxUnavailable cannot be both set";
+        let bad = bad_value::typed("io.k8s.api.policy.v1.PodDisruptionBudgetSpec", spec);
+        errors.push(FieldError::invalid(&path, bad, detail));
+    }
+    for field in ["minAvailable", "maxUnavailable"] {
+        count_or_percent(&mut errors, &path.child(field), &spec[field]);
+    }
+    selector(
+        &mut errors,
+        &path.child("selector"),
+        &spec["selector"],
+        values,
+    );
+    let known = ["AlwaysAllow", "IfHealthyBudget"];
+    let place = path.child("unhealthyPodEvictionPolicy");
+    one_of_if_set(
+        &mut errors,
+        &place,
+        &spec["unhealthyPodEvictionPolicy"],
+        &known,
+    );
+    errors
+}

@@ -1,0 +1,251 @@
+//! ControlPlane: the planes themselves, as objects of the root plane.
+//!
+//! The object *is* the directory record: creating it is the birth of a plane, complete in one
+//! commit, `Ready` included. The id in its status is drawn once and never used again; the name may
+//! be. A finalizer keeps the object until the plane's owner has removed everything behind it.
+
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
+use polyplane_registry::Strategy;
+use polyplane_registry::strategy::{Context, age};
+
+/// Keeps a ControlPlane until its plane is removed.
+pub const FINALIZER: &str = "polyplane.dev/plane";
+/// Group of the kind.
+pub const GROUP: &str = "polyplane.dev";
+/// Resource of the kind.
+pub const RESOURCE: &str = "controlplanes";
+/// Letters of an id that are taken from its object's uid.
+const ID_LETTERS: usize = 20;
+
+/// The ids of planes, so that one is found by its id as fast as by its name.
+pub struct PlaneIds;
+
+impl Index for PlaneIds {
+    fn covers(&self, resource: &Prefix) -> bool {
+        resource.is_resource(GROUP, RESOURCE)
+    }
+
+    fn rows(&self, _key: &Key, body: &[u8]) -> Vec<IndexRow> {
+        let id = json::scan::string_at(body, &["status", "id"]);
+        let row = id.map(|id| IndexRow {
+            value: id.into_owned().into(),
+            amount: 1,
+        });
+        row.into_iter().collect()
+    }
+}
+
+/// The place of [`PlaneIds`] among the indexes of a plane.
+pub fn ids() -> IndexId {
+    IndexId(crate::core::indexes().len())
+}
+
+/// The behaviour of ControlPlane.
+#[derive(Debug)]
+pub struct ControlPlane;
+
+impl Strategy for ControlPlane {
+    fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
+        let mut finalizers = object.items_at(&["metadata", "finalizers"]).to_vec();
+        if !finalizers.contains(&Value::string(FINALIZER)) {
+            finalizers.push(Value::string(FINALIZER));
+            object.set(&["metadata", "finalizers"], finalizers);
+        }
+        let id = id_of(object.str_at(&["metadata", "uid"]));
+        let name = Str::from(object.str_at(&["metadata", "name"]));
+        let now = Timestamp::from_seconds(context.now).to_rfc3339();
+        let ready = condition(
+            "Ready",
+            "True",
+            "Born",
+            "the control plane can be used",
+            &now,
+        );
+        let url = format!("{}/clusters/{name}", context.settings.endpoint);
+        let layer = context.settings.birth_layer.hash();
+        let mut status = json!({"observedGeneration": 1i64});
+        status.set(&["id"], id);
+        status.set(&["url"], url);
+        status.set(&["conditions"], vec![ready]);
+        status.set(&["birth", "layer"], layer);
+        object.set(&["status"], status);
+    }
+
+    fn prepare_update(&self, _context: &Context<'_>, object: &mut Value, _old: &Value) {
+        if let Some(generation) = object.int_at(&["metadata", "generation"]) {
+            object.set(&["status", "observedGeneration"], generation);
+        }
+    }
+
+    fn prepare_subresource(&self, _context: &Context<'_>, object: &mut Value, old: &Value) {
+        let mut status = object["status"].clone();
+        *object = old.clone();
+        for fixed in ["id", "birth", "url"] {
+            match old.at(&["status", fixed]) {
+                Some(value) => status.set(&[fixed], value.clone()),
+                None => drop(status.remove(&[fixed])),
+            }
+        }
+        object.set(&["status"], status);
+    }
+
+    fn prepare_deletion(&self, object: &mut Value) {
+        let now = object.str_at(&["metadata", "deletionTimestamp"]).to_owned();
+        let mut conditions = object.items_at(&["status", "conditions"]).to_vec();
+        conditions.retain(|old| !matches!(old.str_at(&["type"]), "Ready" | "Deleting"));
+        conditions.push(condition(
+            "Ready",
+            "False",
+            "Deleting",
+            "the control plane is being deleted",
+            &now,
+        ));
+        conditions.push(condition(
+            "Deleting",
+            "True",
+            "Deleting",
+            "its objects are being removed",
+            &now,
+        ));
+        object.set(&["status", "conditions"], conditions);
+    }
+
+    fn validate_create(&self, _context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        let name = object.str_at(&["metadata", "name"]);
+        let path = Path::new("metadata");
+        let path = path.child("name");
+        let mut errors: Vec<FieldError> = names::dns1123_label(name)
+            .into_iter()
+            .map(|detail| FieldError::invalid(&path, name, detail))
+            .collect();
+        if matches!(name, "root" | "clusters") {
+            errors.push(FieldError::invalid(&path, name, "the name is reserved"));
+        }
+        errors.extend(placement_errors(object));
+        errors
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
+        placement_errors(object)
+    }
+
+    fn admit_delete(&self, _context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
+        if object.bool_at(&["spec", "deletionProtection"]) {
+            let name = object.str_at(&["metadata", "name"]);
+            let why = "its deletion protection is on; set spec.deletionProtection to false first";
+            return Err(ApiError::forbidden(
+                Qualified::new(GROUP, RESOURCE),
+                name,
+                why,
+            ));
+        }
+        Ok(())
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let conditions = object.items_at(&["status", "conditions"]);
+        let ready = conditions
+            .iter()
+            .find(|condition| condition.str_at(&["type"]) == "Ready");
+        let deleting = !object.str_at(&["metadata", "deletionTimestamp"]).is_empty();
+        let ready = if deleting {
+            "Deleting"
+        } else {
+            ready.map_or("Unknown", |ready| ready.str_at(&["status"]))
+        };
+        let objects = object.int_at(&["status", "objects"]);
+        vec![
+            Value::string(object.str_at(&["metadata", "name"])),
+            Value::string(ready),
+            Value::string(objects.map_or("-".to_owned(), |objects| objects.to_string())),
+            age(object.str_at(&["metadata", "creationTimestamp"]), now),
+            Value::string(object.str_at(&["status", "id"])),
+            Value::string(object.str_at(&["status", "url"])),
+            Value::Bool(object.bool_at(&["spec", "deletionProtection"])),
+        ]
+    }
+}
+
+/// A wish for a replica or for a zone, not both; whether it can be met now does not matter.
+fn placement_errors(object: &Value) -> Vec<FieldError> {
+    let path = Path::new("spec");
+    let path = path.child("placement");
+    let replica = object.str_at(&["spec", "placement", "replica"]);
+    let zone = object.str_at(&["spec", "placement", "zone"]);
+    let mut errors = Vec::new();
+    if !replica.is_empty() {
+        let details = names::dns1123_subdomain(replica).into_iter();
+        let field = path.child("replica");
+        errors.extend(details.map(|detail| FieldError::invalid(&field, replica, detail)));
+    }
+    if !zone.is_empty() {
+        let details = names::label_value(zone).into_iter();
+        let field = path.child("zone");
+        errors.extend(details.map(|detail| FieldError::invalid(&field, zone, detail)));
+    }
+    if !replica.is_empty() && !zone.is_empty() {
+        let why = "name a replica or a zone, not both";
+        errors.push(FieldError::invalid(&path.child("zone"), zone, why));
+    }
+    errors
+}
+
+/// What a directory needs of a ControlPlane, read from its bytes without decoding it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryRecord {
+    /// The immutable id.
+    pub id: String,
+    /// The content hash of the layer it was born with.
+    pub layer: String,
+    /// When it was born, RFC 3339.
+    pub born_at: String,
+    /// The replica it wishes for.
+    pub replica: Option<String>,
+    /// The zone it wishes for.
+    pub zone: Option<String>,
+}
+
+impl DirectoryRecord {
+    /// Reads the canonical bytes of a ControlPlane; `None` if they have no id or no layer.
+    #[must_use]
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let text = |path: &[&str]| json::scan::string_at(body, path).map(|text| text.into_owned());
+        let wish =
+            |field: &str| text(&["spec", "placement", field]).filter(|wish| !wish.is_empty());
+        Some(Self {
+            id: text(&["status", "id"])?,
+            layer: text(&["status", "birth", "layer"])?,
+            born_at: text(&["metadata", "creationTimestamp"]).unwrap_or_default(),
+            replica: wish("replica"),
+            zone: wish("zone"),
+        })
+    }
+}
+
+/// The id of the plane whose object has this uid: part of it, and a letter in front so that it is
+/// a DNS label.
+fn id_of(uid: &str) -> String {
+    let letters = uid
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(ID_LETTERS);
+    let mut id = String::from("p");
+    id.extend(letters);
+    id
+}
+
+/// A condition as the kind shows it.
+pub fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -> Value {
+    json!({
+        "type": kind,
+        "status": status,
+        "lastTransitionTime": now,
+        "reason": reason,
+        "message": message
+    })
+}

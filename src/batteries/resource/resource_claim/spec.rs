@@ -1,0 +1,382 @@
+//! The specs of claims, which templates of claims have too: requests for devices, constraints
+//! between them and configuration for their drivers.
+
+use crate::resource::validation;
+use crate::resource::validation::{Declared, Origin, declared};
+use crate::shared::validation::fields::{Errors, present, texts};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::names;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most requests of a claim, and most requests that one of its parts names.
+const REQUESTS_MAX: usize = 32;
+const CONSTRAINTS_MAX: usize = 32;
+const CONFIGS_MAX: usize = 32;
+const ALTERNATIVES_MAX: usize = 8;
+
+/// Fills the counts of requests that want so and so many devices.
+pub fn default(spec: &mut Value) {
+    each_request(spec, |request| {
+        if request.str_at(&["allocationMode"]).is_empty() {
+            request.set(&["allocationMode"], "ExactCount");
+        }
+        let counts = request.str_at(&["allocationMode"]) == "ExactCount";
+        if counts && request.int_at(&["count"]).unwrap_or(0) == 0 {
+            request.set(&["count"], 1i64);
+        }
+    });
+}
+
+fn each_request(spec: &mut Value, mut change: impl FnMut(&mut Value)) {
+    let requests = spec
+        .at_mut(&["devices", "requests"])
+        .and_then(Value::as_array_mut);
+    for request in requests.into_iter().flatten() {
+        if let Some(exactly) = request
+            .get_mut("exactly")
+            .filter(|exactly| !exactly.is_null())
+        {
+            change(exactly);
+        }
+        let alternatives = request
+            .get_mut("firstAvailable")
+            .and_then(Value::as_array_mut);
+        alternatives.into_iter().flatten().for_each(&mut change);
+    }
+}
+
+/// The names of requests and, for each, those of its alternatives.
+#[derive(Debug)]
+pub struct RequestNames<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
+
+impl<'a> RequestNames<'a> {
+    /// The names in a claim's spec.
+    pub fn of(spec: &'a Value) -> Self {
+        let requests = spec.items_at(&["devices", "requests"]).iter();
+        Self(
+            requests
+                .map(|request| {
+                    let alternatives = request.items_at(&["firstAvailable"]).iter();
+                    (
+                        request.str_at(&["name"]),
+                        alternatives.map(|one| one.str_at(&["name"])).collect(),
+                    )
+                })
+                .collect(),
+        )
+    }
+
+    /// True for the name of a request, and for that of an alternative after a slash.
+    fn has(&self, name: &str) -> bool {
+        match name.split('/').collect::<Vec<_>>().as_slice() {
+            [request] => self.0.contains_key(request),
+            [request, alternative] => self
+                .0
+                .get(request)
+                .is_some_and(|names| names.contains(alternative)),
+            _ => false,
+        }
+    }
+
+    /// A field that names a request.
+    pub fn reference(&self, errors: &mut Errors, path: &Path<'_>, name: &str) {
+        const DETAIL: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+        if name.split('/').count() <= 2 {
+            name.split('/')
+                .for_each(|part| validation::label(errors, path, part));
+        }
+        if !self.has(name) {
+            errors.push(FieldError::invalid(path, name, DETAIL));
+        }
+    }
+
+    /// A list of names of requests; the schema declares that each comes once.
+    pub fn references(&self, errors: &mut Errors, path: &Path<'_>, list: &Value) {
+        let list = texts(list);
+        if list.len() > REQUESTS_MAX {
+            errors.push(FieldError::too_many(path, list.len(), REQUESTS_MAX).covered());
+            return;
+        }
+        for (at, name) in list.iter().enumerate() {
+            self.reference(errors, &path.index(at), name);
+        }
+        declared(errors, Declared::Yes, |errors| {
+            validation::duplicates(errors, path, &list)
+        });
+    }
+}
+
+/// What is wrong with the spec of a claim.
+pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let path = path.child("devices");
+    let names = RequestNames::of(spec);
+    let claim = &spec["devices"];
+    let targets = Targets::of(claim);
+    let list = claim.items_at(&["requests"]);
+    if within(errors, &path.child("requests"), list, REQUESTS_MAX) {
+        let place = path.child("requests");
+        for (at, request) in list.iter().enumerate() {
+            validate_request(errors, &place.index(at), request, &targets);
+        }
+    }
+    let list = claim.items_at(&["constraints"]);
+    if within(errors, &path.child("constraints"), list, CONSTRAINTS_MAX) {
+        let place = path.child("constraints");
+        for (at, constraint) in list.iter().enumerate() {
+            validate_constraint(errors, &place.index(at), constraint, &names);
+        }
+    }
+    let list = claim.items_at(&["config"]);
+    if within(errors, &path.child("config"), list, CONFIGS_MAX) {
+        let place = path.child("config");
+        for (at, config) in list.iter().enumerate() {
+            let path = place.index(at);
+            names.references(errors, &path.child("requests"), &config["requests"]);
+            validation::configuration(errors, &path, config, Origin::Given);
+        }
+    }
+}
+
+/// False, with a complaint that the schema makes too, for a list that is too long.
+pub fn within(errors: &mut Errors, path: &Path<'_>, list: &[Value], max: usize) -> bool {
+    if list.len() > max {
+        errors.push(FieldError::too_many(path, list.len(), max).covered());
+    }
+    list.len() <= max
+}
+
+fn validate_request(errors: &mut Errors, path: &Path<'_>, request: &Value, targets: &Targets<'_>) {
+    const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
+    let name = request.str_at(&["name"]);
+    validation::label(errors, &path.child("name"), name);
+    let alternatives = request.items_at(&["firstAvailable"]);
+    match (present(&request["exactly"]), alternatives.is_empty()) {
+        (false, true) => errors.push(FieldError::required(path, ONE)),
+        (true, false) => {
+            let detail = format!("{ONE}, but multiple fields are set");
+            errors.push(FieldError::invalid(path, Value::Null, detail));
+        }
+        (true, true) => {
+            let exactly = &request["exactly"];
+            let place = path.child("exactly");
+            class_name(errors, &place, exactly, Declared::No);
+            validate_wish(errors, &place, exactly, name, targets);
+        }
+        (false, false) => {
+            let path = path.child("firstAvailable");
+            if !within(errors, &path, alternatives, ALTERNATIVES_MAX) {
+                return;
+            }
+            for (at, alternative) in alternatives.iter().enumerate() {
+                let path = path.index(at);
+                let inner = alternative.str_at(&["name"]);
+                validation::label(errors, &path.child("name"), inner);
+                class_name(errors, &path, alternative, Declared::Yes);
+                validate_wish(
+                    errors,
+                    &path,
+                    alternative,
+                    &format!("{name}/{inner}"),
+                    targets,
+                );
+            }
+        }
+    }
+}
+
+fn class_name(errors: &mut Errors, path: &Path<'_>, request: &Value, by_schema: Declared) {
+    let path = path.child("deviceClassName");
+    let name = request.str_at(&["deviceClassName"]);
+    declared(errors, by_schema, |errors| {
+        if name.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        }
+        let complaints = if name.is_empty() {
+            Vec::new()
+        } else {
+            names::dns1123_subdomain(name)
+        };
+        crate::shared::validation::fields::complain(errors, &path, name, complaints);
+    });
+}
+
+/// What exact requests and alternatives have in common, but for their names.
+fn validate_wish(
+    errors: &mut Errors,
+    path: &Path<'_>,
+    request: &Value,
+    name: &str,
+    targets: &Targets<'_>,
+) {
+    validation::selectors(
+        errors,
+        &path.child("selectors"),
+        request.items_at(&["selectors"]),
+        Origin::Given,
+    );
+    validate_derived(
+        errors,
+        &path.child("derivedAttributes"),
+        request,
+        name,
+        targets,
+    );
+    let count = request.int_at(&["count"]).unwrap_or(0);
+    let place = path.child("count");
+    match request.str_at(&["allocationMode"]) {
+        "All" if count != 0 => {
+            let detail = "must not be specified when allocationMode is 'All'";
+            errors.push(FieldError::invalid(&place, count, detail));
+        }
+        "ExactCount" if count <= 0 => {
+            errors.push(FieldError::invalid(
+                &place,
+                count,
+                "must be greater than zero",
+            ));
+        }
+        "All" | "ExactCount" => {}
+        mode => validation::one_of_covered(
+            errors,
+            &path.child("allocationMode"),
+            mode,
+            &["All", "ExactCount"],
+        ),
+    }
+    validation::tolerations(
+        errors,
+        &path.child("tolerations"),
+        request.items_at(&["tolerations"]),
+    );
+}
+
+/// Attributes that are computed have to be of use to a constraint.
+fn validate_derived(
+    errors: &mut Errors,
+    path: &Path<'_>,
+    request: &Value,
+    name: &str,
+    targets: &Targets<'_>,
+) {
+    let mut seen = BTreeSet::new();
+    let list = request.items_at(&["derivedAttributes"]);
+    for (at, attribute) in list.iter().enumerate() {
+        let attribute = attribute.str_at(&["name"]);
+        if !attribute.is_empty() && !targets.has(attribute, name) {
+            let detail = "must be referenced by at least one matchAttribute or distinctAttribute constraint targeting this request";
+            let bad = Bad::Json(attribute.into());
+            errors.push(FieldError::invalid(
+                &path.index(at).child("name"),
+                bad,
+                detail,
+            ));
+        }
+    }
+    for (at, attribute) in list.iter().enumerate() {
+        let attribute = attribute.str_at(&["name"]);
+        if !seen.insert(attribute) {
+            errors.push(FieldError::duplicate(&path.index(at), attribute));
+        }
+    }
+}
+
+/// Which attributes the constraints look at, by the request they are about; `""` for all.
+struct Targets<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
+
+impl<'a> Targets<'a> {
+    fn of(claim: &'a Value) -> Self {
+        let mut targets: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for constraint in claim.items_at(&["constraints"]) {
+            let attributes = ["matchAttribute", "distinctAttribute"];
+            let Some(attribute) = attributes
+                .iter()
+                .find_map(|field| constraint[*field].as_str())
+            else {
+                continue;
+            };
+            let mut names = texts(&constraint["requests"]);
+            if names.is_empty() {
+                names.push("");
+            }
+            for name in names {
+                targets.entry(name).or_default().insert(attribute);
+            }
+        }
+        Self(targets)
+    }
+
+    fn has(&self, attribute: &str, request: &str) -> bool {
+        let parent = request.split_once('/').map(|(parent, _)| parent);
+        let mut names = ["", request].into_iter().chain(parent);
+        names.any(|name| {
+            self.0
+                .get(name)
+                .is_some_and(|attributes| attributes.contains(attribute))
+        })
+    }
+}
+
+fn validate_constraint(
+    errors: &mut Errors,
+    path: &Path<'_>,
+    constraint: &Value,
+    names: &RequestNames<'_>,
+) {
+    names.references(errors, &path.child("requests"), &constraint["requests"]);
+    let attributes = ["matchAttribute", "distinctAttribute"];
+    match attributes
+        .iter()
+        .find_map(|field| Some((field, constraint[*field].as_str()?)))
+    {
+        Some((field, attribute)) => {
+            validation::fully_qualified_name(errors, &path.child(field), attribute)
+        }
+        None => {
+            let detail = r#"exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#;
+            errors.push(FieldError::required(path, detail));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn requests_that_count_want_one_device() {
+        let mut spec = json!({"devices": {"requests": [{"exactly": {}}, {"firstAvailable": [{"allocationMode": "All"}]}]}});
+        default(&mut spec);
+        let requests = spec.items_at(&["devices", "requests"]);
+        assert_eq!(requests[0].int_at(&["exactly", "count"]), Some(1));
+        assert_eq!(
+            requests[1]["firstAvailable"],
+            json!([{"allocationMode": "All"}])
+        );
+    }
+
+    #[test]
+    fn references_name_a_request_or_one_of_its_alternatives() {
+        let spec = json!({"devices": {"requests": [{"name": "a", "firstAvailable": [{"name": "b"}]}, {"name": "c"}]}});
+        let names = RequestNames::of(&spec);
+        for (name, known) in [
+            ("a", true),
+            ("a/b", true),
+            ("c", true),
+            ("c/b", false),
+            ("b", false),
+            ("a/b/c", false),
+        ] {
+            assert_eq!(names.has(name), known, "{name}");
+        }
+    }
+
+    #[test]
+    fn derived_attributes_are_of_use() {
+        let claim = json!({"constraints": [{"matchAttribute": "d/x", "requests": ["a"]}, {"distinctAttribute": "d/y"}]});
+        let targets = Targets::of(&claim);
+        assert!(targets.has("d/x", "a/b") && targets.has("d/x", "a") && !targets.has("d/x", "c"));
+        assert!(targets.has("d/y", "c"));
+    }
+}

@@ -1,0 +1,8 @@
+//! Pods and pod templates: defaults, validation, warnings and what tables show of them.
+
+pub mod defaults;
+pub mod init_annotations;
+pub mod qos;
+pub mod table_cells;
+pub mod validation;
+pub mod warnings;

@@ -1,0 +1,160 @@
+//! What is wrong with a pod spec, in a pod or in the template of another kind.
+//!
+//! Works on trees in `core/v1` that are decoded and filled with defaults. Every function adds its
+//! complaints to a list, in upstream's order and with its texts. Whether an update may go from one
+//! pod to another is decided in [`update`]; here every pod is looked at on its own.
+
+pub mod affinity;
+pub mod annotations;
+pub mod claim_template;
+pub mod containers;
+pub mod devices;
+pub mod env;
+pub mod handlers;
+pub mod mounts;
+pub mod options;
+pub mod os;
+pub mod projected;
+pub mod resize;
+pub mod resources;
+pub mod security;
+pub mod spec;
+pub mod spread;
+pub mod status;
+pub mod tolerations;
+pub mod update;
+pub mod volume_drivers;
+pub mod volumes;
+pub mod windows;
+
+pub use options::{Leniency, PodOptions, Subject};
+
+use crate::shared::validation::values::non_negative;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::labels;
+use polyplane_registry::metadata;
+
+/// What is wrong with a pod template, its metadata included.
+pub fn validate_pod_template_spec(
+    template: &Value,
+    path: &Path<'_>,
+    options: &PodOptions,
+) -> Vec<FieldError> {
+    let mut errors =
+        labels::validate_labels(template.at(&["metadata", "labels"]), &path.child("labels"));
+    let given = &template["metadata"]["annotations"];
+    let annotations_path = path.child("annotations");
+    metadata::validate_annotations(given, &annotations_path, &mut errors);
+    let spec = &template["spec"];
+    let spec_path = path.child("spec");
+    annotations::validate(given, spec, &annotations_path, options, &mut errors);
+    spec::validate(spec, None, &spec_path, options, &mut errors);
+    annotations::seccomp_matches_fields(given, spec, &spec_path, &mut errors);
+    annotations::app_armor_matches_fields(given, spec, &spec_path, &mut errors);
+    if !spec.items_at(&["ephemeralContainers"]).is_empty() {
+        let detail = "ephemeral containers not allowed in pod template";
+        errors.push(FieldError::forbidden(
+            &spec_path.child("ephemeralContainers"),
+            detail,
+        ));
+    }
+    errors
+}
+
+/// What is wrong with a new pod, the common rules of metadata aside.
+pub fn validate_pod_create(pod: &Value, options: &PodOptions) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    validate_pod(pod, options, &mut errors);
+    let spec = &pod["spec"];
+    let path = Path::new("spec");
+    if !spec.items_at(&["ephemeralContainers"]).is_empty() {
+        errors.push(FieldError::forbidden(
+            &path.child("ephemeralContainers"),
+            "cannot be set on create",
+        ));
+    }
+    if !spec.str_at(&["nodeName"]).is_empty() && !spec.items_at(&["schedulingGates"]).is_empty() {
+        let detail = "cannot be set until all schedulingGates have been cleared";
+        errors.push(FieldError::forbidden(&path.child("nodeName"), detail));
+    }
+    let given = &pod["metadata"]["annotations"];
+    annotations::seccomp_matches_fields(given, spec, &path, &mut errors);
+    annotations::app_armor_matches_fields(given, spec, &path, &mut errors);
+    errors
+}
+
+/// What is wrong with a whole pod, be it new or changed; the common rules of metadata aside.
+pub fn validate_pod(pod: &Value, options: &PodOptions, errors: &mut Vec<FieldError>) {
+    let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
+    let (metadata_path, path) = (Path::new("metadata"), Path::new("spec"));
+    let annotations_path = metadata_path.child("annotations");
+    annotations::validate(
+        &metadata["annotations"],
+        spec,
+        &annotations_path,
+        options,
+        errors,
+    );
+    spec::validate(spec, Some(metadata), &path, options, errors);
+    if spec.str_at(&["serviceAccountName"]).is_empty() {
+        forbid_tokens(spec, &path, errors);
+    }
+    let grace = "terminationGracePeriodSeconds";
+    non_negative(spec.int_at(&[grace]), &path.child(grace), errors);
+    for list in ["containers", "initContainers"] {
+        for (at, container) in spec.items_at(&[list]).iter().enumerate() {
+            containers::validate_image_of_pod(container, &path.child(list).index(at), errors);
+        }
+    }
+}
+
+/// Without a service account there is no token to project.
+fn forbid_tokens(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for (at, volume) in spec.items_at(&["volumes"]).iter().enumerate() {
+        for (source_at, source) in volume
+            .items_at(&["projected", "sources"])
+            .iter()
+            .enumerate()
+        {
+            if !source["serviceAccountToken"].is_null() {
+                let (volumes, source_path) = (path.child("volumes"), "projected");
+                let (volume_path, sources) = (volumes.index(at), "sources");
+                let (projected, token) = (volume_path.child(source_path), "serviceAccountToken");
+                let sources = projected.child(sources);
+                let detail = "must not be specified when serviceAccountName is not set";
+                errors.push(FieldError::forbidden(
+                    &sources.index(source_at).child(token),
+                    detail,
+                ));
+            }
+        }
+    }
+}
+
+/// Calls `visit` for every container of a spec with its place: those that initialise, the regular
+/// ones, the ephemeral ones.
+pub fn each_container<'a>(
+    spec: &'a Value,
+    path: &Path<'_>,
+    mut visit: impl FnMut(&'a Value, &Path<'_>),
+) {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let list_path = path.child(list);
+        for (at, container) in spec.items_at(&[list]).iter().enumerate() {
+            visit(container, &list_path.index(at));
+        }
+    }
+}
+
+/// All containers of a spec.
+pub fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainers", "containers", "ephemeralContainers"]
+        .into_iter()
+        .flat_map(|list| spec.items_at(&[list]))
+}
+
+/// True for a container that starts before the regular ones and goes on beside them.
+pub fn is_sidecar(container: &Value) -> bool {
+    container.str_at(&["restartPolicy"]) == "Always"
+}

@@ -1,0 +1,173 @@
+//! Templates of claims inside a pod, and the specs of claims.
+
+use crate::shared::resource_names;
+use crate::shared::validation::values::{complain, has, named};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::labels;
+use polyplane_apimachinery::names;
+use polyplane_registry::metadata;
+
+const ACCESS_MODES: [&str; 4] = [
+    "ReadOnlyMany",
+    "ReadWriteMany",
+    "ReadWriteOnce",
+    "ReadWriteOncePod",
+];
+
+/// Fields of metadata that a template does not have, in upstream's order.
+const FORBIDDEN_METADATA: [&str; 13] = [
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+
+/// What is wrong with the template of a claim.
+pub fn validate(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    validate_metadata(&template["metadata"], &path.child("metadata"), errors);
+    validate_spec(&template["spec"], &path.child("spec"), errors);
+}
+
+/// What is wrong with the metadata of a template: only labels and annotations may be there.
+pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    metadata::validate_annotations(&given["annotations"], &path.child("annotations"), errors);
+    errors.extend(labels::validate_labels(
+        given.get("labels"),
+        &path.child("labels"),
+    ));
+    for field in FORBIDDEN_METADATA {
+        let empty = match &given[field] {
+            Value::Null | Value::Int(0) => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        if !empty {
+            let shown = if field == "uid" { "uID" } else { field };
+            errors.push(FieldError::forbidden(&path.child(shown), "cannot be set"));
+        }
+    }
+}
+
+/// What is wrong with the spec of a new claim.
+pub fn validate_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let modes_path = path.child("accessModes");
+    let modes: Vec<&str> =
+        crate::shared::validation::values::texts(spec, &["accessModes"]).collect();
+    if modes.is_empty() {
+        errors.push(FieldError::required(
+            &modes_path,
+            "at least 1 access mode is required",
+        ));
+    }
+    errors.extend(labels::validate_label_selector(
+        spec.get("selector"),
+        &path.child("selector"),
+    ));
+    for mode in modes.iter().filter(|mode| !ACCESS_MODES.contains(mode)) {
+        errors.push(FieldError::not_supported(
+            &modes_path,
+            named(mode),
+            &ACCESS_MODES,
+        ));
+    }
+    let single = modes.contains(&"ReadWriteOncePod");
+    if single
+        && modes
+            .iter()
+            .any(|mode| *mode != "ReadWriteOncePod" && ACCESS_MODES.contains(mode))
+    {
+        let detail = "may not use ReadWriteOncePod with other access modes";
+        errors.push(FieldError::forbidden(&modes_path, detail));
+    }
+    let resources = path.child("resources");
+    let storage_path = resources.key("storage");
+    match spec.at(&["resources", "requests", "storage"]) {
+        None => errors.push(FieldError::required(&storage_path, "")),
+        Some(amount) => errors.extend(resource_names::validate_positive(amount, &storage_path)),
+    }
+    class_name(spec, "storageClassName", path, errors);
+    if let Some(mode) = spec.get("volumeMode").and_then(Value::as_str) {
+        let known = ["Block", "Filesystem"];
+        if !known.contains(&mode) {
+            errors.push(FieldError::not_supported(
+                &path.child("volumeMode"),
+                named(mode),
+                &known,
+            ));
+        }
+    }
+    validate_sources(spec, path, errors);
+    class_name(spec, "volumeAttributesClassName", path, errors);
+}
+
+fn class_name(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let name = spec.str_at(&[field]);
+    if !name.is_empty() {
+        complain(
+            names::dns1123_subdomain(name),
+            &path.child(field),
+            name,
+            errors,
+        );
+    }
+}
+
+fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for field in ["dataSource", "dataSourceRef"] {
+        let source = &spec[field];
+        if source.is_null() {
+            continue;
+        }
+        let path = path.child(field);
+        super::volumes::require(source, &["name", "kind"], &path, errors);
+        let (group, kind) = (source.str_at(&["apiGroup"]), source.str_at(&["kind"]));
+        if group.is_empty() && kind != "PersistentVolumeClaim" {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.push(FieldError::invalid(&path, kind, detail));
+        }
+        if !group.is_empty() {
+            complain(
+                names::dns1123_subdomain(group),
+                &path.child("apiGroup"),
+                group,
+                errors,
+            );
+        }
+        let namespace = source.str_at(&["namespace"]);
+        if !namespace.is_empty() {
+            complain(
+                names::dns1123_label(namespace),
+                &path.child("namespace"),
+                namespace,
+                errors,
+            );
+        }
+    }
+    if !has(spec, "dataSource") || !has(spec, "dataSourceRef") {
+        return;
+    }
+    let (plain, reference) = (&spec["dataSource"], &spec["dataSourceRef"]);
+    let same = ["apiGroup", "kind", "name"]
+        .iter()
+        .all(|field| plain.str_at(&[field]) == reference.str_at(&[field]));
+    let detail = if !reference.str_at(&["namespace"]).is_empty() {
+        "may not be specified when dataSourceRef.namespace is specified"
+    } else if !same {
+        "must match dataSourceRef"
+    } else {
+        return;
+    };
+    // Upstream shows the place as the value, a structure of which nothing is public.
+    errors.push(FieldError::invalid(path, Bad::Shown("{}".into()), detail));
+}

@@ -1,0 +1,340 @@
+//! Environment variables and where their values come from.
+
+use crate::shared::resource_names::amount;
+use crate::shared::validation::values::{complain, has};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names;
+
+/// Fields of a pod that a variable can show.
+const ENV_FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+/// Fields of a pod that a file can show.
+pub const VOLUME_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+
+/// Fields of a pod that the downward API knows at all.
+const KNOWN_FIELDS: [&str; 14] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.serviceAccountName",
+    "spec.schedulerName",
+    "status.phase",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+const RESOURCE_FIELDS: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+
+const BYTE_DIVISORS: [&str; 13] = [
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+];
+
+/// The variables of a container.
+pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for (at, variable) in variables.iter().enumerate() {
+        let path = path.index(at);
+        let name = variable.str_at(&["name"]);
+        if name.is_empty() {
+            errors.push(FieldError::required(&path.child("name"), ""));
+        } else {
+            complain(
+                names::relaxed_env_var_name(name),
+                &path.child("name"),
+                name,
+                errors,
+            );
+        }
+        let source = &variable["valueFrom"];
+        if !source.is_null() {
+            validate_source(
+                source,
+                variable.str_at(&["value"]),
+                &path.child("valueFrom"),
+                errors,
+            );
+        }
+    }
+}
+
+fn validate_source(source: &Value, value: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let mut sources = 0;
+    for kind in [
+        "fieldRef",
+        "resourceFieldRef",
+        "configMapKeyRef",
+        "secretKeyRef",
+        "fileKeyRef",
+    ] {
+        let given = &source[kind];
+        if given.is_null() {
+            continue;
+        }
+        sources += 1;
+        let path = path.child(kind);
+        match kind {
+            "fieldRef" => validate_field(given, &ENV_FIELDS, &path, errors),
+            "resourceFieldRef" => validate_resource(given, Place::Variable, &path, errors),
+            "fileKeyRef" => validate_file_key(given, &path, errors),
+            _ => validate_object_key(given, &path, errors),
+        }
+    }
+    let detail = if sources == 0 {
+        "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+    } else if !value.is_empty() {
+        "may not be specified when `value` is not empty"
+    } else if sources > 1 {
+        "may not have more than one field specified at a time"
+    } else {
+        return;
+    };
+    errors.push(FieldError::invalid(path, "", detail));
+}
+
+/// The path and the subscript of `path['subscript']`.
+fn split_subscript(path: &str) -> Option<(&str, &str)> {
+    let (path, subscript) = path.strip_suffix("']")?.split_once("['")?;
+    (!path.is_empty()).then_some((path, subscript))
+}
+
+/// A field of a pod that is shown to its containers.
+pub fn validate_field(
+    selector: &Value,
+    shown: &[&str],
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let version = selector.str_at(&["apiVersion"]);
+    if version.is_empty() {
+        errors.push(FieldError::required(&path.child("apiVersion"), ""));
+        return;
+    }
+    let field = selector.str_at(&["fieldPath"]);
+    let field_path = path.child("fieldPath");
+    if field.is_empty() {
+        errors.push(FieldError::required(&field_path, ""));
+        return;
+    }
+    let mut cannot_convert = |why: String| {
+        errors.push(FieldError::invalid(
+            &field_path,
+            field,
+            format!("error converting fieldPath: {why}"),
+        ));
+    };
+    if version != "v1" {
+        cannot_convert(format!("unsupported pod version: {version}"));
+        return;
+    }
+    if let Some((map, key)) = split_subscript(field) {
+        match map {
+            "metadata.annotations" => complain_of_key(&key.to_lowercase(), path, errors),
+            "metadata.labels" => complain_of_key(key, path, errors),
+            _ => cannot_convert(format!("field label does not support subscript: {field}")),
+        }
+        return;
+    }
+    let field = match field {
+        "spec.host" => "spec.nodeName",
+        field if KNOWN_FIELDS.contains(&field) => field,
+        _ => {
+            cannot_convert(format!("field label not supported: {field}"));
+            return;
+        }
+    };
+    if !shown.contains(&field) {
+        errors.push(FieldError::not_supported_sorted(&field_path, field, shown));
+    }
+}
+
+fn complain_of_key(key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    complain(names::qualified_name(key), path, key, errors);
+}
+
+/// Where an amount of a resource is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In a variable of the container itself.
+    Variable,
+    /// In a file, which has to name the container.
+    File,
+}
+
+/// An amount of a resource that is shown to containers.
+pub fn validate_resource(
+    selector: &Value,
+    place: Place,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let resource = selector.str_at(&["resource"]);
+    let huge_pages = ["limits.hugepages-", "requests.hugepages-"]
+        .iter()
+        .any(|prefix| resource.starts_with(prefix));
+    if place == Place::File && selector.str_at(&["containerName"]).is_empty() {
+        errors.push(FieldError::required(&path.child("containerName"), ""));
+    } else if resource.is_empty() {
+        errors.push(FieldError::required(&path.child("resource"), ""));
+    } else if !RESOURCE_FIELDS.contains(&resource) && !huge_pages {
+        errors.push(FieldError::not_supported(
+            &path.child("resource"),
+            resource,
+            &RESOURCE_FIELDS,
+        ));
+    }
+    let divisor = amount(selector.get("divisor"));
+    if divisor.is_zero() {
+        return;
+    }
+    let text = divisor.to_string();
+    let bytes = BYTE_DIVISORS.contains(&text.as_str());
+    let what = match resource {
+        "limits.cpu" | "requests.cpu" if !["1m", "1"].contains(&text.as_str()) => {
+            "1m and 1 are supported with the cpu resource".to_owned()
+        }
+        "limits.memory" | "requests.memory" if !bytes => with_bytes("memory"),
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" if !bytes => {
+            with_bytes("local ephemeral storage")
+        }
+        _ if huge_pages && !bytes => with_bytes("hugepages"),
+        _ => return,
+    };
+    let detail = format!("only divisor's values {what}");
+    errors.push(FieldError::invalid(
+        &path.child("divisor"),
+        resource,
+        detail,
+    ));
+}
+
+fn with_bytes(resource: &str) -> String {
+    format!(
+        "{} are supported with the {resource} resource",
+        BYTE_DIVISORS.join(", ")
+    )
+}
+
+fn validate_object_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let name = selector.str_at(&["name"]);
+    complain(
+        names::dns1123_subdomain(name),
+        &path.child("name"),
+        name,
+        errors,
+    );
+    let key = selector.str_at(&["key"]);
+    if key.is_empty() {
+        errors.push(FieldError::required(&path.child("key"), ""));
+    } else {
+        complain(names::config_map_key(key), &path.child("key"), key, errors);
+    }
+}
+
+fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let key = selector.str_at(&["key"]);
+    if key.is_empty() {
+        errors.push(FieldError::required(&path.child("key"), ""));
+    } else {
+        complain(
+            names::relaxed_env_var_name(key),
+            &path.child("key"),
+            key,
+            errors,
+        );
+    }
+    let volume = selector.str_at(&["volumeName"]);
+    if volume.is_empty() {
+        errors.push(FieldError::required(&path.child("volumeName"), ""));
+    } else {
+        complain(
+            names::dns1123_label(volume),
+            &path.child("volumeName"),
+            volume,
+            errors,
+        );
+    }
+    let file = selector.str_at(&["path"]);
+    if file.is_empty() {
+        errors.push(FieldError::required(&path.child("path"), ""));
+    } else {
+        super::projected::validate_no_backsteps(file, &path.child("path"), errors);
+    }
+}
+
+/// Objects that give many variables at once.
+pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let list_path = path;
+    for (at, source) in sources.iter().enumerate() {
+        let path = path.index(at);
+        let prefix = source.str_at(&["prefix"]);
+        if !prefix.is_empty() {
+            complain(
+                names::relaxed_env_var_name(prefix),
+                &path.child("prefix"),
+                prefix,
+                errors,
+            );
+        }
+        let mut found = 0;
+        for kind in ["configMapRef", "secretRef"] {
+            if has(source, kind) {
+                found += 1;
+                validate_object(
+                    source[kind].str_at(&["name"]),
+                    &path.child(kind).child("name"),
+                    errors,
+                );
+            }
+        }
+        if found == 0 {
+            let detail = "must specify one of: `configMapRef` or `secretRef`";
+            errors.push(FieldError::invalid(list_path, "", detail));
+        } else if found > 1 {
+            let detail = "may not have more than one field specified at a time";
+            errors.push(FieldError::invalid(list_path, "", detail));
+        }
+    }
+}
+
+fn validate_object(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if name.is_empty() {
+        errors.push(FieldError::required(path, ""));
+    } else {
+        // Names are checked as if something followed them.
+        complain(
+            names::NameRule::DnsSubdomain.prefix(name),
+            path,
+            name,
+            errors,
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! How pods are spread over the parts of a cluster.
+
+use super::{Leniency, PodOptions, affinity};
+use crate::shared::validation::values::{named, texts};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::labels;
+use std::collections::BTreeSet;
+
+const POLICIES: [&str; 2] = ["Honor", "Ignore"];
+const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
+const NOT_POSITIVE: &str = "must be greater than zero";
+
+/// What is wrong with the constraints.
+pub fn validate(
+    constraints: &[Value],
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) {
+    for (at, constraint) in constraints.iter().enumerate() {
+        let path = path.index(at);
+        let skew = constraint.int_at(&["maxSkew"]).unwrap_or(0);
+        if skew <= 0 {
+            errors.push(FieldError::invalid(
+                &path.child("maxSkew"),
+                skew,
+                NOT_POSITIVE,
+            ));
+        }
+        let key = constraint.str_at(&["topologyKey"]);
+        if key.is_empty() {
+            errors.push(FieldError::required(
+                &path.child("topologyKey"),
+                "can not be empty",
+            ));
+        }
+        let action = constraint.str_at(&["whenUnsatisfiable"]);
+        if !ACTIONS.contains(&action) {
+            errors.push(FieldError::not_supported(
+                &path.child("whenUnsatisfiable"),
+                named(action),
+                &ACTIONS,
+            ));
+        }
+        let again = constraints[at + 1..].iter().any(|other| {
+            other.str_at(&["topologyKey"]) == key && other.str_at(&["whenUnsatisfiable"]) == action
+        });
+        if again {
+            let place = path.child("{topologyKey, whenUnsatisfiable}");
+            errors.push(FieldError::duplicate(
+                &place,
+                format!("{{{key}, {action}}}"),
+            ));
+        }
+        validate_domains(constraint, action, &path, errors);
+        for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+            if let Some(policy) = constraint.get(field).and_then(Value::as_str)
+                && !POLICIES.contains(&policy)
+            {
+                errors.push(FieldError::not_supported(
+                    &path.child(field),
+                    named(policy),
+                    &POLICIES,
+                ));
+            }
+        }
+        if options.allows(Leniency::SpreadKeys) {
+            validate_keys_as_before(constraint, &path.child("matchLabelKeys"), errors);
+        } else {
+            affinity::validate_label_keys(constraint, &path, errors);
+        }
+        if !options.allows(Leniency::SpreadSelector) {
+            let selector = constraint.get("labelSelector");
+            errors.extend(labels::validate_label_selector(
+                selector,
+                &path.child("labelSelector"),
+            ));
+        }
+    }
+}
+
+fn validate_domains(
+    constraint: &Value,
+    action: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let Some(domains) = constraint.int_at(&["minDomains"]) else {
+        return;
+    };
+    let path = path.child("minDomains");
+    if domains <= 0 {
+        errors.push(FieldError::invalid(&path, domains, NOT_POSITIVE));
+    }
+    if action != "DoNotSchedule" {
+        let detail =
+            format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+        errors.push(FieldError::invalid(&path, domains, detail));
+    }
+}
+
+/// The rules for label keys of older servers.
+fn validate_keys_as_before(constraint: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let keys: Vec<&str> = texts(constraint, &["matchLabelKeys"]).collect();
+    if keys.is_empty() {
+        return;
+    }
+    let selector = &constraint["labelSelector"];
+    if selector.is_null() {
+        errors.push(FieldError::forbidden(
+            path,
+            "must not be specified when labelSelector is not set",
+        ));
+    }
+    let plain = selector["matchLabels"]
+        .as_object()
+        .into_iter()
+        .flat_map(|labels| labels.keys());
+    let expressions = selector
+        .items_at(&["matchExpressions"])
+        .iter()
+        .map(|one| one.str_at(&["key"]));
+    let selected: BTreeSet<&str> = plain.chain(expressions).collect();
+    for (at, key) in keys.into_iter().enumerate() {
+        let path = path.index(at);
+        errors.extend(labels::validate_label_name(key, &path));
+        if selected.contains(key) {
+            let detail = "exists in both matchLabelKeys and labelSelector";
+            errors.push(FieldError::invalid(&path, key, detail));
+        }
+    }
+}
+
+/// True if a selector among the constraints is unsound.
+pub fn has_bad_selector(spec: &Value) -> bool {
+    spec.items_at(&["topologySpreadConstraints"])
+        .iter()
+        .any(|one| {
+            !labels::validate_label_selector(one.get("labelSelector"), &Path::NIL).is_empty()
+        })
+}
+
+/// True if the label keys of a constraint are unsound by today's rules.
+pub fn has_bad_keys(spec: &Value) -> bool {
+    spec.items_at(&["topologySpreadConstraints"])
+        .iter()
+        .any(|constraint| {
+            let mut errors = Vec::new();
+            let mut spread = Value::object();
+            for field in ["matchLabelKeys", "labelSelector"] {
+                if let Some(value) = constraint.get(field) {
+                    spread.set(&[field], value.clone());
+                }
+            }
+            affinity::validate_label_keys(&spread, &Path::NIL, &mut errors);
+            !errors.is_empty()
+        })
+}

@@ -1,0 +1,145 @@
+//! Taints of nodes that a pod puts up with.
+
+use super::{Leniency, PodOptions};
+use crate::shared::validation::values::{complain, named};
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names;
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::{Value, labels};
+
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// What is wrong with tolerations.
+pub fn validate(
+    tolerations: &[Value],
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) {
+    for (at, toleration) in tolerations.iter().enumerate() {
+        let path = path.index(at);
+        let (key, operator) = (
+            toleration.str_at(&["key"]),
+            toleration.str_at(&["operator"]),
+        );
+        let effect = toleration.str_at(&["effect"]);
+        if !key.is_empty() {
+            errors.extend(labels::validate_label_name(key, &path.child("key")));
+        } else if operator != "Exists" {
+            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            errors.push(FieldError::invalid(
+                &path.child("operator"),
+                named(operator),
+                detail,
+            ));
+        }
+        if toleration.int_at(&["tolerationSeconds"]).is_some() && effect != "NoExecute" {
+            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            errors.push(FieldError::invalid(
+                &path.child("effect"),
+                named(effect),
+                detail,
+            ));
+        }
+        validate_operator(toleration, operator, &path, options, errors);
+        if !effect.is_empty() && !EFFECTS.contains(&effect) {
+            errors.push(FieldError::not_supported(
+                &path.child("effect"),
+                named(effect),
+                &EFFECTS,
+            ));
+        }
+    }
+}
+
+fn validate_operator(
+    toleration: &Value,
+    operator: &str,
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) {
+    let value = toleration.str_at(&["value"]);
+    let operator_path = path.child("operator");
+    match operator {
+        "Equal" | "" => {
+            let complaints = names::label_value(value);
+            if !complaints.is_empty() {
+                errors.push(FieldError::invalid(
+                    &operator_path,
+                    value,
+                    complaints.join(";"),
+                ));
+            }
+        }
+        "Exists" => {
+            if !value.is_empty() {
+                let detail = "value must be empty when `operator` is 'Exists'";
+                errors.push(FieldError::invalid(&operator_path, value, detail));
+            }
+        }
+        "Lt" | "Gt" if options.allows(Leniency::ComparingTolerations) => {
+            let path = path.child("value");
+            complain(names::decimal_integer(value), &path, value, errors);
+            if let Some(detail) = cannot_parse(value) {
+                errors.push(FieldError::invalid(&path, value, detail));
+            }
+        }
+        "Lt" | "Gt" => {
+            let known = ["Equal", "Exists", "Lt", "Gt"];
+            errors.push(FieldError::not_supported(
+                &operator_path,
+                named(operator),
+                &known,
+            ));
+        }
+        _ => {
+            let known = ["Equal", "Exists"];
+            errors.push(FieldError::not_supported(
+                &operator_path,
+                named(operator),
+                &known,
+            ));
+        }
+    }
+}
+
+/// Why a text is no number of 64 bits, as Go says it.
+fn cannot_parse(text: &str) -> Option<String> {
+    if text.parse::<i64>().is_ok() {
+        return None;
+    }
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let why = if is_number {
+        "value out of range"
+    } else {
+        "invalid syntax"
+    };
+    Some(format!("strconv.ParseInt: parsing {}: {why}", quote(text)))
+}
+
+/// Tolerations of a pod may only be added, or get another number of seconds.
+pub fn validate_update(
+    new: &[Value],
+    old: &[Value],
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) {
+    let timeless = |toleration: &Value| {
+        let mut toleration = toleration.clone();
+        drop(toleration.remove(&["tolerationSeconds"]));
+        toleration
+    };
+    let kept: Vec<Value> = new.iter().map(timeless).collect();
+    if old
+        .iter()
+        .any(|toleration| !kept.contains(&timeless(toleration)))
+    {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden(path, detail));
+        return;
+    }
+    validate(new, path, options, errors);
+}

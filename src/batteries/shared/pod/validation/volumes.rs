@@ -1,0 +1,412 @@
+//! Volumes of a pod and the sources they can have.
+
+use super::{Leniency, PodOptions, claim_template, containers, projected, volume_drivers};
+use crate::shared::validation::values::{complain, csi_driver_name, has, named, sign};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Check = fn(&Value, &Path<'_>, &PodOptions, &mut Vec<FieldError>);
+
+/// A source: its field, the name of its place in complaints about a second source, the name of its
+/// place in complaints about itself (upstream mixes some up), and its check.
+struct Source {
+    field: &'static str,
+    second: &'static str,
+    place: &'static str,
+    check: Check,
+}
+
+const fn source(field: &'static str, check: Check) -> Source {
+    Source {
+        field,
+        second: field,
+        place: field,
+        check,
+    }
+}
+
+/// The sources in upstream's order.
+const SOURCES: [Source; 29] = [
+    source("hostPath", host_path),
+    source("gitRepo", git_repo),
+    Source {
+        field: "gcePersistentDisk",
+        second: "gcePersistentDisk",
+        place: "persistentDisk",
+        check: gce_disk,
+    },
+    source("awsElasticBlockStore", aws_disk),
+    source("secret", secret),
+    source("nfs", nfs),
+    source("iscsi", volume_drivers::iscsi),
+    source("glusterfs", |value, path, _, errors| {
+        require(value, &["endpoints", "path"], path, errors)
+    }),
+    source("flocker", flocker),
+    source("persistentVolumeClaim", |value, path, _, errors| {
+        require(value, &["claimName"], path, errors)
+    }),
+    source("rbd", rbd),
+    source("cinder", cinder),
+    Source {
+        field: "cephfs",
+        second: "cephFS",
+        place: "cephfs",
+        check: ceph_fs,
+    },
+    source("quobyte", volume_drivers::quobyte),
+    Source {
+        field: "downwardAPI",
+        second: "downwarAPI",
+        place: "downwardAPI",
+        check: projected::downward_api,
+    },
+    source("fc", volume_drivers::fibre_channel),
+    source("flexVolume", volume_drivers::flex),
+    source("configMap", config_map),
+    source("azureFile", |value, path, _, errors| {
+        require(value, &["secretName", "shareName"], path, errors)
+    }),
+    source("vsphereVolume", |value, path, _, errors| {
+        require(value, &["volumePath"], path, errors)
+    }),
+    source("photonPersistentDisk", |value, path, _, errors| {
+        require(value, &["pdID"], path, errors)
+    }),
+    source("portworxVolume", |value, path, _, errors| {
+        require(value, &["volumeID"], path, errors)
+    }),
+    source("azureDisk", volume_drivers::azure_disk),
+    source("storageos", storage_os),
+    source("projected", projected::validate),
+    source("scaleIO", |value, path, _, errors| {
+        require(value, &["gateway", "system", "volumeName"], path, errors)
+    }),
+    source("csi", csi),
+    source("ephemeral", ephemeral),
+    source("image", image),
+];
+
+/// The volumes of a pod; gives those that are sound, by name.
+pub fn validate<'a>(
+    volumes: &'a [Value],
+    metadata: Option<&Value>,
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) -> BTreeMap<&'a str, &'a Value> {
+    let pod = metadata.map_or("", |metadata| metadata.str_at(&["name"]));
+    let created: BTreeSet<String> = volumes
+        .iter()
+        .filter(|volume| !pod.is_empty() && has(volume, "ephemeral"))
+        .map(|volume| format!("{pod}-{}", volume.str_at(&["name"])))
+        .collect();
+    let mut sound = BTreeMap::new();
+    for (at, volume) in volumes.iter().enumerate() {
+        let path = path.index(at);
+        let name = volume.str_at(&["name"]);
+        let name_path = path.child("name");
+        let mut own = Vec::new();
+        validate_source(volume, pod, &path, options, &mut own);
+        if name.is_empty() {
+            own.push(FieldError::required(&name_path, ""));
+        } else {
+            complain(names::dns1123_label(name), &name_path, name, &mut own);
+        }
+        if sound.contains_key(name) {
+            own.push(FieldError::duplicate(&name_path, name));
+        }
+        if own.is_empty() {
+            sound.insert(name, volume);
+        } else {
+            errors.extend(own);
+        }
+        let claim = volume.str_at(&["persistentVolumeClaim", "claimName"]);
+        if created.contains(claim) {
+            let detail = "must not reference a PVC that gets created for an ephemeral volume";
+            let claim_path = path.child("persistentVolumeClaim");
+            errors.push(FieldError::invalid(
+                &claim_path.child("claimName"),
+                claim,
+                detail,
+            ));
+        }
+    }
+    sound
+}
+
+fn validate_source(
+    volume: &Value,
+    pod: &str,
+    path: &Path<'_>,
+    options: &PodOptions,
+    errors: &mut Vec<FieldError>,
+) {
+    let mut found = has(volume, "emptyDir");
+    if found {
+        empty_dir(&volume["emptyDir"], &path.child("emptyDir"), errors);
+    }
+    let name = volume.str_at(&["name"]);
+    for source in &SOURCES {
+        let value = &volume[source.field];
+        if value.is_null() {
+            continue;
+        }
+        if found {
+            let detail = "may not specify more than 1 volume type";
+            errors.push(FieldError::forbidden(&path.child(source.second), detail));
+        } else {
+            (source.check)(value, &path.child(source.place), options, errors);
+            if source.field == "ephemeral" && !pod.is_empty() && !name.is_empty() {
+                let claim = format!("{pod}-{name}");
+                for complaint in names::dns1123_subdomain(&claim) {
+                    let detail = format!("PVC name {claim:?}: {complaint}");
+                    errors.push(FieldError::invalid(&path.child("name"), name, detail));
+                }
+            }
+        }
+        if source.field == "iscsi" && has(value, "initiatorName") {
+            let length = name.len() + 1 + value.str_at(&["targetPortal"]).len();
+            if length > 64 {
+                let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+                errors.push(FieldError::invalid(&path.child("name"), name, detail));
+            }
+        }
+        found = true;
+    }
+    if !found {
+        errors.push(FieldError::required(path, "must specify a volume type"));
+    }
+}
+
+/// Texts that have to be there.
+pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for field in fields {
+        if value.str_at(&[field]).is_empty() {
+            errors.push(FieldError::required(&path.child(field), ""));
+        }
+    }
+}
+
+fn empty_dir(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if sign(&value["sizeLimit"]) == Some(-1) {
+        let detail = "SizeLimit field must be a valid resource quantity";
+        errors.push(FieldError::forbidden(&path.child("sizeLimit"), detail));
+    }
+    if let Some(mode) = value
+        .int_at(&["mode"])
+        .filter(|mode| !(0..=0o1777).contains(mode))
+    {
+        let detail = "must be a number between 0 and 01777 (octal), both inclusive";
+        errors.push(FieldError::invalid(&path.child("mode"), mode, detail));
+    }
+}
+
+/// Types of what is on the host.
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
+
+/// A file or folder of the host.
+pub fn host_path(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    let place = value.str_at(&["path"]);
+    if place.is_empty() {
+        errors.push(FieldError::required(&path.child("path"), ""));
+        return;
+    }
+    projected::validate_no_backsteps(place, &path.child("path"), errors);
+    if let Some(kind) = value
+        .get("type")
+        .and_then(Value::as_str)
+        .filter(|kind| !HOST_PATH_TYPES.contains(kind))
+    {
+        errors.push(FieldError::not_supported(
+            &path.child("type"),
+            named(kind),
+            &HOST_PATH_TYPES,
+        ));
+    }
+}
+
+fn git_repo(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["repository"], path, errors);
+    projected::validate_descending_path(
+        value.str_at(&["directory"]),
+        &path.child("directory"),
+        errors,
+    );
+}
+
+fn gce_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["pdName"], path, errors);
+    partition(value, path, errors);
+}
+
+fn aws_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["volumeID"], path, errors);
+    partition(value, path, errors);
+}
+
+fn partition(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let number = value.int_at(&["partition"]).unwrap_or(0);
+    if !(0..=255).contains(&number) {
+        errors.push(FieldError::invalid(
+            &path.child("partition"),
+            number,
+            names::inclusive_range(1, 255),
+        ));
+    }
+}
+
+fn secret(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["secretName"], path, errors);
+    projected::mode_and_items(value, path, errors);
+}
+
+fn config_map(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["name"], path, errors);
+    projected::mode_and_items(value, path, errors);
+}
+
+fn nfs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["server", "path"], path, errors);
+    let place = value.str_at(&["path"]);
+    if !place.starts_with('/') {
+        errors.push(FieldError::invalid(
+            &path.child("path"),
+            place,
+            "must be an absolute path",
+        ));
+    }
+}
+
+fn flocker(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    let (name, uuid) = (
+        value.str_at(&["datasetName"]),
+        value.str_at(&["datasetUUID"]),
+    );
+    if name.is_empty() && uuid.is_empty() {
+        errors.push(FieldError::required(
+            path,
+            "one of datasetName and datasetUUID is required",
+        ));
+    }
+    if !name.is_empty() && !uuid.is_empty() {
+        let detail = "datasetName and datasetUUID can not be specified simultaneously";
+        errors.push(FieldError::invalid(path, "resource", detail));
+    }
+    if name.contains('/') {
+        errors.push(FieldError::invalid(
+            &path.child("datasetName"),
+            name,
+            "must not contain '/'",
+        ));
+    }
+}
+
+fn monitors(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if value.items_at(&["monitors"]).is_empty() {
+        errors.push(FieldError::required(&path.child("monitors"), ""));
+    }
+}
+
+fn rbd(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    monitors(value, path, errors);
+    require(value, &["image"], path, errors);
+}
+
+fn ceph_fs(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    monitors(value, path, errors);
+}
+
+fn secret_ref(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if has(value, "secretRef") {
+        require(
+            &value["secretRef"],
+            &["name"],
+            &path.child("secretRef"),
+            errors,
+        );
+    }
+}
+
+fn cinder(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    require(value, &["volumeID"], path, errors);
+    secret_ref(value, path, errors);
+}
+
+fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    let name = value.str_at(&["volumeName"]);
+    if name.is_empty() {
+        errors.push(FieldError::required(&path.child("volumeName"), ""));
+    } else {
+        complain(
+            names::dns1123_label(name),
+            &path.child("volumeName"),
+            name,
+            errors,
+        );
+    }
+    let namespace = value.str_at(&["volumeNamespace"]);
+    if !namespace.is_empty() {
+        complain(
+            names::dns1123_label(namespace),
+            &path.child("volumeNamespace"),
+            namespace,
+            errors,
+        );
+    }
+    secret_ref(value, path, errors);
+}
+
+fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    csi_driver_name(value.str_at(&["driver"]), &path.child("driver"), errors);
+    let secret = &value["nodePublishSecretRef"];
+    if secret.is_null() {
+        return;
+    }
+    let name = secret.str_at(&["name"]);
+    if name.is_empty() {
+        errors.push(FieldError::required(
+            &path.child("nodePublishSecretRef").child("name"),
+            "",
+        ));
+    } else {
+        complain(
+            names::dns1123_subdomain(name),
+            &path.child("name"),
+            name,
+            errors,
+        );
+    }
+}
+
+fn ephemeral(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
+    let template = &value["volumeClaimTemplate"];
+    let path = path.child("volumeClaimTemplate");
+    if template.is_null() {
+        errors.push(FieldError::required(&path, ""));
+    } else {
+        claim_template::validate(template, &path, errors);
+    }
+}
+
+fn image(value: &Value, path: &Path<'_>, options: &PodOptions, errors: &mut Vec<FieldError>) {
+    if value.str_at(&["reference"]).is_empty() && !options.allows(Leniency::EmptyImageReference) {
+        errors.push(FieldError::required(&path.child("reference"), ""));
+    }
+    containers::validate_pull_policy(
+        value.str_at(&["pullPolicy"]),
+        &path.child("pullPolicy"),
+        errors,
+    );
+}

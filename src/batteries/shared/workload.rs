@@ -1,0 +1,194 @@
+//! What the kinds that run pods from a template have in common.
+
+use crate::shared::object_metadata;
+use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
+use crate::shared::pod::{init_annotations, warnings};
+use crate::shared::validation::bad_value;
+use crate::shared::validation::values::{named, non_negative_members};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::labels::{self, Selector};
+
+/// Where the template is.
+pub const TEMPLATE: [&str; 2] = ["spec", "template"];
+
+/// Removes what conversions of the template leave out.
+pub fn drop_old(object: &mut Value) {
+    init_annotations::drop_at(object, &TEMPLATE);
+}
+
+/// Keeps the spec in a write of the status.
+pub fn keep_spec(object: &mut Value, old: &Value) {
+    match old.get("spec") {
+        Some(spec) => object.set(&["spec"], spec.clone()),
+        None => drop(object.remove(&["spec"])),
+    }
+}
+
+/// Warnings about a template that is new or has changed.
+pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
+    if old.is_some_and(|old| generation(old) == generation(object)) {
+        return Vec::new();
+    }
+    let spec = Path::new("spec");
+    warnings::template(&object["spec"]["template"], &spec.child("template"))
+}
+
+/// A selector as a cell shows it.
+pub fn shown_selector(selector: &Value) -> String {
+    match Selector::from_label_selector(present(selector)) {
+        Ok(selector) => match selector.to_string() {
+            text if text.is_empty() => "<none>".to_owned(),
+            text => text,
+        },
+        Err(_) => "<error>".to_owned(),
+    }
+}
+
+/// The value unless it is null.
+pub fn present(value: &Value) -> Option<&Value> {
+    (!value.is_null()).then_some(value)
+}
+
+/// The number of a member, absent as zero.
+pub fn number(object: &Value, path: &[&str]) -> i64 {
+    object.int_at(path).unwrap_or(0)
+}
+
+/// True if the selector is there and selects by nothing.
+pub fn is_empty_selector(selector: &Value) -> bool {
+    let labels = selector["matchLabels"]
+        .as_object()
+        .is_none_or(|labels| labels.is_empty());
+    !selector.is_null() && labels && selector.items_at(&["matchExpressions"]).is_empty()
+}
+
+/// What is wrong with `spec.selector`; `empty` is the complaint about one that selects all.
+pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (selector, place) = (&spec["selector"], path.child("selector"));
+    errors.extend(labels::validate_label_selector(present(selector), &place));
+    if selector.is_null() {
+        errors.push(FieldError::required(&place, ""));
+    } else if is_empty_selector(selector) {
+        errors.push(FieldError::invalid(
+            &place,
+            bad_value::selector(selector),
+            empty,
+        ));
+    }
+}
+
+/// Checks that the selector selects the pods of the template; false if it cannot be read.
+pub fn selects_template(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
+    let Ok(selector) = Selector::from_label_selector(present(&spec["selector"])) else {
+        return false;
+    };
+    let labels = &spec["template"]["metadata"]["labels"];
+    if !selector.is_everything() && !selector.matches_value(present(labels)) {
+        let (template, detail) = (
+            path.child("template"),
+            "`selector` does not match template `labels`",
+        );
+        let bad = Bad::Json(labels.clone());
+        errors.push(FieldError::invalid(
+            &template.child("metadata").child("labels"),
+            bad,
+            detail,
+        ));
+    }
+    true
+}
+
+/// What is wrong with the template of pods that run until they are deleted.
+pub fn template(
+    template: &Value,
+    kind: &str,
+    old: Option<&Value>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let options = PodOptions::for_template(old.and_then(|old| old.at(&TEMPLATE)));
+    let path = path.child("template");
+    errors.extend(validate_pod_template_spec(template, &path, &options));
+    runs_forever(template, kind, &path, errors);
+}
+
+/// What is wrong with a template whose pods could end; `path` is that of the template.
+pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let spec = path.child("spec");
+    let policy = template.str_at(&["spec", "restartPolicy"]);
+    if policy != "Always" {
+        errors.push(FieldError::not_supported(
+            &spec.child("restartPolicy"),
+            named(policy),
+            &["Always"],
+        ));
+    }
+    if template
+        .int_at(&["spec", "activeDeadlineSeconds"])
+        .is_some()
+    {
+        let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.push(FieldError::forbidden(
+            &spec.child("activeDeadlineSeconds"),
+            detail,
+        ));
+    }
+}
+
+/// What is wrong with the counters of a status: which may not be negative, and which may not be
+/// above `replicas`.
+pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) -> Vec<FieldError> {
+    let mut errors = object_metadata::validate_finalizers(object);
+    let (status, path) = (&object["status"], Path::new("status"));
+    non_negative_members(status, counters, &path, &mut errors);
+    let of = |field: &str| number(status, &[field]);
+    for field in parts {
+        if of(field) > of("replicas") {
+            let detail = "cannot be greater than status.replicas";
+            errors.push(FieldError::invalid(&path.child(field), of(field), detail));
+        }
+    }
+    if !parts.is_empty() && of("availableReplicas") > of("readyReplicas") {
+        let detail = format!("cannot be greater than {ready}");
+        errors.push(FieldError::invalid(
+            &path.child("availableReplicas"),
+            of("availableReplicas"),
+            detail,
+        ));
+    }
+    errors
+}
+
+/// A count of collisions may only grow.
+pub fn collisions(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let of = |object: &Value| object.int_at(&["status", "collisionCount"]);
+    let (new, old) = (of(object), of(old));
+    if old.is_some_and(|old| new.is_none_or(|new| new < old)) {
+        let path = Path::new("status");
+        let bad = new.unwrap_or(0);
+        errors.push(FieldError::invalid(
+            &path.child("collisionCount"),
+            bad,
+            "cannot be decremented",
+        ));
+    }
+}
+
+/// A selector that an update may not change.
+pub fn same_selector(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let (spec, selector) = (Path::new("spec"), &object["spec"]["selector"]);
+    if *selector != old["spec"]["selector"] {
+        let bad = if selector.is_null() {
+            Bad::Json(Value::Null)
+        } else {
+            bad_value::selector(selector)
+        };
+        errors.push(FieldError::invalid(
+            &spec.child("selector"),
+            bad,
+            "field is immutable",
+        ));
+    }
+}
