@@ -1,8 +1,8 @@
 //! One connection: its handshake, its protocol, and who is behind it.
 
 pub(crate) mod chains;
+pub(crate) mod coalesce;
 pub(crate) mod door;
-pub(crate) mod gather;
 pub(crate) mod tls;
 mod verdicts;
 
@@ -23,8 +23,8 @@ use tokio_rustls::server::TlsStream;
 
 use crate::answer::respond::Reply;
 use crate::connection::chains::Shown;
+use crate::connection::coalesce::coalesce;
 use crate::connection::door::{Entry, Step, Term};
-use crate::connection::gather::gather;
 use crate::connection::tls::ALPN_H2;
 use crate::peer::headers::Received;
 use crate::pipeline::{self, Caller, Origin};
@@ -181,7 +181,7 @@ async fn serve_h2(
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
-    let (stream, outlet) = gather(stream);
+    let (stream, flusher) = coalesce(stream);
     let under_way = Seats::new(usize::MAX);
     let service = {
         let (shared, under_way) = (Arc::clone(shared), Arc::clone(&under_way));
@@ -216,7 +216,7 @@ async fn serve_h2(
                 Step::Close => serving.as_mut().graceful_shutdown(),
                 Step::Cut => return Ok(()),
             },
-            done = outlet.turn(serving.as_mut(), &under_way) => {
+            done = flusher.poll_and_flush(serving.as_mut(), &under_way) => {
                 return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
             }
         }

@@ -1,6 +1,6 @@
 //! Bodies of answers, written as they are read.
 //!
-//! Slices of stored objects are gathered into chunks of up to 64 KiB, because one frame per small
+//! Slices of stored objects are coalesced into chunks of up to 64 KiB, because one frame per small
 //! slice costs more than the copy; large slices pass untouched. A watch gives what has come since
 //! the last write as one chunk. A finite answer that nobody fetches is let go (`guard`), whoever
 //! made it. What another replica answers is passed on frame by frame.
@@ -24,7 +24,7 @@ use http_body::{Body, Frame, SizeHint};
 use polyplane_registry::StreamEnd;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// Bytes gathered into one chunk.
+/// Bytes up to which small slices are coalesced into one chunk.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// A slice of this length is passed on without being copied.
 const PASS_BYTES: usize = 16 * 1024;
@@ -185,10 +185,10 @@ impl Source {
     }
 }
 
-/// Gathers small slices, passes large ones, compresses if asked to.
+/// Coalesces small slices, passes large ones, compresses if asked to.
 struct Chunked {
     source: Source,
-    /// A large slice that came while small ones were being gathered.
+    /// A large slice that came while small ones were being coalesced.
     waiting: Option<Bytes>,
     /// Bytes to come, where they are known and not compressed.
     left: Option<u64>,
@@ -252,9 +252,9 @@ impl Chunked {
             Some(slice) if slice.len() >= PASS_BYTES => return Poll::Ready(Some(Ok(slice))),
             other => other,
         };
-        let mut gathered = BytesMut::new();
+        let mut coalesced = BytesMut::new();
         loop {
-            let held = gathered.len() + first.as_ref().map_or(0, Bytes::len);
+            let held = coalesced.len() + first.as_ref().map_or(0, Bytes::len);
             if held >= CHUNK_BYTES {
                 break;
             }
@@ -270,10 +270,10 @@ impl Chunked {
                 Poll::Ready(Some(Ok(slice))) if held == 0 => first = Some(slice),
                 Poll::Ready(Some(Ok(slice))) => {
                     if let Some(first) = first.take() {
-                        gathered.reserve(self.capacity_for(held + slice.len()));
-                        gathered.extend_from_slice(&first);
+                        coalesced.reserve(self.capacity_for(held + slice.len()));
+                        coalesced.extend_from_slice(&first);
                     }
-                    gathered.extend_from_slice(&slice);
+                    coalesced.extend_from_slice(&slice);
                 }
                 Poll::Ready(Some(Err(end))) if held == 0 => return Poll::Ready(Some(Err(end))),
                 Poll::Ready(Some(Err(end))) => {
@@ -290,7 +290,7 @@ impl Chunked {
                 Poll::Pending => break,
             }
         }
-        Poll::Ready(Some(Ok(first.unwrap_or_else(|| gathered.freeze()))))
+        Poll::Ready(Some(Ok(first.unwrap_or_else(|| coalesced.freeze()))))
     }
 
     /// Room for what is known to come, so that a chunk is allocated once.
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_slices_are_gathered_and_large_ones_pass() {
+    async fn small_slices_are_coalesced_and_large_ones_pass() {
         let (mut parts, _) = slices(200, 1000);
         let large = Bytes::from(vec![b'L'; 100_000]);
         parts.insert(100, large.clone());

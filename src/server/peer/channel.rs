@@ -30,7 +30,7 @@ use tokio::task::AbortHandle;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::connection::gather::let_others_run;
+use crate::connection::coalesce::yield_to_ready_tasks;
 use frame::{FrameHead, HEAD_BYTES, Heard, Kind, RequestHead, Told, Why};
 use signs::{Due, Signs};
 use stream::{Broken, NoAnswer, Opened, Stream};
@@ -544,7 +544,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if !self.has_waited && !self.is_alone() {
             // Behind everybody who is ready to run and may have something to send as well.
             self.has_waited = true;
-            let_others_run(context);
+            yield_to_ready_tasks(context);
             return false;
         }
         std::mem::swap(&mut out.bytes, &mut self.output);

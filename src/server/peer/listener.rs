@@ -335,8 +335,8 @@ async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
     } else {
         None
     };
-    let gathered = wire::gather(&mut body, wire::body_bytes_max(payload_bytes_max)).await;
-    let request = match gathered.and_then(wire::decode) {
+    let read = wire::read_to_end(&mut body, wire::body_bytes_max(payload_bytes_max)).await;
+    let request = match read.and_then(wire::decode) {
         Ok(request) => request,
         Err(error) => return refused(chain_of(&error)),
     };

@@ -93,8 +93,8 @@ impl PeerTransport {
         };
         let status = response.status();
         let mut body = response.into_body();
-        let gathered = wire::gather(&mut body, REPLY_BYTES_MAX).await;
-        let bytes = gathered.map_err(|error| match error {
+        let read = wire::read_to_end(&mut body, REPLY_BYTES_MAX).await;
+        let bytes = read.map_err(|error| match error {
             wire::WireError::Broken(why) => broken(&why),
             _ => PeerError::Failed(chain_of(&error)),
         })?;

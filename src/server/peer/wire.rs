@@ -108,22 +108,25 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
 ///
 /// # Errors
 /// If it is longer, or breaks off.
-pub(super) async fn gather(body: &mut PeerStream, bytes_max: usize) -> Result<Bytes, WireError> {
+pub(super) async fn read_to_end(
+    body: &mut PeerStream,
+    bytes_max: usize,
+) -> Result<Bytes, WireError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > bytes_max {
         return Err(WireError::TooLong(bytes_max));
     }
-    let mut gathered = BytesMut::with_capacity(announced);
+    let mut read = BytesMut::with_capacity(announced);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(WireError::Broken)?;
         if let Ok(data) = frame.into_data() {
-            if gathered.len() + data.len() > bytes_max {
+            if read.len() + data.len() > bytes_max {
                 return Err(WireError::TooLong(bytes_max));
             }
-            gathered.extend_from_slice(&data);
+            read.extend_from_slice(&data);
         }
     }
-    Ok(gathered.freeze())
+    Ok(read.freeze())
 }
 
 /// How long a message's body may be, framing included.

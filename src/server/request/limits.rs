@@ -174,30 +174,30 @@ pub(crate) async fn read_body(
         return Err(BodyError::TooLong);
     }
     let mut first = Bytes::new();
-    let mut gathered = BytesMut::new();
+    let mut joined = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(BodyError::Broken)?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        if first.len() + gathered.len() + data.len() > bytes_max {
+        if first.len() + joined.len() + data.len() > bytes_max {
             return Err(BodyError::TooLong);
         }
         reservation.grow(data.len()).map_err(BodyError::NoRoom)?;
-        if gathered.is_empty() && first.is_empty() {
+        if joined.is_empty() && first.is_empty() {
             first = data;
             continue;
         }
-        if gathered.is_empty() {
-            gathered.extend_from_slice(&first);
+        if joined.is_empty() {
+            joined.extend_from_slice(&first);
             first = Bytes::new();
         }
-        gathered.extend_from_slice(&data);
+        joined.extend_from_slice(&data);
     }
-    Ok(if gathered.is_empty() {
+    Ok(if joined.is_empty() {
         first
     } else {
-        gathered.freeze()
+        joined.freeze()
     })
 }
 

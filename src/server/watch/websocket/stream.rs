@@ -24,7 +24,7 @@ use crate::answer::body::ResponseBody;
 const HEARD_BYTES_MAX: usize = 64 * 1024;
 /// Allocated for each WebSocket.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
-/// Messages are gathered up to this length before they are written. What is not written yet is
+/// Messages are coalesced up to this length before they are written. What is not written yet is
 /// never more than this and one message.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 /// Longest event. No event is longer.

@@ -1,15 +1,16 @@
-//! Gathers what HTTP/2 writes frame by frame into few large writes.
+//! Coalesces what HTTP/2 writes frame by frame into few large writes.
 //!
-//! HTTP/2 hands over every frame by itself and asks for a flush behind it: a TLS record and a
-//! system call for each answer and for each event of each watch. Here frames are kept until the
-//! connection's task has nothing more to do at the moment. While requests of the connection are
-//! being worked on, every task that is ready to run has its turn first: the runtime runs whoever was
-//! woken last first, so a connection would send the first of many answers before the second is
-//! made. Whoever polls the connection does so through [`Outlet::turn`], which then sends what was
-//! kept. No timer, and a request that is alone waits for nobody. Knows nothing of frames.
+//! HTTP/2 writes each frame by itself and flushes behind it, which costs a TLS record and a system
+//! call for each answer and for each event of each watch. [`CoalescedWrites`] buffers frames until
+//! the connection's task has nothing more to do at the moment. While requests of the connection are
+//! in flight, the task first lets every other task that is ready to run: the runtime runs the task
+//! that was woken last first, so a connection would otherwise send the first of many answers before
+//! the second one is made. Callers poll the connection through [`WriteFlusher::poll_and_flush`],
+//! which then sends the buffer. There is no timer, and a lone request never waits. This module knows
+//! nothing of frames.
 //!
-//! Invariant: when a turn ends, everything kept is with the socket, or the socket is full and wakes
-//! the task when it is not. What is kept is bounded; an idle connection keeps nothing.
+//! Invariant: when `poll_and_flush` returns, the whole buffer is with the socket, or the socket is
+//! full and wakes the task when it is not. The buffer is bounded; an idle connection has none.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -22,18 +23,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::request::limits::Seats;
 
-/// Bytes that are kept at most; more is sent before the end of the turn.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
-/// Room that is made for the first bytes of a turn.
-const KEPT_BYTES_FIRST: usize = 8 * 1024;
+/// Bytes that the buffer holds at most; a write beyond it sends the buffer first. More would cost
+/// memory on each busy connection.
+const BUFFERED_BYTES_MAX: usize = 64 * 1024;
+/// Bytes that the buffer has room for at first, so that a few answers need one allocation.
+const BUFFERED_BYTES_FIRST: usize = 8 * 1024;
 
-/// A stream whose writes are kept until the end of the turn.
-pub(crate) struct Gather<S>(Arc<Mutex<Kept<S>>>);
+/// A stream whose writes are buffered until [`WriteFlusher::poll_and_flush`] sends them.
+pub(crate) struct CoalescedWrites<S>(Arc<Mutex<WriteBuffer<S>>>);
 
-/// Sends what a [`Gather`] has kept.
-pub(crate) struct Outlet<S>(Arc<Mutex<Kept<S>>>);
+/// Sends what its [`CoalescedWrites`] has buffered.
+pub(crate) struct WriteFlusher<S>(Arc<Mutex<WriteBuffer<S>>>);
 
-struct Kept<S> {
+struct WriteBuffer<S> {
     stream: S,
     bytes: Vec<u8>,
     /// How many of `bytes` the stream has taken.
@@ -42,34 +44,34 @@ struct Kept<S> {
     unflushed: bool,
 }
 
-/// Has the task polled again once those that are ready to run have run, and the sockets that are
-/// ready were looked at. Waking it here would do too, and would wake another worker for it.
-pub(crate) fn let_others_run(context: &mut Context<'_>) {
+/// Has the task polled again once all tasks that are ready have run and ready sockets were read.
+/// Waking the waker at once would do too, but would also wake another worker thread.
+pub(crate) fn yield_to_ready_tasks(context: &mut Context<'_>) {
     // The first poll arranges it, and there is no need for a second one.
     let _ = pin!(tokio::task::yield_now()).poll(context);
 }
 
-/// Parts a stream into the side that is written to and the side that sends.
-pub(crate) fn gather<S>(stream: S) -> (Gather<S>, Outlet<S>) {
-    let kept = Arc::new(Mutex::new(Kept {
+/// Splits a stream into the side that is written to and the side that sends.
+pub(crate) fn coalesce<S>(stream: S) -> (CoalescedWrites<S>, WriteFlusher<S>) {
+    let buffer = Arc::new(Mutex::new(WriteBuffer {
         stream,
         bytes: Vec::new(),
         taken: 0,
         unflushed: false,
     }));
-    (Gather(Arc::clone(&kept)), Outlet(kept))
+    (CoalescedWrites(Arc::clone(&buffer)), WriteFlusher(buffer))
 }
 
-impl<S: AsyncWrite + Unpin> Outlet<S> {
-    /// Polls a connection over the stream, and at the end of each turn sends what it has written.
-    /// While requests are `under_way`, others have their turn first.
+impl<S: AsyncWrite + Unpin> WriteFlusher<S> {
+    /// Polls a connection over the stream, and each time it is pending sends what it has written.
+    /// While requests are `under_way`, other ready tasks run first.
     ///
     /// # Errors
-    /// What the stream said; the connection is of no use then.
+    /// The error of the stream; the connection cannot be used any more.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; another one goes on.
-    pub(crate) async fn turn<F: Future>(
+    pub(crate) async fn poll_and_flush<F: Future>(
         &self,
         mut connection: Pin<&mut F>,
         under_way: &Seats,
@@ -77,9 +79,10 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
         let mut is_last = false;
         poll_fn(|context| {
             let done = connection.as_mut().poll(context);
-            if done.is_pending() && !is_last && under_way.taken() > 0 && self.0.lock().has_kept() {
+            if done.is_pending() && !is_last && under_way.taken() > 0 && self.0.lock().has_pending()
+            {
                 is_last = true;
-                let_others_run(context);
+                yield_to_ready_tasks(context);
                 return Poll::Pending;
             }
             is_last = false;
@@ -95,12 +98,12 @@ impl<S: AsyncWrite + Unpin> Outlet<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Kept<S> {
-    fn has_kept(&self) -> bool {
+impl<S: AsyncWrite + Unpin> WriteBuffer<S> {
+    fn has_pending(&self) -> bool {
         self.taken < self.bytes.len()
     }
 
-    /// Gives everything to the stream, and has the stream give it to the socket.
+    /// Writes the buffer to the stream and flushes the stream.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.taken < self.bytes.len() {
             let left = &self.bytes[self.taken..];
@@ -120,20 +123,20 @@ impl<S: AsyncWrite + Unpin> Kept<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes room for so many bytes; false if they are too many to be kept at all.
+    /// Makes room for `bytes` bytes; false if the buffer could never hold them.
     fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.bytes.len() + bytes > KEPT_BYTES_MAX {
+        if self.bytes.len() + bytes > BUFFERED_BYTES_MAX {
             ready!(self.poll_send(context))?;
         }
-        let fits = bytes <= KEPT_BYTES_MAX;
+        let fits = bytes <= BUFFERED_BYTES_MAX;
         if fits && self.bytes.capacity() == 0 {
-            self.bytes.reserve(bytes.max(KEPT_BYTES_FIRST));
+            self.bytes.reserve(bytes.max(BUFFERED_BYTES_FIRST));
         }
         Poll::Ready(Ok(fits))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gather<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CoalescedWrites<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -143,7 +146,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gather<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescedWrites<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -157,14 +160,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut kept = self.0.lock();
+        let mut buffer = self.0.lock();
         let count = slices.iter().map(|slice| slice.len()).sum();
-        if !ready!(kept.poll_room(count, context))? {
-            kept.unflushed = true;
-            return Pin::new(&mut kept.stream).poll_write_vectored(context, slices);
+        if !ready!(buffer.poll_room(count, context))? {
+            buffer.unflushed = true;
+            return Pin::new(&mut buffer.stream).poll_write_vectored(context, slices);
         }
         for slice in slices {
-            kept.bytes.extend_from_slice(slice);
+            buffer.bytes.extend_from_slice(slice);
         }
         Poll::Ready(Ok(count))
     }
@@ -173,15 +176,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gather<S> {
         true
     }
 
-    /// Says yes: what is kept goes at the end of the turn.
+    /// Always ready: [`WriteFlusher::poll_and_flush`] flushes.
     fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut kept = self.0.lock();
-        ready!(kept.poll_send(context))?;
-        Pin::new(&mut kept.stream).poll_shutdown(context)
+        let mut buffer = self.0.lock();
+        ready!(buffer.poll_send(context))?;
+        Pin::new(&mut buffer.stream).poll_shutdown(context)
     }
 }
 
@@ -218,22 +221,28 @@ mod tests {
         }
     }
 
-    fn counted(pipe_bytes: usize) -> (Gather<Counted>, Outlet<Counted>, DuplexStream) {
+    fn counted(
+        pipe_bytes: usize,
+    ) -> (
+        CoalescedWrites<Counted>,
+        WriteFlusher<Counted>,
+        DuplexStream,
+    ) {
         let (near, far) = duplex(pipe_bytes);
-        let (written, outlet) = gather(Counted {
+        let (written, flusher) = coalesce(Counted {
             stream: near,
             writes: 0,
         });
-        (written, outlet, far)
+        (written, flusher, far)
     }
 
     #[tokio::test]
     async fn frames_of_one_turn_are_one_write_at_its_end() {
-        let (mut written, outlet, mut far) = counted(KEPT_BYTES_MAX);
+        let (mut written, flusher, mut far) = counted(BUFFERED_BYTES_MAX);
         let connection = async move {
             for frame in ["one ", "two ", "three"] {
-                written.write_all(frame.as_bytes()).await.expect("kept");
-                written.flush().await.expect("kept");
+                written.write_all(frame.as_bytes()).await.expect("buffered");
+                written.flush().await.expect("buffered");
             }
             std::future::pending::<()>().await;
         };
@@ -241,13 +250,13 @@ mod tests {
         let mut got = [0; 13];
         tokio::select! {
             biased;
-            _ = outlet.turn(connection.as_mut(), &alone) => panic!("the connection never ends"),
+            _ = flusher.poll_and_flush(connection.as_mut(), &alone) => panic!("the connection never ends"),
             read = far.read_exact(&mut got) => assert_eq!(read.expect("read"), 13),
         }
         assert_eq!(&got, b"one two three");
-        let kept = outlet.0.lock();
-        assert_eq!(kept.stream.writes, 1);
-        assert_eq!(kept.bytes.capacity(), 0);
+        let buffer = flusher.0.lock();
+        assert_eq!(buffer.stream.writes, 1);
+        assert_eq!(buffer.bytes.capacity(), 0);
     }
 
     /// Whoever is ready to run and has something to send is waited for while requests are under
@@ -255,13 +264,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_ready_travels_together_while_others_are_at_work() {
         for (others_work, writes) in [(true, 1), (false, 2)] {
-            let (mut written, outlet, mut far) = counted(1000);
+            let (mut written, flusher, mut far) = counted(1000);
             let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
             let second = tell.clone();
             tell.send(b"first ").expect("heard");
             let connection = async move {
                 while let Some(frame) = told.recv().await {
-                    written.write_all(frame).await.expect("kept");
+                    written.write_all(frame).await.expect("buffered");
                 }
                 std::future::pending::<()>().await;
             };
@@ -272,11 +281,11 @@ mod tests {
             let mut got = [0; 12];
             tokio::select! {
                 biased;
-                _ = outlet.turn(connection.as_mut(), &under_way) => panic!("it never ends"),
+                _ = flusher.poll_and_flush(connection.as_mut(), &under_way) => panic!("it never ends"),
                 read = far.read_exact(&mut got) => assert_eq!(read.expect("read"), 12),
             }
             assert_eq!(&got, b"first second");
-            assert_eq!(outlet.0.lock().stream.writes, writes);
+            assert_eq!(flusher.0.lock().stream.writes, writes);
             ready.await.expect("no panic");
             drop(tell);
         }
@@ -285,42 +294,42 @@ mod tests {
     #[tokio::test]
     async fn a_full_socket_holds_the_writer_back_and_loses_nothing() {
         const FRAMES: usize = 300;
-        let (mut written, outlet, mut far) = counted(1000);
+        let (mut written, flusher, mut far) = counted(1000);
         let connection = async move {
             for number in 0..FRAMES {
                 let frame = vec![u8::try_from(number % 251).expect("small"); 1 + number * 7];
                 written.write_all(&frame).await.expect("written");
-                assert!(written.0.lock().bytes.len() <= KEPT_BYTES_MAX);
+                assert!(written.0.lock().bytes.len() <= BUFFERED_BYTES_MAX);
             }
-            let large = vec![b'L'; KEPT_BYTES_MAX * 2];
+            let large = vec![b'L'; BUFFERED_BYTES_MAX * 2];
             written.write_all(&large).await.expect("written");
             written.shutdown().await.expect("shut down");
         };
         let (mut connection, alone) = (pin!(connection), Seats::new(usize::MAX));
         let mut got = Vec::new();
         let (served, read) = tokio::join!(
-            outlet.turn(connection.as_mut(), &alone),
+            flusher.poll_and_flush(connection.as_mut(), &alone),
             far.read_to_end(&mut got)
         );
         served.expect("the stream is whole");
         read.expect("read");
         let expected: Vec<u8> = (0..FRAMES)
             .flat_map(|number| vec![u8::try_from(number % 251).expect("small"); 1 + number * 7])
-            .chain(vec![b'L'; KEPT_BYTES_MAX * 2])
+            .chain(vec![b'L'; BUFFERED_BYTES_MAX * 2])
             .collect();
         assert_eq!(got, expected);
     }
 
     #[tokio::test]
     async fn a_broken_socket_ends_the_turn() {
-        let (mut written, outlet, far) = counted(1000);
+        let (mut written, flusher, far) = counted(1000);
         drop(far);
         let connection = async move {
-            written.write_all(b"frame").await.expect("kept");
+            written.write_all(b"frame").await.expect("buffered");
             std::future::pending::<()>().await;
         };
         let (mut connection, alone) = (pin!(connection), Seats::new(usize::MAX));
-        let ended = outlet.turn(connection.as_mut(), &alone).await;
+        let ended = flusher.poll_and_flush(connection.as_mut(), &alone).await;
         assert_eq!(ended.expect_err("broken").kind(), io::ErrorKind::BrokenPipe);
     }
 }
