@@ -1,5 +1,7 @@
-//! Documents derived from kinds, made when first asked for and shared by all planes in which the
-//! kinds that they are derived from are the same.
+//! Discovery and OpenAPI: documents derived from the kinds of a plane, and the paths that show them.
+//!
+//! A document is made at the first request for it, and all planes share it whose kinds, as far as
+//! the document shows them, are the same. Knows nothing of single objects.
 
 pub(crate) mod discovery;
 pub(crate) mod openapi;
@@ -16,18 +18,19 @@ use polyplane_registry::{DocumentId, KindTable};
 use crate::documents::discovery::{Discovery, VersionPart};
 use crate::documents::openapi::Document;
 
-/// Bytes of discovery documents that are kept, of whole tables and of versions each. Those of the
-/// built-in kinds take about half a megabyte.
+/// Bytes of discovery documents in each of the two caches, that of whole tables and that of
+/// versions. The built-in kinds take about half a megabyte; a cache below that would make documents
+/// again for each request.
 const DISCOVERY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of OpenAPI documents that are kept. Those of the built-in kinds take about two megabytes.
+/// Bytes of OpenAPI documents in the cache. The built-in kinds take about two megabytes.
 const OPEN_API_BYTES_MAX: usize = 32 << 20;
 
 /// The documents of all kinds in use.
 pub(crate) struct Documents {
     address: String,
-    versions: Shelf<VersionPart>,
-    discovery: Shelf<Discovery>,
-    open_api: Shelf<Document>,
+    versions: DocumentCache<VersionPart>,
+    discovery: DocumentCache<Discovery>,
+    open_api: DocumentCache<Document>,
 }
 
 impl Documents {
@@ -35,9 +38,9 @@ impl Documents {
     pub(crate) fn new(address: String) -> Self {
         Self {
             address,
-            versions: Shelf::new(DISCOVERY_BYTES_MAX),
-            discovery: Shelf::new(DISCOVERY_BYTES_MAX),
-            open_api: Shelf::new(OPEN_API_BYTES_MAX),
+            versions: DocumentCache::new(DISCOVERY_BYTES_MAX),
+            discovery: DocumentCache::new(DISCOVERY_BYTES_MAX),
+            open_api: DocumentCache::new(OPEN_API_BYTES_MAX),
         }
     }
 
@@ -68,48 +71,49 @@ impl Documents {
     }
 
     /// The documents of OpenAPI.
-    pub(crate) fn open_api(&self) -> &Shelf<Document> {
+    pub(crate) fn open_api(&self) -> &DocumentCache<Document> {
         &self.open_api
     }
 }
 
-/// What takes room on a [`Shelf`].
-pub(crate) trait Weigh {
+/// A value in a [`DocumentCache`].
+pub(crate) trait HeapSize {
     /// Bytes on the heap, roughly.
     fn bytes(&self) -> usize;
 }
 
-/// Values by the content they are made of. Each is made once, also for callers who ask at the same
-/// time. Above `bytes_max` those go that were asked for least recently.
-pub(crate) struct Shelf<V> {
-    inner: Mutex<Inner<V>>,
+/// Values by the content they are derived from. Each is made once, even if several callers need it
+/// at the same time. Above `bytes_max` the least recently used values are dropped.
+pub(crate) struct DocumentCache<V> {
+    state: Mutex<CacheState<V>>,
     bytes_max: usize,
 }
 
 type Cell<V> = Arc<OnceLock<Arc<V>>>;
 
-struct Inner<V> {
-    places: HashMap<DocumentId, Place<V>>,
-    /// Who was asked for when, by [`Place::asked`].
+struct CacheState<V> {
+    entries: HashMap<DocumentId, CachedDocument<V>>,
+    /// Least recently used first, by [`CachedDocument::used_at`].
     order: BTreeMap<u64, DocumentId>,
-    asked: u64,
+    /// Counts calls; the clock of `order`.
+    uses: u64,
     bytes: usize,
 }
 
-struct Place<V> {
+struct CachedDocument<V> {
     cell: Cell<V>,
-    asked: u64,
+    used_at: u64,
     /// Zero until the value is made.
     bytes: usize,
 }
 
-impl<V: Weigh> Shelf<V> {
+impl<V: HeapSize> DocumentCache<V> {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
-            inner: Mutex::new(Inner {
-                places: HashMap::new(),
+            state: Mutex::new(CacheState {
+                entries: HashMap::new(),
                 order: BTreeMap::new(),
-                asked: 0,
+                uses: 0,
                 bytes: 0,
             }),
             bytes_max,
@@ -118,52 +122,54 @@ impl<V: Weigh> Shelf<V> {
 
     /// The value of this content, made by `make` if it is not there.
     pub(crate) fn get(&self, id: DocumentId, make: impl FnOnce() -> V) -> Arc<V> {
-        let cell = self.inner.lock().ask(id);
+        let cell = self.state.lock().touch(id);
         let mut is_new = false;
-        // Whoever comes second waits here, without the lock of the shelf.
+        // A second caller waits here for the first, without holding the lock of the cache.
         let value = cell.get_or_init(|| {
             is_new = true;
             Arc::new(make())
         });
         if is_new {
             let bytes = value.bytes().max(1);
-            self.inner.lock().weigh(id, &cell, bytes, self.bytes_max);
+            self.state
+                .lock()
+                .add_bytes(id, &cell, bytes, self.bytes_max);
         }
         Arc::clone(value)
     }
 }
 
-impl<V> Inner<V> {
-    fn ask(&mut self, id: DocumentId) -> Cell<V> {
-        self.asked += 1;
-        let asked = self.asked;
-        let place = self.places.entry(id).or_insert_with(|| Place {
+impl<V> CacheState<V> {
+    fn touch(&mut self, id: DocumentId) -> Cell<V> {
+        self.uses += 1;
+        let used_at = self.uses;
+        let entry = self.entries.entry(id).or_insert_with(|| CachedDocument {
             cell: Cell::default(),
-            asked,
+            used_at,
             bytes: 0,
         });
-        self.order.remove(&place.asked);
-        place.asked = asked;
-        self.order.insert(asked, id);
-        Arc::clone(&place.cell)
+        self.order.remove(&entry.used_at);
+        entry.used_at = used_at;
+        self.order.insert(used_at, id);
+        Arc::clone(&entry.cell)
     }
 
-    /// Counts a value that was just made, and drops others if it is one too many.
-    fn weigh(&mut self, id: DocumentId, cell: &Cell<V>, bytes: usize, bytes_max: usize) {
-        match self.places.get_mut(&id) {
-            Some(place) if Arc::ptr_eq(&place.cell, cell) => place.bytes = bytes,
+    /// Counts the bytes of a new value, and drops others if there are too many bytes now.
+    fn add_bytes(&mut self, id: DocumentId, cell: &Cell<V>, bytes: usize, bytes_max: usize) {
+        match self.entries.get_mut(&id) {
+            Some(entry) if Arc::ptr_eq(&entry.cell, cell) => entry.bytes = bytes,
             _ => return,
         }
         self.bytes += bytes;
         while self.bytes > bytes_max {
-            // What is being made has no weight yet, and dropping it would have it made twice.
-            let is_made = |id: &&DocumentId| self.places[*id].bytes > 0;
+            // A value that is still being made counts no bytes yet; dropping it would make it twice.
+            let is_made = |id: &&DocumentId| self.entries[*id].bytes > 0;
             let Some(id) = self.order.values().find(is_made).copied() else {
                 break;
             };
-            if let Some(place) = self.places.remove(&id) {
-                self.order.remove(&place.asked);
-                self.bytes -= place.bytes;
+            if let Some(entry) = self.entries.remove(&id) {
+                self.order.remove(&entry.used_at);
+                self.bytes -= entry.bytes;
             }
         }
     }

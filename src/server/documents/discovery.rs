@@ -17,7 +17,7 @@ use polyplane_registry::kind::{
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::documents::Weigh;
+use crate::documents::HeapSize;
 use crate::documents::paths::to_json;
 
 /// The kind of the document that holds everything.
@@ -69,7 +69,7 @@ impl VersionPart {
     }
 }
 
-impl Weigh for VersionPart {
+impl HeapSize for VersionPart {
     fn bytes(&self) -> usize {
         self.resources.len() + self.aggregated.get().len()
     }
@@ -83,7 +83,7 @@ pub(crate) struct Discovery {
     aggregated: [[(Bytes, HeaderValue); 2]; 2],
 }
 
-impl Weigh for Discovery {
+impl HeapSize for Discovery {
     fn bytes(&self) -> usize {
         let groups = self.by_group.values().map(Bytes::len).sum::<usize>();
         let aggregated = self.aggregated.iter().flatten();

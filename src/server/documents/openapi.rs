@@ -33,7 +33,7 @@ use crate::answer::negotiate;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
 use crate::documents::paths::{PathRequest, require_get};
-use crate::documents::{Shelf, Weigh};
+use crate::documents::{DocumentCache, HeapSize};
 
 /// The definition of what `/version` answers.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
@@ -54,7 +54,7 @@ pub(crate) struct Document {
     made: SystemTime,
 }
 
-impl Weigh for Document {
+impl HeapSize for Document {
     fn bytes(&self) -> usize {
         self.hash.len() + self.gzip.len()
     }
@@ -149,13 +149,17 @@ impl<'t> Part<'t> {
         Document::new(JSON, &plain)
     }
 
-    pub(crate) fn document(self, table: &KindTable, documents: &Shelf<Document>) -> Arc<Document> {
+    pub(crate) fn document(
+        self,
+        table: &KindTable,
+        documents: &DocumentCache<Document>,
+    ) -> Arc<Document> {
         documents.get(self.content(table), || self.make(table))
     }
 }
 
 /// The index of version 3, which names each document by its hash.
-pub(crate) fn index(table: &KindTable, documents: &Shelf<Document>) -> Arc<Document> {
+pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> Arc<Document> {
     documents.get(DocumentId::of(&("index", table.content())), || {
         let mut paths = Map::new();
         for part in Part::all(table) {
@@ -169,7 +173,7 @@ pub(crate) fn index(table: &KindTable, documents: &Shelf<Document>) -> Arc<Docum
 }
 
 /// The document of everything, in the form that the client wants most.
-fn whole(table: &KindTable, documents: &Shelf<Document>, form: Form) -> Arc<Document> {
+fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
     let id = DocumentId::of(&("v2", form.media_types(), table.content()));
     documents.get(id, || match form {
         Form::Json => Document::new(JSON, &json::to_vec(&everything(table))),

@@ -7,7 +7,7 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::strategy::Plain;
 use polyplane_registry::{DocumentId, Features, KindTable, Strategy};
 
-use super::{Documents, Shelf, Weigh};
+use super::{DocumentCache, Documents, HeapSize};
 use crate::documents::openapi::{Document, Part, index};
 
 const ROWS: &str = include_str!("../../batteries/data/rows.json");
@@ -107,7 +107,7 @@ fn schemas_that_differ_share_nothing() {
 
 struct Weight(usize);
 
-impl Weigh for Weight {
+impl HeapSize for Weight {
     fn bytes(&self) -> usize {
         self.0
     }
@@ -115,13 +115,17 @@ impl Weigh for Weight {
 
 #[test]
 fn who_asks_first_at_the_same_time_waits_for_one_making() {
-    let (shelf, made, start) = (Shelf::new(100), AtomicUsize::new(0), Barrier::new(8));
+    let (cache, made, start) = (
+        DocumentCache::new(100),
+        AtomicUsize::new(0),
+        Barrier::new(8),
+    );
     let id = DocumentId::of(&"a");
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 start.wait();
-                shelf.get(id, || {
+                cache.get(id, || {
                     made.fetch_add(1, Ordering::Relaxed);
                     // Gives the others time to ask; the test holds without it.
                     std::thread::yield_now();
@@ -134,19 +138,19 @@ fn who_asks_first_at_the_same_time_waits_for_one_making() {
 }
 
 #[test]
-fn a_shelf_stays_within_its_bytes_and_keeps_what_is_asked_for() {
-    let shelf = Shelf::new(100);
+fn a_cache_stays_within_its_bytes_and_keeps_what_is_used() {
+    let cache = DocumentCache::new(100);
     let ids: Vec<DocumentId> = (0..20).map(|at| DocumentId::of(&at)).collect();
-    let first = shelf.get(ids[0], || Weight(30));
+    let first = cache.get(ids[0], || Weight(30));
     for id in &ids[1..] {
-        shelf.get(*id, || Weight(30));
-        let again = shelf.get(ids[0], || Weight(30));
+        cache.get(*id, || Weight(30));
+        let again = cache.get(ids[0], || Weight(30));
         assert!(Arc::ptr_eq(&first, &again), "it was asked for just now");
     }
-    assert!(shelf.inner.lock().bytes <= 100);
-    let kept = shelf.inner.lock().places.len();
-    assert_eq!((kept, shelf.inner.lock().order.len()), (3, 3));
-    // One that is too large for the shelf is given out and not kept.
-    assert_eq!(shelf.get(DocumentId::of(&"large"), || Weight(200)).0, 200);
-    assert_eq!(shelf.inner.lock().bytes, 0);
+    assert!(cache.state.lock().bytes <= 100);
+    let kept = cache.state.lock().entries.len();
+    assert_eq!((kept, cache.state.lock().order.len()), (3, 3));
+    // One that is too large for the cache is given out and not kept.
+    assert_eq!(cache.get(DocumentId::of(&"large"), || Weight(200)).0, 200);
+    assert_eq!(cache.state.lock().bytes, 0);
 }
