@@ -12,7 +12,7 @@ use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::Memory;
 use polyplane_registry::{Answer, Gate, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Peer, Place, PlaneApi,
+    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Location, Peer, PlaneApi,
     PlaneRecord, PlaneReference,
 };
 use polyplane_storage::Health;
@@ -202,11 +202,11 @@ impl PlaneRecord for Record {
         }
     }
 
-    fn place(&self) -> Place {
+    fn location(&self) -> Location {
         match self.shared.world.planes.place(&self.located.birth) {
-            ownership::Place::Here => Place::Here,
-            ownership::Place::There(member) => Place::There(peer(&member)),
-            ownership::Place::Nobody => Place::Nobody,
+            ownership::Place::Here => Location::Here,
+            ownership::Place::There(member) => Location::There(peer(&member)),
+            ownership::Place::Nobody => Location::Nobody,
         }
     }
 

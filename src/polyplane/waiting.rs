@@ -13,8 +13,8 @@ use polyplane_batteries::kind_tables;
 use polyplane_ownership::ROOT;
 use polyplane_registry::{Answer, Authority, Gate, Kinds, ResourceRequest};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Place, PlaneApi, PlaneRecord,
-    PlaneReference, Server, StopHandle, StopPolicy, Stopped,
+    Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, PlaneApi,
+    PlaneRecord, PlaneReference, Server, StopHandle, StopPolicy, Stopped,
 };
 use polyplane_storage::{CommitError, ReadError, Rejection};
 use std::sync::Arc;
@@ -257,8 +257,8 @@ impl PlaneRecord for Handle {
     }
 
     /// Here, so that nobody looks for another replica: what needs the store is refused at once.
-    fn place(&self) -> Place {
-        Place::Here
+    fn location(&self) -> Location {
+        Location::Here
     }
 
     fn client_ca(&self) -> &ClientCa {

@@ -29,14 +29,14 @@ pub struct Peer {
     pub address: String,
 }
 
-/// Who answers for a plane, as this replica knows it.
+/// Which replica answers for a plane, as far as this replica knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// This replica does, or should take it.
+pub enum Location {
+    /// This one: it owns the plane, or is the one that should take it.
     Here,
-    /// Another replica does.
+    /// Another one.
     There(Peer),
-    /// Nobody at the moment; that changes by itself.
+    /// None at the moment; the ring changes that without a request.
     Nobody,
 }
 
@@ -122,8 +122,8 @@ pub trait PlaneRecord: Send + Sync {
     /// The immutable id, by which replicas name the plane to each other.
     fn id(&self) -> &str;
 
-    /// Who answers for the plane. Looks into memory only.
-    fn place(&self) -> Place;
+    /// Which replica answers for the plane. Reads memory only.
+    fn location(&self) -> Location;
 
     /// The CA of the plane's client certificates.
     fn client_ca(&self) -> &ClientCa;

@@ -24,7 +24,7 @@ mod shared;
 mod watch;
 
 pub use backend::{
-    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Peer, Place, PlaneApi, PlaneRecord,
+    Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
 };
 pub use documents::version::{VERSION, Version};
 pub use operations::exposition::{Exposition, Kind};

@@ -13,7 +13,7 @@ use polyplane_auth::{
 use polyplane_registry::authority::forbidden;
 
 use crate::answer::respond::{Refusal, Reply, raw_json, text};
-use crate::backend::{BoxFuture, Place, PlaneRecord};
+use crate::backend::{BoxFuture, Location, PlaneRecord};
 use crate::documents::paths;
 use crate::operations::health::Endpoint;
 use crate::pipeline::Pipeline;
@@ -58,7 +58,7 @@ impl DrainOnce {
 impl Pipeline<'_> {
     /// Whether the path is answered here although the root plane is elsewhere.
     pub(crate) fn is_about_this_replica(&self, record: &dyn PlaneRecord) -> bool {
-        self.is_local_path() && self.is_direct() && record.place() != Place::Here
+        self.is_local_path() && self.is_direct() && record.location() != Location::Here
     }
 
     /// Whether the path, in the root plane, is about the replica and not about the plane.

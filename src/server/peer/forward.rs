@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{AUDIT_ID, Refusal, Reply, bare};
-use crate::backend::{Peer, Place, PlaneRecord};
+use crate::backend::{Location, Peer, PlaneRecord};
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
@@ -234,10 +234,10 @@ impl Pipeline<'_> {
         search: &mut Search,
     ) -> Result<Step, Refusal> {
         let hint = search.hint.take();
-        match (record.place(), self.shared.peers.as_ref()) {
-            (Place::Here, _) => Ok(Step::Here),
-            (Place::There(_) | Place::Nobody, _) if !self.is_direct() => Ok(Step::Moved),
-            (Place::There(peer), Some(side)) => {
+        match (record.location(), self.shared.peers.as_ref()) {
+            (Location::Here, _) => Ok(Step::Here),
+            (Location::There(_) | Location::Nobody, _) if !self.is_direct() => Ok(Step::Moved),
+            (Location::There(peer), Some(side)) => {
                 // Who lost the plane knows better than who heard of it.
                 let peer = hint.unwrap_or(peer);
                 if peer.replica == side.transport.tls().replica() {
@@ -246,7 +246,7 @@ impl Pipeline<'_> {
                 }
                 Ok(Step::Forward(peer))
             }
-            (Place::There(_) | Place::Nobody, _) => {
+            (Location::There(_) | Location::Nobody, _) => {
                 search.pause().await?;
                 Ok(Step::Again)
             }
@@ -454,9 +454,9 @@ pub(crate) struct Forwarded;
 
 /// Where a plane is, for whoever asked the wrong replica.
 pub(crate) fn moved_to(shared: &Shared, record: &dyn PlaneRecord) -> MovedTo {
-    let peer = match record.place() {
-        Place::There(peer) => Some(peer),
-        Place::Here | Place::Nobody => None,
+    let peer = match record.location() {
+        Location::There(peer) => Some(peer),
+        Location::Here | Location::Nobody => None,
     };
     MovedTo {
         peer,

@@ -19,7 +19,7 @@ use polyplane_registry::{
     ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Options, Place, PlaneApi,
+    Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, Options, PlaneApi,
     PlaneRecord, PlaneReference, StopHandle, Stopped,
 };
 use tokio::sync::Notify;
@@ -112,8 +112,8 @@ impl PlaneRecord for Handle {
         self.0.name
     }
 
-    fn place(&self) -> Place {
-        Place::Here
+    fn location(&self) -> Location {
+        Location::Here
     }
 
     fn client_ca(&self) -> &ClientCa {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use polyplane_server::{DrainRequested, Peer, PeerLimits, Place};
+use polyplane_server::{DrainRequested, Location, Peer, PeerLimits};
 use tokio::net::TcpListener;
 
 use crate::client::{Client, PROTOCOLS, Reply};
@@ -160,13 +160,13 @@ async fn nobody_forwards_what_was_forwarded() {
     let ring = Ring::start(3).await;
     // 2 believes in 1, 1 believes in 0, and nobody is right but 1's hint: 0 owns it.
     let peers = ring.world.peers.lock().clone();
-    ring.world.beliefs.lock()[2] = Some(Place::There(peers[1].clone()));
-    ring.world.beliefs.lock()[1] = Some(Place::There(peers[0].clone()));
+    ring.world.beliefs.lock()[2] = Some(Location::There(peers[1].clone()));
+    ring.world.beliefs.lock()[1] = Some(Location::There(peers[0].clone()));
     let mut client = ring.client(2).await;
     let reply = client.get(POD).await;
     assert_eq!(reply.json()["replica"], 0);
     // Two that believe in each other: every attempt ends at the second, and there are few.
-    ring.world.beliefs.lock()[1] = Some(Place::There(peers[2].clone()));
+    ring.world.beliefs.lock()[1] = Some(Location::There(peers[2].clone()));
     let lost = client.get(&format!("{POD}?timeout=400ms")).await;
     assert_eq!(lost.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(lost.header("retry-after"), "1");
@@ -181,8 +181,8 @@ async fn what_was_told_moved_is_repeated_with_its_body() {
     let peers = ring.world.peers.lock().clone();
     ring.world.move_to(2);
     // 1 asks 0; 0 believes that it has the plane until it asks it.
-    ring.world.beliefs.lock()[0] = Some(Place::Here);
-    ring.world.beliefs.lock()[1] = Some(Place::There(peers[0].clone()));
+    ring.world.beliefs.lock()[0] = Some(Location::Here);
+    ring.world.beliefs.lock()[1] = Some(Location::There(peers[0].clone()));
     let mut client = ring.client(1).await;
     let correct = async {
         until(|| ring.world.asked.load(Ordering::SeqCst) > 0).await;
@@ -192,7 +192,7 @@ async fn what_was_told_moved_is_repeated_with_its_body() {
     assert_eq!(reply.status, StatusCode::CREATED);
     assert_eq!(*ring.world.created.lock(), [(2, POD_JSON.to_owned())]);
     // The same for one that is connected to the old owner itself.
-    ring.world.beliefs.lock()[0] = Some(Place::Here);
+    ring.world.beliefs.lock()[0] = Some(Location::Here);
     let asked = ring.world.asked.load(Ordering::SeqCst);
     let mut direct = ring.client(0).await;
     let correct = async {
@@ -426,7 +426,7 @@ async fn a_write_that_waits_for_a_connection_goes_elsewhere_when_the_peer_leaves
         replica: "polyplane-0".to_owned(),
         address: mute.local_addr().expect("bound").to_string(),
     };
-    ring.world.beliefs.lock()[1] = Some(Place::There(peer.clone()));
+    ring.world.beliefs.lock()[1] = Some(Location::There(peer.clone()));
     let mut client = ring.client(1).await;
     let writing = tokio::spawn(async move { client.send(Method::POST, PODS, &[], POD_JSON).await });
     let _connected = mute.accept().await.expect("a connection");
@@ -561,7 +561,7 @@ async fn a_forwarded_request_counts_once_in_the_sum_of_all_replicas() {
     assert_eq!(fleet_sum(&ring, "apiserver_longrunning_requests{").await, 1);
     // One that asks a replica which lost the plane is counted where it ends.
     let peers = ring.world.peers.lock().clone();
-    ring.world.beliefs.lock()[2] = Some(Place::There(peers[1].clone()));
+    ring.world.beliefs.lock()[2] = Some(Location::There(peers[1].clone()));
     let before = fleet_sum(&ring, "apiserver_request_total").await;
     let mut lost = ring.client(2).await;
     assert_eq!(lost.get(POD).await.json()["replica"], 0);

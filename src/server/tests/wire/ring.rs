@@ -24,8 +24,8 @@ use polyplane_registry::{
     StreamEnd, Verb,
 };
 use polyplane_server::{
-    Backend, BoxFuture, Config, LocateError, Options, Peer, PeerLimits, PeerTransport, Peering,
-    Place, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
+    Backend, BoxFuture, Config, LocateError, Location, Options, Peer, PeerLimits, PeerTransport,
+    Peering, PlaneApi, PlaneRecord, PlaneReference, StopHandle, Stopped,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -48,7 +48,7 @@ pub struct Truth {
 pub struct World {
     pub truth: watch::Sender<Truth>,
     /// Where a replica believes the plane, if not where it is.
-    pub beliefs: Mutex<Vec<Option<Place>>>,
+    pub beliefs: Mutex<Vec<Option<Location>>>,
     pub peers: Mutex<Vec<Peer>>,
     /// The first replica owes all others the answers to their pings.
     pub is_first_silent: AtomicBool,
@@ -127,15 +127,15 @@ impl PlaneRecord for Handle {
         "team-a"
     }
 
-    fn place(&self) -> Place {
+    fn location(&self) -> Location {
         let world = &self.0.world;
         if let Some(belief) = &world.beliefs.lock()[self.0.index] {
             return belief.clone();
         }
         match world.truth.borrow().owner {
-            None => Place::Nobody,
-            Some(owner) if owner == self.0.index => Place::Here,
-            Some(owner) => Place::There(world.peers.lock()[owner].clone()),
+            None => Location::Nobody,
+            Some(owner) if owner == self.0.index => Location::Here,
+            Some(owner) => Location::There(world.peers.lock()[owner].clone()),
         }
     }
 
