@@ -27,7 +27,7 @@ use crate::documents::paths;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
 use crate::operations::metrics::Labels;
 use crate::operations::observe::{OpenWatch, labels_of};
-use crate::peer::forward::{Forwarded, Search, Step, moved_reply};
+use crate::peer::forward::{Destination, Forwarded, Search, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
 use crate::request::audit_id;
 use crate::request::authorize::{Authorized, authorize};
@@ -314,17 +314,17 @@ impl Pipeline<'_> {
             if plane == PlaneReference::Root && self.is_about_this_replica(record) {
                 return self.about_this_replica(&proven, plane).await;
             }
-            match self.place(record, &mut search).await? {
-                Step::Moved => return Ok(moved_reply(self.shared, record)),
-                Step::Again => {}
-                Step::Forward(peer) => {
+            match self.destination(record, &mut search).await? {
+                Destination::Moved => return Ok(moved_reply(self.shared, record)),
+                Destination::Unknown => {}
+                Destination::Peer(peer) => {
                     // In a box, for those that are answered here are smaller by far.
                     let forwarded = Box::pin(self.forward(&peer, &located, deadline, &mut search));
                     if let Some(reply) = forwarded.await? {
                         return Ok(reply);
                     }
                 }
-                Step::Here => match self.here(&located, &proven, plane, deadline).await {
+                Destination::Here => match self.here(&located, &proven, plane, deadline).await {
                     Err(refusal) if !refusal.is_moved() => return Err(refusal),
                     // Nothing was done, so whoever owns the plane now may be asked.
                     Err(_) if self.is_direct() => search.pause().await?,

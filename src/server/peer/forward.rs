@@ -211,44 +211,46 @@ impl Search {
     }
 }
 
-/// Who carries a request out.
-pub(crate) enum Step {
-    /// This replica.
+/// Where a request is carried out.
+pub(crate) enum Destination {
+    /// At this replica.
     Here,
-    /// Another one.
-    Forward(Peer),
-    /// Nobody was there; look again.
-    Again,
-    /// Not this replica, and the one that asks must ask elsewhere.
+    /// At another replica.
+    Peer(Peer),
+    /// No replica answers for the plane yet; locate it again.
+    Unknown,
+    /// Elsewhere. The request came from a peer, which has to forward it itself.
     Moved,
 }
 
 impl Pipeline<'_> {
-    /// Decides who carries the request out.
+    /// Decides where the request is carried out.
     ///
     /// # Errors
-    /// When nobody does for too long.
-    pub(crate) async fn place(
+    /// If no replica answers for the plane for too long.
+    pub(crate) async fn destination(
         &self,
         record: &dyn PlaneRecord,
         search: &mut Search,
-    ) -> Result<Step, Refusal> {
+    ) -> Result<Destination, Refusal> {
         let hint = search.hint.take();
         match (record.location(), self.shared.peers.as_ref()) {
-            (Location::Here, _) => Ok(Step::Here),
-            (Location::There(_) | Location::Nobody, _) if !self.is_direct() => Ok(Step::Moved),
+            (Location::Here, _) => Ok(Destination::Here),
+            (Location::There(_) | Location::Nobody, _) if !self.is_direct() => {
+                Ok(Destination::Moved)
+            }
             (Location::There(peer), Some(side)) => {
                 // Who lost the plane knows better than who heard of it.
                 let peer = hint.unwrap_or(peer);
                 if peer.replica == side.transport.tls().replica() {
                     search.pause().await?;
-                    return Ok(Step::Again);
+                    return Ok(Destination::Unknown);
                 }
-                Ok(Step::Forward(peer))
+                Ok(Destination::Peer(peer))
             }
             (Location::There(_) | Location::Nobody, _) => {
                 search.pause().await?;
-                Ok(Step::Again)
+                Ok(Destination::Unknown)
             }
         }
     }
