@@ -2,7 +2,7 @@
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
-pub(crate) mod door;
+pub(crate) mod open_connections;
 pub(crate) mod tls;
 mod verdicts;
 
@@ -24,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 use crate::answer::respond::Reply;
 use crate::connection::chains::Shown;
 use crate::connection::coalesce::coalesce;
-use crate::connection::door::{Entry, Step, Term};
+use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::tls::ALPN_H2;
 use crate::peer::headers::Received;
 use crate::pipeline::{self, Caller, Origin};
@@ -45,8 +45,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is known of the client before it asks for anything.
 pub(crate) struct Connection {
-    /// Its place among those of clients; absent where a peer speaks for the client.
-    entry: Option<Arc<Entry>>,
+    /// Its count among open connections; none if the client is connected to a peer.
+    open: Option<Arc<OpenConnection>>,
     shown: Option<Arc<Shown>>,
     /// Address and port of the client.
     remote: Option<HeaderValue>,
@@ -55,23 +55,23 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(shown: Option<Arc<Shown>>, remote: Option<HeaderValue>) -> Self {
         Self {
-            entry: None,
+            open: None,
             shown,
             remote,
         }
     }
 
-    /// The same with its place.
-    fn at(self, entry: &Arc<Entry>) -> Self {
+    /// The same, counted among open connections.
+    fn at(self, open: &Arc<OpenConnection>) -> Self {
         Self {
-            entry: Some(Arc::clone(entry)),
+            open: Some(Arc::clone(open)),
             ..self
         }
     }
 
-    /// Its place, if the client itself is connected.
-    pub(crate) fn entry(&self) -> Option<&Entry> {
-        self.entry.as_deref()
+    /// Its count among open connections, if the client is connected to this replica.
+    pub(crate) fn open(&self) -> Option<&OpenConnection> {
+        self.open.as_deref()
     }
 
     /// The certificates the client showed; possession is proven.
@@ -104,9 +104,9 @@ pub(crate) async fn serve(
     shared: Arc<Shared>,
     acceptor: TlsAcceptor,
     socket: TcpStream,
-    entry: Entry,
+    open: OpenConnection,
 ) {
-    let entry = Arc::new(entry);
+    let open = Arc::new(open);
     let remote = socket.peer_addr().ok();
     let remote = remote.and_then(|address| HeaderValue::try_from(address.to_string()).ok());
     if let Err(error) = socket.set_nodelay(true) {
@@ -135,15 +135,15 @@ pub(crate) async fn serve(
     let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
     let chain = session.peer_certificates().and_then(ClientChain::possessed);
     let shown = chain.map(|chain| shared.chains.shown(chain));
-    let connection = Arc::new(Connection::new(shown, remote).at(&entry));
+    let connection = Arc::new(Connection::new(shown, remote).at(&open));
     let caller = Arc::new(Caller {
         connection,
         origin: Origin::Client,
     });
     let served = if is_h2 {
-        serve_h2(&shared, &entry, caller, stream).await
+        serve_h2(&shared, &open, caller, stream).await
     } else {
-        serve_h1(&shared, &entry, caller, stream)
+        serve_h1(&shared, &open, caller, stream)
             .await
             .map_err(Broken::Protocol)
     };
@@ -177,7 +177,7 @@ enum Broken {
 
 async fn serve_h2(
     shared: &Arc<Shared>,
-    entry: &Entry,
+    open: &OpenConnection,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> Result<(), Broken> {
@@ -185,7 +185,7 @@ async fn serve_h2(
     let under_way = Seats::new(usize::MAX);
     let service = {
         let (shared, under_way) = (Arc::clone(shared), Arc::clone(&under_way));
-        let requests = entry.requests();
+        let requests = open.requests();
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
             let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
@@ -207,14 +207,14 @@ async fn serve_h2(
         .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
-    let mut term = Term::new(entry, &shared.limits, &shared.drain);
+    let mut lifetime = Lifetime::new(open, &shared.limits, &shared.drain);
     loop {
         tokio::select! {
             // Ending comes before serving on.
             biased;
-            step = term.next() => match step {
-                Step::Close => serving.as_mut().graceful_shutdown(),
-                Step::Cut => return Ok(()),
+            step = lifetime.next() => match step {
+                Closing::Graceful => serving.as_mut().graceful_shutdown(),
+                Closing::Abort => return Ok(()),
             },
             done = flusher.poll_and_flush(serving.as_mut(), &under_way) => {
                 return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
@@ -225,7 +225,7 @@ async fn serve_h2(
 
 async fn serve_h1(
     shared: &Arc<Shared>,
-    entry: &Entry,
+    open: &OpenConnection,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
@@ -233,7 +233,7 @@ async fn serve_h1(
     let session: Arc<Mutex<Option<websocket::Session>>> = Arc::default();
     let service = {
         let (shared, session) = (Arc::clone(shared), Arc::clone(&session));
-        let requests = entry.requests();
+        let requests = open.requests();
         service_fn(move |mut request: http::Request<Incoming>| {
             let under_way = requests.begin();
             let handshake = websocket::Handshake::take(&mut request);
@@ -254,14 +254,14 @@ async fn serve_h1(
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
-    let mut term = Term::new(entry, &shared.limits, &shared.drain);
+    let mut lifetime = Lifetime::new(open, &shared.limits, &shared.drain);
     loop {
         tokio::select! {
             // As above.
             biased;
-            step = term.next() => match step {
-                Step::Close => serving.as_mut().graceful_shutdown(),
-                Step::Cut => return Ok(()),
+            step = lifetime.next() => match step {
+                Closing::Graceful => serving.as_mut().graceful_shutdown(),
+                Closing::Abort => return Ok(()),
             },
             done = serving.as_mut() => break done?,
         }

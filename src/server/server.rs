@@ -242,15 +242,18 @@ async fn accept(
         };
         match accepted {
             Ok((socket, _)) => {
-                let entry = shared.metrics.door.enter();
-                let number = entry.number();
+                let open = shared.metrics.connections.accept();
+                let number = open.number();
                 let task = connections.spawn(connection::serve(
                     Arc::clone(&shared),
                     acceptor.clone(),
                     socket,
-                    entry,
+                    open,
                 ));
-                shared.metrics.door.attach(number, task.abort_handle());
+                shared
+                    .metrics
+                    .connections
+                    .attach(number, task.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");

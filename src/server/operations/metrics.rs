@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_plane::Memory;
 
-use crate::connection::door::Door;
+use crate::connection::open_connections::OpenConnections;
 use crate::documents::version::VERSION;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::forward::Forwarding;
@@ -182,7 +182,7 @@ pub(crate) struct Metrics {
     /// Handshakes that failed or took too long.
     pub failed_handshakes: AtomicU64,
     /// Open connections.
-    pub door: Arc<Door>,
+    pub connections: Arc<OpenConnections>,
     /// Bytes of request bodies.
     pub bodies: Arc<BodyBudget>,
     /// Refused strangers whose bodies are read to their end.
@@ -221,7 +221,10 @@ impl Metrics {
             watch_events: Mutex::default(),
             reads: Seats::new(limits.reads_in_flight_max),
             writes: Seats::new(limits.writes_in_flight_max),
-            door: Door::new(limits.connections_max, limits.unproven_connections_max),
+            connections: OpenConnections::new(
+                limits.connections_max,
+                limits.unproven_connections_max,
+            ),
             bodies: BodyBudget::new(limits.bodies_bytes_max, limits.plane_body_bytes_max, memory),
             discards: Seats::new(DISCARDS_MAX),
             failed_handshakes: AtomicU64::new(0),
@@ -308,7 +311,7 @@ impl Metrics {
         expose_running(&merged, out);
         self.expose_watch_events(out);
         self.expose_server(out);
-        self.door.expose(out);
+        self.connections.expose(out);
         self.bodies.expose(out);
     }
 

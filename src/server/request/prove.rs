@@ -111,14 +111,14 @@ impl Pipeline<'_> {
 
     /// Gives the connection a place among those that have proven somebody.
     pub(crate) fn admit(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
-        let Some(entry) = self.caller.connection.entry() else {
+        let Some(open) = self.caller.connection.open() else {
             return Ok(());
         };
-        if entry.admit() {
+        if open.mark_proven() {
             return Ok(());
         }
         if plane == PlaneReference::Root && self.is_local_path() {
-            entry.admit_anyway();
+            open.mark_proven_anyway();
             return Ok(());
         }
         Shared::count(&self.shared.metrics.rejected);

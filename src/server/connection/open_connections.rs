@@ -1,0 +1,440 @@
+//! How many connections of clients may be open, and when the server ends one by itself.
+//!
+//! A connection is unproven until one of its requests proves who its client is. Unproven connections
+//! have a limit of their own beside the limit of proven ones. So they never take the place of a
+//! proven client, and the probes of kubelets and load balancers, which show no credential, get in
+//! however many clients are connected. At the limit of unproven connections the oldest one is
+//! aborted for the newest, so that no client keeps others out by staying.
+//!
+//! Invariant: a connection counts against exactly one of the two limits, from its accept until its
+//! task ends.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::answer::body::{BodyEnd, ResponseBody};
+use crate::answer::respond::Reply;
+use crate::operations::drain::Drain;
+use crate::operations::exposition::{Exposition, Kind};
+use crate::request::limits::{Limits, Seat, Seats};
+
+/// Longest time between the graceful close of a connection and its abort. Without it a client that
+/// never reads would keep its connection.
+const LEAVING_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// All connections of clients.
+#[derive(Debug)]
+pub(crate) struct OpenConnections {
+    proven: Arc<Seats>,
+    unproven_max: usize,
+    unproven: Mutex<Unproven>,
+    /// Unproven connections aborted for newer ones.
+    evicted: AtomicU64,
+}
+
+/// The unproven connections, oldest first.
+#[derive(Debug, Default)]
+struct Unproven {
+    next: u64,
+    /// Aborts its task; none until [`OpenConnections::attach`].
+    open: BTreeMap<u64, Option<AbortHandle>>,
+}
+
+/// One open connection, which counts against a limit until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenConnection {
+    all: Arc<OpenConnections>,
+    number: u64,
+    accepted: Instant,
+    /// Set by the first request that is proven.
+    proven: OnceLock<Seat>,
+    requests: Arc<Requests>,
+}
+
+impl OpenConnections {
+    pub(crate) fn new(connections_max: usize, unproven_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            proven: Seats::new(connections_max),
+            unproven_max,
+            unproven: Mutex::default(),
+            evicted: AtomicU64::new(0),
+        })
+    }
+
+    /// Counts a new connection, and aborts the oldest unproven one if there are too many.
+    pub(crate) fn accept(self: &Arc<Self>) -> OpenConnection {
+        let mut unproven = self.unproven.lock();
+        if unproven.open.len() >= self.unproven_max {
+            let oldest = unproven.open.iter().find_map(|(number, task)| {
+                let task = task.as_ref()?;
+                Some((*number, task.clone()))
+            });
+            if let Some((number, task)) = oldest {
+                unproven.open.remove(&number);
+                task.abort();
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let number = unproven.next;
+        unproven.next += 1;
+        unproven.open.insert(number, None);
+        OpenConnection {
+            all: Arc::clone(self),
+            number,
+            accepted: Instant::now(),
+            proven: OnceLock::new(),
+            requests: Arc::default(),
+        }
+    }
+
+    /// Names the task to abort. A connection that is proven by then is never aborted for another.
+    pub(crate) fn attach(&self, number: u64, task: AbortHandle) {
+        if let Some(unknown) = self.unproven.lock().open.get_mut(&number) {
+            *unknown = Some(task);
+        }
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let unproven = self.unproven();
+        for (name, help, value) in [
+            (
+                "polyplane_connections",
+                "Open connections.",
+                self.proven.taken() + unproven,
+            ),
+            (
+                "polyplane_unproven_connections",
+                "Open connections that have proven nobody.",
+                unproven,
+            ),
+        ] {
+            out.family(name, Kind::Gauge, help);
+            out.sample(name, &[], value);
+        }
+        let name = "polyplane_evicted_connections_total";
+        let help = "Unproven connections cut off for newer ones.";
+        out.family(name, Kind::Counter, help);
+        out.sample(name, &[], self.evicted.load(Ordering::Relaxed));
+    }
+
+    /// How many unproven connections are open.
+    fn unproven(&self) -> usize {
+        self.unproven.lock().open.len()
+    }
+}
+
+impl OpenConnection {
+    /// Which connection it is, for [`OpenConnections::attach`].
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Counts the connection as proven. False if the limit of proven connections is reached.
+    pub(crate) fn mark_proven(&self) -> bool {
+        self.is_proven()
+            || self
+                .all
+                .proven
+                .take()
+                .is_some_and(|seat| self.take_seat(seat))
+    }
+
+    /// The same above the limit, for requests about this replica: health and metrics are needed most
+    /// when the server is full.
+    pub(crate) fn mark_proven_anyway(&self) {
+        if !self.is_proven() {
+            self.take_seat(self.all.proven.take_anyway());
+        }
+    }
+
+    fn take_seat(&self, seat: Seat) -> bool {
+        if self.proven.set(seat).is_ok() {
+            self.all.unproven.lock().open.remove(&self.number);
+        }
+        true
+    }
+
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven.get().is_some()
+    }
+
+    /// The counter of its requests.
+    pub(crate) fn requests(&self) -> Arc<Requests> {
+        Arc::clone(&self.requests)
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        if !self.is_proven() {
+            self.all.unproven.lock().open.remove(&self.number);
+        }
+    }
+}
+
+/// The requests of one connection, from their heads to the ends of their answers' bodies.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Requests {
+    /// Counts a request until its answer's body is dropped.
+    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        UnderWay(Arc::clone(self))
+    }
+
+    fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether no request is in flight, and none has begun since `begun` had.
+    fn are_idle_since(&self, begun: usize) -> bool {
+        let ended = self.ended.load(Ordering::Relaxed);
+        self.begun() == begun && ended == begun
+    }
+
+    fn are_idle(&self) -> bool {
+        self.are_idle_since(self.begun())
+    }
+}
+
+/// A request that is under way.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<Requests>);
+
+impl UnderWay {
+    /// The reply, whose body counts as under way until it is dropped.
+    pub(crate) fn with(self, reply: Reply) -> http::Response<CountedBody> {
+        reply.map(|body| CountedBody {
+            body,
+            _under_way: self,
+        })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer, for as long as its connection is busy with it.
+pub(crate) struct CountedBody {
+    body: ResponseBody,
+    _under_way: UnderWay,
+}
+
+impl Body for CountedBody {
+    type Data = Bytes;
+    type Error = BodyEnd;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How a connection has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// Take no new request, answer those in flight, and close.
+    Graceful,
+    /// At once.
+    Abort,
+}
+
+/// How far a connection is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// No request has been proven.
+    Unproven,
+    /// A request was proven; `begun` requests had begun when the timer was set.
+    Serving { begun: usize },
+    /// It closes because it is idle.
+    Leaving,
+    /// It closes because the server stops.
+    Stopping,
+}
+
+/// Tells when a connection has to end: an unproven one after some time, a proven one when it was
+/// idle for long, all of them when the server stops.
+pub(crate) struct Lifetime<'a> {
+    open: &'a OpenConnection,
+    limits: &'a Limits,
+    drain: &'a Drain,
+    stage: Stage,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<'a> Lifetime<'a> {
+    pub(crate) fn new(open: &'a OpenConnection, limits: &'a Limits, drain: &'a Drain) -> Self {
+        Self {
+            open,
+            limits,
+            drain,
+            stage: Stage::Unproven,
+            timer: Box::pin(sleep_until(open.accepted + limits.unproven_time_max)),
+        }
+    }
+
+    /// Waits until the connection has to end, or has to end faster.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing; another one goes on.
+    pub(crate) async fn next(&mut self) -> Closing {
+        if self.stage == Stage::Stopping {
+            // The server has its own limit for draining.
+            self.drain.aborting().cancelled().await;
+            return Closing::Abort;
+        }
+        loop {
+            tokio::select! {
+                // A server that stops closes all connections, whatever their own timers say.
+                biased;
+                () = self.drain.closing().cancelled() => {
+                    self.stage = Stage::Stopping;
+                    return Closing::Graceful;
+                }
+                () = self.timer.as_mut() => {
+                    if let Some(step) = self.on_time() {
+                        return step;
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_time(&mut self) -> Option<Closing> {
+        let is_proven = self.open.is_proven();
+        let requests = &self.open.requests;
+        let step = match self.stage {
+            Stage::Unproven if !is_proven => Some(Closing::Graceful),
+            Stage::Serving { begun } if requests.are_idle_since(begun) => Some(Closing::Graceful),
+            // Requests in flight of an unproven client are not waited for.
+            Stage::Leaving if !is_proven || requests.are_idle() => Some(Closing::Abort),
+            Stage::Unproven | Stage::Serving { .. } | Stage::Leaving | Stage::Stopping => None,
+        };
+        let time = if step.is_some() || self.stage == Stage::Leaving {
+            self.stage = Stage::Leaving;
+            LEAVING_TIME_MAX
+        } else {
+            self.stage = Stage::Serving {
+                begun: requests.begun(),
+            };
+            self.limits.idle_time_max
+        };
+        self.timer.as_mut().reset(Instant::now() + time);
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(all: &Arc<OpenConnections>) -> (OpenConnection, tokio::task::JoinHandle<()>) {
+        let open = all.accept();
+        let task = tokio::spawn(std::future::pending());
+        all.attach(open.number(), task.abort_handle());
+        (open, task)
+    }
+
+    #[tokio::test]
+    async fn the_oldest_unproven_connection_makes_room_and_no_proven_one_does() {
+        let all = OpenConnections::new(1, 2);
+        let (proven, proven_task) = open(&all);
+        assert!(proven.mark_proven() && proven.mark_proven());
+        let (first, first_task) = open(&all);
+        let (second, second_task) = open(&all);
+        assert_eq!((all.unproven(), all.proven.taken()), (2, 1));
+        assert!(
+            !second.mark_proven(),
+            "there is room for one that is proven"
+        );
+        let (third, _) = open(&all);
+        assert!(first_task.await.expect_err("cut off").is_cancelled());
+        assert!(!proven_task.is_finished() && !second_task.is_finished());
+        assert_eq!(all.evicted.load(Ordering::Relaxed), 1);
+        // Whoever asks about the replica itself always has room.
+        second.mark_proven_anyway();
+        assert_eq!((all.unproven(), all.proven.taken()), (1, 2));
+        drop((proven, first, second, third));
+        assert_eq!((all.unproven(), all.proven.taken()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unproven_connection_is_closed_and_then_aborted() {
+        let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
+        let limits = Limits::default();
+        let (open, _) = open(&all);
+        let begun = Instant::now();
+        let _request = open.requests().begin();
+        let mut lifetime = Lifetime::new(&open, &limits, &drain);
+        assert_eq!(lifetime.next().await, Closing::Graceful);
+        assert_eq!(
+            begun.elapsed().as_secs(),
+            limits.unproven_time_max.as_secs()
+        );
+        assert_eq!(lifetime.next().await, Closing::Abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_when_nobody_uses_it() {
+        let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
+        let limits = Limits::default();
+        let (open, _) = open(&all);
+        assert!(open.mark_proven());
+        let mut lifetime = Lifetime::new(&open, &limits, &drain);
+        // A watch may be silent for as long as it likes.
+        let watch = open.requests().begin();
+        let idle = tokio::time::timeout(limits.idle_time_max * 20, lifetime.next()).await;
+        assert!(idle.is_err(), "{idle:?}");
+        drop(watch);
+        let left = Instant::now();
+        assert_eq!(lifetime.next().await, Closing::Graceful);
+        assert!(left.elapsed() <= limits.idle_time_max * 2);
+        // A request that came at the last moment is answered.
+        let late = open.requests().begin();
+        let cut = tokio::time::timeout(LEAVING_TIME_MAX * 3, lifetime.next()).await;
+        assert!(cut.is_err(), "{cut:?}");
+        drop(late);
+        assert_eq!(lifetime.next().await, Closing::Abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_stops_closes_and_cuts_off() {
+        let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
+        let limits = Limits::default();
+        let (open, _) = open(&all);
+        let mut lifetime = Lifetime::new(&open, &limits, &drain);
+        drain.close();
+        assert_eq!(lifetime.next().await, Closing::Graceful);
+        let waiting = tokio::time::timeout(limits.idle_time_max * 9, lifetime.next()).await;
+        assert!(waiting.is_err(), "{waiting:?}");
+        drain.abort();
+        assert_eq!(lifetime.next().await, Closing::Abort);
+    }
+}
