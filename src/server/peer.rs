@@ -26,10 +26,10 @@
 //! Invariant: headers that begin with `x-polyplane-` mean something on a peer connection only.
 
 pub(crate) mod channel;
-mod doorway;
 pub(crate) mod forward;
 #[cfg(test)]
 mod frozen;
+mod handshakes;
 pub(crate) mod headers;
 pub(crate) mod listener;
 pub(crate) mod pool;

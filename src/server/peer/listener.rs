@@ -1,7 +1,7 @@
 //! Where other replicas connect.
 //!
 //! Whoever has no certificate of a peer does not get past the handshake, which is short and takes
-//! no place of a proven connection ([`super::doorway`]). Behind it there are messages, and requests
+//! no place of a proven connection ([`super::handshakes`]). Behind it there are messages, and requests
 //! that clients sent to the other replica. The latter are told by a header that no client can send,
 //! so a client's path never becomes a message.
 
@@ -33,7 +33,7 @@ use crate::peer::channel::answering::Answering;
 use crate::peer::channel::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
 use crate::peer::channel::stream::{PeerStream, Stream};
 use crate::peer::channel::{Answerer, Channel, Driver};
-use crate::peer::doorway::{Doorway, HandshakesMax};
+use crate::peer::handshakes::{Handshakes, HandshakesMax};
 use crate::peer::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, decode_chain};
 use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
 use crate::peer::{PeerLimits, wire};
@@ -58,7 +58,7 @@ pub(crate) struct PeerSide {
     pub transport: Arc<PeerTransport>,
     /// Proven connections.
     pub connections: Arc<Seats>,
-    doorway: Arc<Doorway>,
+    handshakes: Arc<Handshakes>,
     handler: Arc<dyn PeerHandler>,
     /// By the digest of their chains.
     clients: Mutex<HashMap<[u8; DIGEST_BYTES], Arc<Connection>>>,
@@ -76,7 +76,7 @@ impl PeerSide {
         };
         Self {
             connections: Seats::new(limits.connections_max),
-            doorway: Doorway::new(handshakes_max),
+            handshakes: Handshakes::new(handshakes_max),
             transport,
             handler,
             clients: Mutex::default(),
@@ -147,17 +147,17 @@ pub(crate) async fn serve(
     (socket, address): (TcpStream, SocketAddr),
     closing: CancellationToken,
 ) {
-    let entered = side.doorway.enter(address.ip());
+    let handshake = side.handshakes.begin(address.ip());
     let shaken = tokio::select! {
         // A server that is cut off does not finish handshakes, and one that is done counts.
         biased;
         () = shared.drain.aborting().cancelled() => return,
         shaken = shake_hands(&side, socket) => shaken,
-        () = entered.gives_way.cancelled() => {
+        () = handshake.evicted.cancelled() => {
             Err("there are too many handshakes under way, and this was the oldest".to_owned())
         }
     };
-    drop(entered);
+    drop(handshake);
     let (stream, name) = match shaken {
         Ok(shaken) => shaken,
         Err(why) => {
