@@ -31,7 +31,7 @@ use tokio_util::io::poll_read_buf;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::connection::coalesce::yield_to_ready_tasks;
-use frame::{FrameHead, HEAD_BYTES, Heard, Kind, RequestHead, Told, Why};
+use frame::{FrameHead, HEAD_BYTES, Kind, ReceivedValues, RequestHead, ResetReason, SentValues};
 use signs::{Due, Signs};
 use stream::{Broken, NoAnswer, Opened, Stream};
 
@@ -73,7 +73,7 @@ struct Out {
     task: Option<Waker>,
     /// Bodies that wait for room.
     crowd: Vec<Waker>,
-    told: Told,
+    sent_values: SentValues,
     next: u32,
     broken: Option<Broken>,
 }
@@ -86,7 +86,7 @@ impl Channel {
                 taken: 0,
                 task: None,
                 crowd: Vec::new(),
-                told: Told::default(),
+                sent_values: SentValues::default(),
                 next: 0,
                 broken: None,
             }),
@@ -135,8 +135,10 @@ impl Channel {
                 task: None,
             };
             self.streams.lock().insert(id, entry);
-            let Out { bytes, told, .. } = &mut *out;
-            frame::put_request(bytes, id, head, body, is_last, told);
+            let Out {
+                bytes, sent_values, ..
+            } = &mut *out;
+            frame::put_request(bytes, id, head, body, is_last, sent_values);
             (stream, out.task.take())
         };
         wake(task);
@@ -247,7 +249,7 @@ pub(super) struct Driver<S> {
     /// None at the side that asks.
     answerer: Option<Box<dyn Answerer>>,
     input: BytesMut,
-    heard: Heard,
+    received_values: ReceivedValues,
     /// Number after the highest stream that the other side has opened.
     opened: u32,
     output: Vec<u8>,
@@ -271,7 +273,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             socket,
             answerer,
             input: BytesMut::new(),
-            heard: Heard::default(),
+            received_values: ReceivedValues::default(),
             opened: 0,
             output: Vec::new(),
             written: 0,
@@ -385,7 +387,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                     entry.stream.credited(bytes);
                 }
             }
-            Kind::Reset => self.take_reset(head.stream, frame::why(&payload)?),
+            Kind::Reset => self.take_reset(head.stream, frame::reset_reason(&payload)?),
             Kind::Ping => {
                 let number = frame::number(&payload)?;
                 self.channel
@@ -408,7 +410,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn take_request(&mut self, head: FrameHead, mut payload: Bytes) -> Result<(), Broken> {
-        let request = frame::take_request(&mut payload, &mut self.heard)?;
+        let request = frame::take_request(&mut payload, &mut self.received_values)?;
         let Some(answerer) = &self.answerer else {
             return Err(Broken::Protocol("only who connects may ask"));
         };
@@ -423,7 +425,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             if is_full || self.said_closing || !self.channel.is_open() {
                 drop(streams);
                 self.channel
-                    .push(|out| frame::put_reset(out, id, Why::Refused));
+                    .push(|out| frame::put_reset(out, id, ResetReason::Refused));
                 return Ok(());
             }
             self.opened = id + 1;
@@ -441,13 +443,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    fn take_reset(&self, id: u32, why: Why) {
+    fn take_reset(&self, id: u32, why: ResetReason) {
         let Some(entry) = self.channel.streams.lock().remove(&id) else {
             return;
         };
         entry.stream.broke(&match why {
-            Why::Refused => NoAnswer::Refused,
-            Why::Cancelled | Why::Broken => NoAnswer::Broken(Broken::Reset),
+            ResetReason::Refused => NoAnswer::Refused,
+            ResetReason::Cancelled | ResetReason::Broken => NoAnswer::Broken(Broken::Reset),
         });
         if let Some(task) = entry.task {
             task.abort();

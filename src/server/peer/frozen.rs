@@ -11,9 +11,9 @@ use rustls::pki_types::CertificateDer;
 
 use crate::backend::Peer;
 use crate::peer::channel::frame::{
-    FrameHead, HEAD_BYTES, Heard, Kind, Told, Why, number, put_answer, put_data, put_number,
-    put_request, put_reset, put_trailers, take_answer, take_request, take_trailers, usual_names,
-    why,
+    FrameHead, HEAD_BYTES, Kind, ReceivedValues, ResetReason, SentValues, number, put_answer,
+    put_data, put_number, put_request, put_reset, put_trailers, reset_reason, take_answer,
+    take_request, take_trailers, usual_names,
 };
 use crate::peer::headers::{self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, TOLD};
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
@@ -49,13 +49,13 @@ fn frames() -> Vec<Written> {
         time_left: Some(std::time::Duration::from_millis(59_000)),
     };
     received.add(&mut forwarded);
-    let told = &mut Told::default();
+    let sent_values = &mut SentValues::default();
     let path = "/clusters/a/api/v1/namespaces/default/configmaps?limit=5";
     let target = path.parse().expect("a path");
     let request = (&Method::GET, &target, &forwarded);
     let mut said = |name: &str, stream| {
         frame(name, |out| {
-            put_request(out, stream, request, b"", true, told)
+            put_request(out, stream, request, b"", true, sent_values)
         })
     };
     let first = said("request, tells a chain", 1);
@@ -74,10 +74,10 @@ fn frames() -> Vec<Written> {
         first,
         again,
         frame("request, a replica's message", |out| {
-            put_request(out, 3, message, &ping, true, &mut Told::default());
+            put_request(out, 3, message, &ping, true, &mut SentValues::default());
         }),
         frame("request, more follows", |out| {
-            put_request(out, 3, message, b"be", false, &mut Told::default());
+            put_request(out, 3, message, b"be", false, &mut SentValues::default());
         }),
         frame("answer", |out| {
             put_answer(out, 1, (StatusCode::OK, &answer), b"{}", true);
@@ -86,9 +86,15 @@ fn frames() -> Vec<Written> {
         frame("data, last", |out| put_data(out, 1, b"", true)),
         frame("trailers", |out| put_trailers(out, 1, &trailers)),
         frame("credit", |out| put_number(out, Kind::Credit, 1, 65_536)),
-        frame("reset, cancelled", |out| put_reset(out, 1, Why::Cancelled)),
-        frame("reset, refused", |out| put_reset(out, 1, Why::Refused)),
-        frame("reset, broken", |out| put_reset(out, 1, Why::Broken)),
+        frame("reset, cancelled", |out| {
+            put_reset(out, 1, ResetReason::Cancelled)
+        }),
+        frame("reset, refused", |out| {
+            put_reset(out, 1, ResetReason::Refused)
+        }),
+        frame("reset, broken", |out| {
+            put_reset(out, 1, ResetReason::Broken)
+        }),
         frame("ping", |out| put_number(out, Kind::Ping, 0, 7)),
         frame("pong", |out| put_number(out, Kind::Pong, 0, 7)),
         frame("closing", |out| put_number(out, Kind::Closing, 0, 3)),
@@ -97,16 +103,19 @@ fn frames() -> Vec<Written> {
 
 /// A frame as its reader sees it. Streams of one connection come in order, so what one frame told
 /// the next may name.
-fn read(heard: &mut Heard, bytes: &[u8]) -> Result<String> {
+fn read(received_values: &mut ReceivedValues, bytes: &[u8]) -> Result<String> {
     let head = FrameHead::parse(bytes)?.context("no whole head")?;
     let mut payload = Bytes::copy_from_slice(&bytes[HEAD_BYTES..]);
     ensure!(payload.len() == head.length, "another length than it says");
     let said = match head.kind {
-        Kind::Request => format!("{:?} {payload:?}", take_request(&mut payload, heard)?),
+        Kind::Request => format!(
+            "{:?} {payload:?}",
+            take_request(&mut payload, received_values)?
+        ),
         Kind::Answer => format!("{:?} {payload:?}", take_answer(&mut payload)?),
         Kind::Trailers => format!("{:?}", take_trailers(&mut payload)?),
         Kind::Data => format!("{payload:?}"),
-        Kind::Reset => format!("{:?}", why(&payload)?),
+        Kind::Reset => format!("{:?}", reset_reason(&payload)?),
         Kind::Credit | Kind::Ping | Kind::Pong | Kind::Closing => format!("{}", number(&payload)?),
     };
     Ok(format!("{head:?} {said}"))
@@ -114,13 +123,13 @@ fn read(heard: &mut Heard, bytes: &[u8]) -> Result<String> {
 
 #[test]
 fn frozen_frames() {
-    let heard = std::cell::RefCell::new(Heard::default());
+    let received_values = std::cell::RefCell::new(ReceivedValues::default());
     let read = |name: &str, bytes: &[u8]| {
         // What names a chain belongs to the connection that told it.
         if name == "request, tells a chain" {
-            *heard.borrow_mut() = Heard::default();
+            *received_values.borrow_mut() = ReceivedValues::default();
         }
-        read(&mut heard.borrow_mut(), bytes)
+        read(&mut received_values.borrow_mut(), bytes)
     };
     records("peer-frames", &frames(), read).expect("as they were");
 }

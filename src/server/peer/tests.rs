@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::peer::channel::answering::Answering;
 use crate::peer::channel::frame::{
-    self, FrameHead, HEAD_BYTES, Kind, PAYLOAD_BYTES_MAX, RequestHead, Told,
+    self, FrameHead, HEAD_BYTES, Kind, PAYLOAD_BYTES_MAX, RequestHead, SentValues,
 };
 use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, Stream, WINDOW_BYTES};
 use crate::peer::channel::{Answerer, Channel, Driver};
@@ -453,7 +453,7 @@ async fn who_sends_more_than_it_may_is_cut_off() {
     fn asked(out: &mut Vec<u8>, stream: u32) {
         let (parts, ()) = Request::get("/never").body(()).expect("one").into_parts();
         let head = (&parts.method, &parts.uri, &parts.headers);
-        frame::put_request(out, stream, head, &[], false, &mut Told::default());
+        frame::put_request(out, stream, head, &[], false, &mut SentValues::default());
     }
     let mut beyond = Vec::new();
     asked(&mut beyond, 0);

@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 
 use crate::peer::channel::Channel;
-use crate::peer::channel::frame::{self, Why};
+use crate::peer::channel::frame::{self, ResetReason};
 use crate::peer::channel::stream::{Broken, CHUNK_BYTES, Stream, send_data};
 
 /// Sends an answer. Dropped before its end, it tells the peer that the answer broke off.
@@ -134,7 +134,7 @@ impl Drop for Answering {
     fn drop(&mut self) {
         let id = self.stream.id;
         if self.channel.forget(id) {
-            let put = |out: &mut Vec<u8>| frame::put_reset(out, id, Why::Broken);
+            let put = |out: &mut Vec<u8>| frame::put_reset(out, id, ResetReason::Broken);
             self.channel.push(put);
         }
     }

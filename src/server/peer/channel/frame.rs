@@ -1,9 +1,9 @@
-//! What travels between replicas, as bytes.
+//! The frames of the protocol between replicas, as bytes.
 //!
-//! A frame is a head of nine bytes and a payload. Requests and answers carry their head and the
-//! beginning of their body in one frame, mostly all of it. Header names that are usual travel as
-//! a number, and a long value that comes again and again (the client's chain of certificates)
-//! is told once per connection and named by its slot from then on.
+//! A frame is a head of nine bytes and a payload. A request or an answer sends its HTTP head and the
+//! beginning of its body, mostly all of it, in one frame. Common header names are sent as a number.
+//! A long value that many requests repeat (the client's chain of certificates) is sent once per
+//! connection and named by its slot from then on.
 //!
 //! Numbers are big-endian. Knows nothing of connections.
 
@@ -27,18 +27,19 @@ pub(in crate::peer) const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 /// Set in the kind of the last frame that one side sends on a stream.
 const LAST: u8 = 0x80;
 
-/// Values that are remembered per connection.
+/// Header values that each side of a connection remembers.
 pub(in crate::peer) const SLOTS: usize = 128;
-/// A value of another length is not worth a slot, or too much for one.
+/// Lengths of a value that gets a slot: a shorter one is not worth it, a longer one takes too much
+/// memory.
 pub(in crate::peer) const REMEMBERED_BYTES: std::ops::RangeInclusive<usize> = 64..=16 * 1024;
-/// The upper bits of a value's length say how the value is told.
+/// The upper two bits of a value's length: the value follows, follows and gets a slot, or has one.
 const HOW_SHIFT: u32 = 30;
 const LENGTH_MASK: u32 = (1 << HOW_SHIFT) - 1;
 const LITERAL: u32 = 0;
 const REMEMBER: u32 = 1;
 const REMEMBERED: u32 = 2;
 
-/// What a frame is.
+/// The kind of a frame; its number is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::peer) enum Kind {
@@ -50,15 +51,15 @@ pub(in crate::peer) enum Kind {
     Data,
     /// Headers behind a body; always the last.
     Trailers,
-    /// The reader has read so many bytes.
+    /// The reader of a body has read this many bytes more.
     Credit,
     /// The stream is over, in both directions.
     Reset,
-    /// Asks for a sign of life.
+    /// Asks for a pong.
     Ping,
-    /// A sign of life.
+    /// The answer to a ping.
     Pong,
-    /// No stream above this one was or will be taken.
+    /// No stream with this number or a higher one was or will be accepted.
     Closing,
 }
 
@@ -76,22 +77,22 @@ impl Kind {
     ];
 }
 
-/// Why a stream was reset.
+/// Why a stream was reset; its number is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::peer) enum Why {
-    /// Whoever asked does not want the answer any more.
+pub(in crate::peer) enum ResetReason {
+    /// The asking side does not want the answer any more.
     Cancelled,
-    /// The request was not looked at.
+    /// Nothing was done for the request.
     Refused,
     /// The answer broke off.
     Broken,
 }
 
-impl Why {
+impl ResetReason {
     const ALL: [Self; 3] = [Self::Cancelled, Self::Refused, Self::Broken];
 }
 
-/// The bytes mean nothing here. The connection is of no use.
+/// The bytes are not of this protocol, so the connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(&'static str);
@@ -107,10 +108,10 @@ pub(in crate::peer) struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads the head of a frame; none while it has not come.
+    /// Reads the head of a frame; none if it has not arrived yet.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the bytes are not one.
     pub(in crate::peer) fn parse(input: &[u8]) -> Result<Option<Self>, Malformed> {
         let Some(head) = input.first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
@@ -151,7 +152,7 @@ pub(in crate::peer) fn put_number(out: &mut Vec<u8>, kind: Kind, stream: u32, nu
 /// Reads what [`put_number`] wrote.
 ///
 /// # Errors
-/// When the payload is no number.
+/// If the payload is not a number.
 pub(in crate::peer) fn number(payload: &[u8]) -> Result<u32, Malformed> {
     let bytes = payload.try_into();
     bytes
@@ -159,17 +160,17 @@ pub(in crate::peer) fn number(payload: &[u8]) -> Result<u32, Malformed> {
         .map_err(|_| Malformed("a number has four bytes"))
 }
 
-pub(in crate::peer) fn put_reset(out: &mut Vec<u8>, stream: u32, why: Why) {
+pub(in crate::peer) fn put_reset(out: &mut Vec<u8>, stream: u32, why: ResetReason) {
     put(out, Kind::Reset, true, stream, |out| out.push(why as u8));
 }
 
 /// Reads why a stream was reset.
 ///
 /// # Errors
-/// When the payload is no reason.
-pub(in crate::peer) fn why(payload: &[u8]) -> Result<Why, Malformed> {
+/// If the payload is not a reason.
+pub(in crate::peer) fn reset_reason(payload: &[u8]) -> Result<ResetReason, Malformed> {
     let code = payload.first().map(|code| usize::from(*code));
-    let why = code.and_then(|code| Why::ALL.get(code));
+    let why = code.and_then(|code| ResetReason::ALL.get(code));
     why.copied().ok_or(Malformed("a reset has a known reason"))
 }
 
@@ -179,16 +180,16 @@ pub(in crate::peer) fn put_data(out: &mut Vec<u8>, stream: u32, data: &[u8], is_
     });
 }
 
-/// The values that one side has told, by slot.
+/// The header values that this side has sent on a connection, by slot.
 #[derive(Debug, Default)]
-pub(in crate::peer) struct Told {
+pub(in crate::peer) struct SentValues {
     slots: Vec<HeaderValue>,
     next: usize,
 }
 
-impl Told {
-    /// The slot of a value: one it has, or one it gets with `true`. The same value is known by
-    /// where it lies in memory, and stays there as long as it has its slot.
+impl SentValues {
+    /// The slot of a value, and whether the slot is new. Values are compared by address, which cannot
+    /// be reused while the slot holds the value.
     fn slot(&mut self, value: &HeaderValue) -> (usize, bool) {
         let same = |known: &HeaderValue| std::ptr::eq(known.as_bytes(), value.as_bytes());
         if let Some(slot) = self.slots.iter().position(same) {
@@ -204,13 +205,13 @@ impl Told {
     }
 }
 
-/// The values that the other side has told, by slot.
+/// The header values that the other side has sent on a connection, by slot.
 #[derive(Debug, Default)]
-pub(in crate::peer) struct Heard {
+pub(in crate::peer) struct ReceivedValues {
     slots: Vec<HeaderValue>,
 }
 
-impl Heard {
+impl ReceivedValues {
     fn learn(&mut self, slot: usize, value: &HeaderValue) -> Result<(), Malformed> {
         if slot < self.slots.len() {
             self.slots[slot] = value.clone();
@@ -223,7 +224,7 @@ impl Heard {
     }
 }
 
-/// Names that travel as their place here, counted from one. In the order of the alphabet.
+/// Header names that are sent as their index here plus one. Sorted. Part of the protocol.
 pub(in crate::peer) fn usual_names() -> &'static [HeaderName] {
     static NAMES: [HeaderName; 27] = [
         ACCEPT,
@@ -279,7 +280,7 @@ pub(in crate::peer) fn put_request(
     (method, target, headers): (&Method, &Uri, &HeaderMap),
     body: &[u8],
     is_last: bool,
-    told: &mut Told,
+    sent_values: &mut SentValues,
 ) {
     put(out, Kind::Request, is_last, stream, |out| {
         put_text(out, method.as_str());
@@ -287,18 +288,18 @@ pub(in crate::peer) fn put_request(
             out,
             target.path_and_query().map_or("/", PathAndQuery::as_str),
         );
-        put_headers(out, headers, told);
+        put_headers(out, headers, sent_values);
         out.extend_from_slice(body);
     });
 }
 
-/// Reads a request; what is left of the payload is the beginning of its body.
+/// Reads the head of a request; what is left of the payload is the beginning of its body.
 ///
 /// # Errors
-/// When it is none.
+/// If the payload is not one.
 pub(in crate::peer) fn take_request(
     payload: &mut Bytes,
-    heard: &mut Heard,
+    received_values: &mut ReceivedValues,
 ) -> Result<RequestHead, Malformed> {
     let method = Method::from_bytes(&take_text(payload)?);
     let method = method.map_err(|_| Malformed("a method is none"))?;
@@ -307,7 +308,7 @@ pub(in crate::peer) fn take_request(
     Ok(RequestHead {
         method,
         target: Uri::from(target),
-        headers: take_headers(payload, heard)?,
+        headers: take_headers(payload, received_values)?,
     })
 }
 
@@ -321,39 +322,39 @@ pub(in crate::peer) fn put_answer(
 ) {
     put(out, Kind::Answer, is_last, stream, |out| {
         out.extend_from_slice(&status.as_u16().to_be_bytes());
-        put_headers(out, headers, &mut Told::default());
+        put_headers(out, headers, &mut SentValues::default());
         out.extend_from_slice(body);
     });
 }
 
-/// Reads an answer; what is left of the payload is the beginning of its body.
+/// Reads the head of an answer; what is left of the payload is the beginning of its body.
 ///
 /// # Errors
-/// When it is none.
+/// If the payload is not one.
 pub(in crate::peer) fn take_answer(payload: &mut Bytes) -> Result<AnswerHead, Malformed> {
     let status = StatusCode::from_u16(take_u16(payload)?);
     Ok(AnswerHead {
         status: status.map_err(|_| Malformed("a status is none"))?,
-        headers: take_headers(payload, &mut Heard::default())?,
+        headers: take_headers(payload, &mut ReceivedValues::default())?,
     })
 }
 
 pub(in crate::peer) fn put_trailers(out: &mut Vec<u8>, stream: u32, trailers: &HeaderMap) {
     put(out, Kind::Trailers, true, stream, |out| {
-        put_headers(out, trailers, &mut Told::default());
+        put_headers(out, trailers, &mut SentValues::default());
     });
 }
 
 /// Reads trailers.
 ///
 /// # Errors
-/// When they are none.
+/// If the payload is not trailers.
 pub(in crate::peer) fn take_trailers(payload: &mut Bytes) -> Result<HeaderMap, Malformed> {
-    take_headers(payload, &mut Heard::default())
+    take_headers(payload, &mut ReceivedValues::default())
 }
 
-fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap, told: &mut Told) {
-    // The protocol's library holds no more than 2^15 of them.
+fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap, sent_values: &mut SentValues) {
+    // `HeaderMap` holds at most 2^15 values, so the count fits.
     out.extend_from_slice(&(headers.len() as u16).to_be_bytes());
     for (name, value) in headers {
         match usual_names().binary_search_by(|usual| usual.as_str().cmp(name.as_str())) {
@@ -364,16 +365,21 @@ fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap, told: &mut Told) {
                 out.extend_from_slice(name.as_str().as_bytes());
             }
         }
-        put_value(out, name, value, told);
+        put_value(out, name, value, sent_values);
     }
 }
 
-fn put_value(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue, told: &mut Told) {
+fn put_value(
+    out: &mut Vec<u8>,
+    name: &HeaderName,
+    value: &HeaderValue,
+    sent_values: &mut SentValues,
+) {
     let bytes = value.as_bytes();
     let length = bytes.len() as u32 & LENGTH_MASK;
     let mut how = LITERAL;
     if *name == CHAIN && REMEMBERED_BYTES.contains(&bytes.len()) {
-        let (slot, is_new) = told.slot(value);
+        let (slot, is_new) = sent_values.slot(value);
         if !is_new {
             let word = REMEMBERED << HOW_SHIFT | slot as u32;
             out.extend_from_slice(&word.to_be_bytes());
@@ -388,9 +394,12 @@ fn put_value(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue, told: &m
     out.extend_from_slice(bytes);
 }
 
-fn take_headers(payload: &mut Bytes, heard: &mut Heard) -> Result<HeaderMap, Malformed> {
+fn take_headers(
+    payload: &mut Bytes,
+    received_values: &mut ReceivedValues,
+) -> Result<HeaderMap, Malformed> {
     let count = usize::from(take_u16(payload)?);
-    // Each has a byte of name and four of length at least.
+    // Each takes at least a byte of name and four of length. A false count must not reserve memory.
     let mut headers = HeaderMap::with_capacity(count.min(payload.len() / 5).min(64));
     for _ in 0..count {
         let name = match usize::from(take(payload, 1)?[0]) {
@@ -404,19 +413,22 @@ fn take_headers(payload: &mut Bytes, heard: &mut Heard) -> Result<HeaderMap, Mal
                 name.ok_or(Malformed("a header has an unknown name"))?
             }
         };
-        let value = take_value(payload, heard)?;
+        let value = take_value(payload, received_values)?;
         let added = headers.try_append(name, value);
         added.map_err(|_| Malformed("there are too many headers"))?;
     }
     Ok(headers)
 }
 
-fn take_value(payload: &mut Bytes, heard: &mut Heard) -> Result<HeaderValue, Malformed> {
+fn take_value(
+    payload: &mut Bytes,
+    received_values: &mut ReceivedValues,
+) -> Result<HeaderValue, Malformed> {
     let word = take_u32(payload)?;
     let number = (word & LENGTH_MASK) as usize;
     let how = word >> HOW_SHIFT;
     if how == REMEMBERED {
-        let known = heard.slots.get(number).cloned();
+        let known = received_values.slots.get(number).cloned();
         return known.ok_or(Malformed("a slot holds no value"));
     }
     let slot = match how {
@@ -429,10 +441,10 @@ fn take_value(payload: &mut Bytes, heard: &mut Heard) -> Result<HeaderValue, Mal
         let value = HeaderValue::from_maybe_shared(bytes);
         return value.map_err(|_| Malformed("a header has no value"));
     };
-    // What is kept must not keep the buffer it came in.
+    // A copy, so that the slot does not keep the whole read buffer in memory.
     let value = HeaderValue::from_bytes(&bytes);
     let value = value.map_err(|_| Malformed("a header has no value"))?;
-    heard.learn(slot, &value)?;
+    received_values.learn(slot, &value)?;
     Ok(value)
 }
 
@@ -500,23 +512,23 @@ mod tests {
             body in proptest::collection::vec(any::<u8>(), 0..300),
             is_last in any::<bool>(),
         ) {
-            let (mut told, mut heard) = (Told::default(), Heard::default());
+            let (mut sent_values, mut received_values) = (SentValues::default(), ReceivedValues::default());
             for (at, (headers, target)) in all.iter().enumerate() {
                 let head = RequestHead {
                     method: Method::PATCH,
                     target: target.parse().expect("a path"),
                     headers: headers.clone(),
                 };
-                // Each twice: told, then named.
+                // Each twice: in full, then by its slot.
                 for again in 0..2 {
                     let stream = (at * 2 + again) as u32;
                     let mut bytes = Vec::new();
                     let parts = (&head.method, &head.target, &head.headers);
-                    put_request(&mut bytes, stream, parts, &body, is_last, &mut told);
+                    put_request(&mut bytes, stream, parts, &body, is_last, &mut sent_values);
                     let (frame, mut payload) = one_frame(bytes);
                     prop_assert_eq!((frame.kind, frame.is_last), (Kind::Request, is_last));
                     prop_assert_eq!(frame.stream, stream);
-                    let back = take_request(&mut payload, &mut heard).expect("its own");
+                    let back = take_request(&mut payload, &mut received_values).expect("its own");
                     prop_assert_eq!(&back, &head);
                     prop_assert_eq!(&payload[..], &body[..]);
                 }
@@ -545,10 +557,10 @@ mod tests {
         fn nonsense_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = FrameHead::parse(&bytes);
             let bytes = Bytes::from(bytes);
-            let _ = take_request(&mut bytes.clone(), &mut Heard::default());
+            let _ = take_request(&mut bytes.clone(), &mut ReceivedValues::default());
             let _ = take_answer(&mut bytes.clone());
             let _ = take_trailers(&mut bytes.clone());
-            let _ = (number(&bytes), why(&bytes));
+            let _ = (number(&bytes), reset_reason(&bytes));
         }
     }
 
@@ -556,14 +568,16 @@ mod tests {
     fn a_chain_is_told_once_until_its_slot_is_needed() {
         let chain = |at: usize| HeaderValue::try_from(format!("{at:0>700}")).expect("a value");
         let chains: Vec<HeaderValue> = (0..SLOTS + 1).map(chain).collect();
-        let (mut told, mut heard) = (Told::default(), Heard::default());
+        let (mut sent_values, mut received_values) =
+            (SentValues::default(), ReceivedValues::default());
         let mut pass = |chain: &HeaderValue| {
             let mut headers = HeaderMap::new();
             headers.insert(CHAIN, chain.clone());
             let mut bytes = Vec::new();
-            put_headers(&mut bytes, &headers, &mut told);
+            put_headers(&mut bytes, &headers, &mut sent_values);
             let length = bytes.len();
-            let back = take_headers(&mut Bytes::from(bytes), &mut heard).expect("its own");
+            let back =
+                take_headers(&mut Bytes::from(bytes), &mut received_values).expect("its own");
             assert_eq!(back, headers);
             length > 700
         };

@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
 use crate::peer::channel::Channel;
-use crate::peer::channel::frame::{self, AnswerHead, Kind, Malformed, Why};
+use crate::peer::channel::frame::{self, AnswerHead, Kind, Malformed, ResetReason};
 
 /// What a stream may have under way before somebody reads.
 pub(in crate::peer) const WINDOW_BYTES: usize = 256 * 1024;
@@ -309,7 +309,7 @@ impl Drop for Opened {
         if self.channel.forget(self.stream.id) {
             let id = self.stream.id;
             self.channel
-                .push(|out| frame::put_reset(out, id, Why::Cancelled));
+                .push(|out| frame::put_reset(out, id, ResetReason::Cancelled));
         }
     }
 }
