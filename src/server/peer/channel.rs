@@ -1,19 +1,19 @@
 //! One connection between replicas: many streams, one task that reads and writes.
 //!
-//! The replica that connects asks, the other one answers. Whoever has something to send puts it
-//! behind what is there and wakes the task once; while several streams are open the task lets
-//! whatever else is ready to run go first and then sends all of it together, so that under load a
-//! record and a system call carry many requests. There is no timer, and who is alone never waits.
+//! The replica that connects sends requests, the other one answers them. A sender appends its frame
+//! to the send queue and wakes the connection's task once. While several streams are open, the task
+//! first lets other ready tasks run and then sends the whole queue, so that under load one TLS
+//! record and one system call carry many requests. There is no timer, and a lone stream never waits.
 //!
-//! A connection is lost at once for all its streams. Each of them learns whether its request may
-//! have arrived: what this side had not begun to write did not.
+//! If the connection breaks, all its streams end at once. Each learns whether its request may have
+//! arrived: one that this side had not begun to write has not.
 //!
-//! Invariant: what is kept to be sent is bounded but for heads and numbers, of which each stream
-//! has few; a stream that is not read holds up itself only ([`stream`]).
+//! Invariant: the send queue is bounded, except for heads and numbers, of which each stream has few.
+//! A stream whose reader is slow holds up itself only ([`stream`]).
 
-pub(super) mod answering;
+pub(super) mod answer_sender;
 pub(super) mod frame;
-mod signs;
+mod keepalive;
 pub(crate) mod stream;
 
 use std::collections::HashMap;
@@ -32,47 +32,47 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::connection::coalesce::yield_to_ready_tasks;
 use frame::{FrameHead, HEAD_BYTES, Kind, ReceivedValues, RequestHead, ResetReason, SentValues};
-use signs::{Due, Signs};
-use stream::{Broken, NoAnswer, Opened, Stream};
+use keepalive::{Keepalive, KeepaliveAction};
+use stream::{Broken, NoAnswer, RequestedStream, Stream};
 
-/// Bytes that may wait to be sent before bodies have to.
+/// Bytes in the send queue above which bodies wait. Without it a slow peer would cost all memory.
 const WAITING_BYTES_MAX: usize = 512 * 1024;
-/// The room that is kept for sending.
+/// Capacity of the write buffer that an idle connection keeps, in bytes.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// What is read at a time: no more than a record holds.
+/// Bytes that are read at a time; a TLS record holds no more.
 const READ_BYTES: usize = 16 * 1024;
-/// With less room than this a new buffer is begun.
+/// Bytes of free room below which a new read buffer is allocated.
 const READ_BYTES_MIN: usize = 4 * 1024;
-/// Times the socket is read before others get their turn.
+/// Reads of the socket in one poll. Without the limit a busy connection would starve other tasks.
 const READS_AT_ONCE: usize = 16;
-/// No stream has this number or a higher one; a new connection is made before.
+/// Streams that one connection may open before it is replaced, so that their numbers never wrap.
 const STREAMS_EVER_MAX: u32 = 1 << 31;
 
 /// A stream that is open, and the task that answers it.
-struct Entry {
+struct OpenStream {
     stream: Arc<Stream>,
     task: Option<AbortHandle>,
 }
 
-type Streams = HashMap<u32, Entry>;
+type Streams = HashMap<u32, OpenStream>;
 
 /// A connection, shared by its task and its streams.
 pub(super) struct Channel {
-    out: Mutex<Out>,
+    out: Mutex<SendQueue>,
     streams: Mutex<Streams>,
     /// No new stream begins; the connection ends with the last one.
     closing: AtomicBool,
 }
 
-/// What waits to be sent.
-struct Out {
+/// The frames that wait to be sent.
+struct SendQueue {
     bytes: Vec<u8>,
-    /// Bytes that were taken from here since the connection began.
+    /// Bytes that the task has taken from the queue since the connection began.
     taken: u64,
-    /// The task, while it does not know that something is here.
+    /// Wakes the connection's task; none if it was woken already.
     task: Option<Waker>,
-    /// Bodies that wait for room.
-    crowd: Vec<Waker>,
+    /// Tasks of bodies that wait for room.
+    room_waiters: Vec<Waker>,
     sent_values: SentValues,
     next: u32,
     broken: Option<Broken>,
@@ -81,11 +81,11 @@ struct Out {
 impl Channel {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            out: Mutex::new(Out {
+            out: Mutex::new(SendQueue {
                 bytes: Vec::new(),
                 taken: 0,
                 task: None,
-                crowd: Vec::new(),
+                room_waiters: Vec::new(),
                 sent_values: SentValues::default(),
                 next: 0,
                 broken: None,
@@ -110,14 +110,14 @@ impl Channel {
         self.out.lock().bytes.len()
     }
 
-    /// Sends the head of a request with the beginning of its body; none if the connection takes
-    /// no more. Whoever asks has waited for [room](Self::poll_room).
+    /// Sends the head of a request with the beginning of its body; none if the connection accepts no
+    /// more streams. Callers wait for [room](Self::poll_room) first.
     pub(super) fn open(
         self: &Arc<Self>,
         head: (&Method, &Uri, &HeaderMap),
         body: &[u8],
         is_last: bool,
-    ) -> Option<Opened> {
+    ) -> Option<RequestedStream> {
         let (stream, task) = {
             let mut out = self.out.lock();
             if out.broken.is_some() || !self.is_open() {
@@ -130,25 +130,25 @@ impl Channel {
             }
             let stream = Stream::new(id, out.taken + out.bytes.len() as u64);
             stream.spend(body.len());
-            let entry = Entry {
+            let entry = OpenStream {
                 stream: Arc::clone(&stream),
                 task: None,
             };
             self.streams.lock().insert(id, entry);
-            let Out {
+            let SendQueue {
                 bytes, sent_values, ..
             } = &mut *out;
             frame::put_request(bytes, id, head, body, is_last, sent_values);
             (stream, out.task.take())
         };
         wake(task);
-        Some(Opened {
+        Some(RequestedStream {
             channel: Arc::clone(self),
             stream,
         })
     }
 
-    /// Has the task send what `write` writes. Once the connection is gone, nobody does.
+    /// Appends what `write` writes to the send queue. Does nothing if the connection is broken.
     pub(super) fn push(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let task = {
             let mut out = self.out.lock();
@@ -160,7 +160,7 @@ impl Channel {
         wake(task);
     }
 
-    /// Waits until more of a body may be put behind what is there.
+    /// Waits until the send queue has room for more of a body.
     pub(super) fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let mut out = self.out.lock();
         if let Some(why) = &out.broken {
@@ -169,7 +169,7 @@ impl Channel {
         if out.bytes.len() < WAITING_BYTES_MAX {
             return Poll::Ready(Ok(()));
         }
-        out.crowd.push(context.waker().clone());
+        out.room_waiters.push(context.waker().clone());
         Poll::Pending
     }
 
@@ -185,7 +185,7 @@ impl Channel {
         known
     }
 
-    /// Takes no new streams; the connection ends with the last one there is.
+    /// Opens no new streams; the connection ends with the last open one.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake();
@@ -196,17 +196,17 @@ impl Channel {
         wake(task);
     }
 
-    /// The connection is gone: bytes before `reached` may have arrived, later ones have not.
+    /// The connection is broken: bytes before `reached` may have arrived, later ones have not.
     fn broke(&self, why: &Broken, reached: u64) {
         self.closing.store(true, Ordering::Release);
-        let crowd = {
+        let room_waiters = {
             let mut out = self.out.lock();
             out.broken.get_or_insert_with(|| why.clone());
             out.bytes = Vec::new();
-            std::mem::take(&mut out.crowd)
+            std::mem::take(&mut out.room_waiters)
         };
         let streams = std::mem::take(&mut *self.streams.lock());
-        for Entry { stream, task } in streams.into_values() {
+        for OpenStream { stream, task } in streams.into_values() {
             stream.broke(&if stream.begins_at < reached {
                 NoAnswer::Broken(why.clone())
             } else {
@@ -216,7 +216,7 @@ impl Channel {
                 task.abort();
             }
         }
-        for waker in crowd {
+        for waker in room_waiters {
             waker.wake();
         }
     }
@@ -229,11 +229,11 @@ fn wake(task: Option<Waker>) {
 }
 
 /// Answers the requests of the other side.
-pub(super) trait Answerer: Send {
+pub(super) trait RequestHandler: Send {
     /// Streams that may be open at a time.
     fn streams_max(&self) -> usize;
 
-    /// Begins to answer a request; the task is aborted when nobody wants the answer any more.
+    /// Spawns the task that answers a request. It is aborted if the other side resets the stream.
     fn answer(
         &self,
         channel: &Arc<Channel>,
@@ -246,8 +246,8 @@ pub(super) trait Answerer: Send {
 pub(super) struct Driver<S> {
     channel: Arc<Channel>,
     socket: S,
-    /// None at the side that asks.
-    answerer: Option<Box<dyn Answerer>>,
+    /// None at the side that connected and sends requests.
+    handler: Option<Box<dyn RequestHandler>>,
     input: BytesMut,
     received_values: ReceivedValues,
     /// Number after the highest stream that the other side has opened.
@@ -256,22 +256,22 @@ pub(super) struct Driver<S> {
     /// How much of `output` the socket has taken.
     written: usize,
     unflushed: bool,
-    /// Everybody else who was ready has had a turn.
+    /// Other ready tasks have run since the queue became non-empty.
     has_waited: bool,
     said_closing: bool,
-    signs: Signs,
+    keepalive: Keepalive,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     pub(super) fn new(
         channel: &Arc<Channel>,
         socket: S,
-        answerer: Option<Box<dyn Answerer>>,
+        handler: Option<Box<dyn RequestHandler>>,
     ) -> Self {
         Self {
             channel: Arc::clone(channel),
             socket,
-            answerer,
+            handler,
             input: BytesMut::new(),
             received_values: ReceivedValues::default(),
             opened: 0,
@@ -280,21 +280,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             unflushed: false,
             has_waited: false,
             said_closing: false,
-            signs: Signs::new(),
+            keepalive: Keepalive::new(),
         }
     }
 
-    /// Once `gone` comes, the other side is no member of the ring any more: no new stream begins,
-    /// what it still answers is read to its end, and it is given up if it falls silent.
+    /// Makes the connection end after `gone` resolves, which means that the peer has left the ring: no
+    /// new stream begins, answers on their way are read to their end, and a silent peer is given up.
     pub(super) fn until(mut self, gone: WaitForCancellationFutureOwned) -> Self {
-        self.signs.of_member_until(gone);
+        self.keepalive.of_member_until(gone);
         self
     }
 
-    /// Reads and writes until the connection has ended, in peace or not.
+    /// Reads and writes until the connection ends.
     ///
     /// # Errors
-    /// Why it ended before its last stream did.
+    /// If it ended before its last stream did.
     ///
     /// # Cancel safety
     /// Polled again, it goes on. Dropped, it breaks all streams.
@@ -307,26 +307,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let read = self.poll_read(context);
-        // Looked up before what waits is sent: whoever ends a stream says so first.
+        // Before the queue is sent: the frame that ends a stream is queued before it is forgotten.
         let is_over = !self.channel.is_open() && self.channel.streams.lock().is_empty();
         match read {
             Poll::Ready(Broken::Closed) if is_over => return Poll::Ready(Ok(())),
             Poll::Ready(why) => return Poll::Ready(Err(why)),
             Poll::Pending => {}
         }
-        self.poll_signs(context)?;
+        self.poll_keepalive(context)?;
         self.say_closing();
         ready!(self.poll_write(context))?;
-        // The side that answers leaves the end to the other one, which may have asked for more
-        // before it heard that nothing more is taken.
-        if !is_over || self.has_waited || self.answerer.is_some() {
+        // The answering side leaves the shutdown to the other one, which may have sent more requests
+        // before it received `Closing`.
+        if !is_over || self.has_waited || self.handler.is_some() {
             return Poll::Pending;
         }
         ready!(Pin::new(&mut self.socket).poll_shutdown(context))?;
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what is there; ready when there will be no more.
+    /// Reads what has arrived; ready once the connection is broken or closed.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Broken> {
         for _ in 0..READS_AT_ONCE {
             if self.input.capacity() - self.input.len() < READ_BYTES_MIN {
@@ -338,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(error.into()),
             }
-            self.signs.heard();
+            self.keepalive.received();
             if let Err(why) = self.take_frames() {
                 return Poll::Ready(why);
             }
@@ -399,10 +399,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// The stream of a frame. The side that asks forgets it with the last frame of the answer.
+    /// The stream of a frame. The requesting side forgets it with the last frame of the answer.
     fn stream(&self, head: FrameHead) -> Option<Arc<Stream>> {
         let mut streams = self.channel.streams.lock();
-        if head.is_last && self.answerer.is_none() {
+        if head.is_last && self.handler.is_none() {
             return streams.remove(&head.stream).map(|entry| entry.stream);
         }
         let entry = streams.get(&head.stream);
@@ -411,7 +411,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     fn take_request(&mut self, head: FrameHead, mut payload: Bytes) -> Result<(), Broken> {
         let request = frame::take_request(&mut payload, &mut self.received_values)?;
-        let Some(answerer) = &self.answerer else {
+        let Some(handler) = &self.handler else {
             return Err(Broken::Protocol("only who connects may ask"));
         };
         if head.stream < self.opened {
@@ -421,7 +421,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let stream = Stream::new(id, 0);
         {
             let mut streams = self.channel.streams.lock();
-            let is_full = streams.len() >= answerer.streams_max();
+            let is_full = streams.len() >= handler.streams_max();
             if is_full || self.said_closing || !self.channel.is_open() {
                 drop(streams);
                 self.channel
@@ -429,14 +429,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 return Ok(());
             }
             self.opened = id + 1;
-            let entry = Entry {
+            let entry = OpenStream {
                 stream: Arc::clone(&stream),
                 task: None,
             };
             streams.insert(id, entry);
         }
         stream.came(payload, head.is_last)?;
-        let task = answerer.answer(&self.channel, &stream, request);
+        let task = handler.answer(&self.channel, &stream, request);
         if let Some(entry) = self.channel.streams.lock().get_mut(&id) {
             entry.task = Some(task);
         }
@@ -456,14 +456,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// The other side takes streams below `taken` only.
+    /// The other side accepts streams with numbers below `taken` only.
     fn take_closing(&self, taken: u32) {
         {
-            // Nobody opens a stream meanwhile: it would be refused, and not hear of it.
+            // Under the lock no stream is opened, which the other side would drop without a reset.
             let _out = self.channel.out.lock();
             self.channel.closing.store(true, Ordering::Release);
         }
-        let refused: Vec<Entry> = {
+        let refused: Vec<OpenStream> = {
             let mut streams = self.channel.streams.lock();
             let refused = streams.extract_if(|id, _| *id >= taken);
             refused.map(|(_, entry)| entry).collect()
@@ -473,9 +473,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Tells the side that asks, once, that this one is closing.
+    /// Sends `Closing`, once, if this is the answering side and the connection is closing.
     fn say_closing(&mut self) {
-        if self.answerer.is_some() && !self.said_closing && !self.channel.is_open() {
+        if self.handler.is_some() && !self.said_closing && !self.channel.is_open() {
             self.said_closing = true;
             let taken = self.opened;
             self.channel
@@ -483,20 +483,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Asks for a sign of life after silence, and gives up after more of it.
-    fn poll_signs(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
-        while let Poll::Ready(due) = self.signs.poll(context) {
+    /// Pings a silent peer, and gives up one that stays silent.
+    fn poll_keepalive(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
+        while let Poll::Ready(due) = self.keepalive.poll(context) {
             match due? {
-                Due::Ask => self
+                KeepaliveAction::Ping => self
                     .channel
                     .push(|out| frame::put_number(out, Kind::Ping, 0, 0)),
-                Due::Close => self.channel.close(),
+                KeepaliveAction::Close => self.channel.close(),
             }
         }
         Ok(())
     }
 
-    /// Sends what is there; ready when nothing is left, and the task is woken for what comes.
+    /// Sends the queue; ready once it is empty, and then the next frame wakes the task.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         loop {
             while self.written < self.output.len() {
@@ -519,14 +519,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether nobody else is likely to have something to send: no other stream is open. That of an
-    /// answer is over when it is sent.
+    /// Whether no other stream is open that could have something to send. An answer's own stream is
+    /// over by the time its last frame is queued.
     fn is_alone(&self) -> bool {
-        let own = usize::from(self.answerer.is_none());
+        let own = usize::from(self.handler.is_none());
         self.channel.open_streams() <= own
     }
 
-    /// Takes what waits to be sent; false if that is nothing yet.
+    /// Takes the queue as the next output; false if there is nothing to send yet.
     fn take_output(&mut self, context: &mut Context<'_>) -> bool {
         self.written = 0;
         self.output.clear();
@@ -544,16 +544,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             return false;
         }
         if !self.has_waited && !self.is_alone() {
-            // Behind everybody who is ready to run and may have something to send as well.
+            // After all ready tasks, which may have frames to send as well.
             self.has_waited = true;
             yield_to_ready_tasks(context);
             return false;
         }
         std::mem::swap(&mut out.bytes, &mut self.output);
         out.taken += self.output.len() as u64;
-        let crowd = std::mem::take(&mut out.crowd);
+        let room_waiters = std::mem::take(&mut out.room_waiters);
         drop(out);
-        for waker in crowd {
+        for waker in room_waiters {
             waker.wake();
         }
         true
@@ -563,7 +563,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 impl<S> Driver<S> {
     fn lose(&self, why: &Broken) {
         let taken = self.channel.out.lock().taken;
-        // What was being written may have arrived as far as the socket has taken it.
+        // The socket has taken this much of the output, so it may have arrived.
         let reached = taken - (self.output.len() - self.written) as u64;
         self.channel.broke(why, reached);
     }

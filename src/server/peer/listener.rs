@@ -29,10 +29,10 @@ use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::Connection;
 use crate::connection::chains::Chains;
-use crate::peer::channel::answering::Answering;
+use crate::peer::channel::answer_sender::AnswerSender;
 use crate::peer::channel::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
 use crate::peer::channel::stream::{PeerStream, Stream};
-use crate::peer::channel::{Answerer, Channel, Driver};
+use crate::peer::channel::{Channel, Driver, RequestHandler};
 use crate::peer::handshakes::{Handshakes, HandshakesMax};
 use crate::peer::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, decode_chain};
 use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
@@ -260,7 +260,7 @@ impl Asked {
     }
 }
 
-impl Answerer for Asked {
+impl RequestHandler for Asked {
     fn streams_max(&self) -> usize {
         self.side.transport.limits().streams_per_connection_max as usize
     }
@@ -279,9 +279,9 @@ impl Answerer for Asked {
         let client = self.client(request.headers());
         // In a box: what serves it is some KiB, which would be moved again and again.
         let work = Box::pin(answer(shared, side, (self.name.clone(), client), request));
-        let answering = Answering::new(channel, stream);
+        let sender = AnswerSender::new(channel, stream);
         // Ends with its answer, or is aborted with its stream.
-        tokio::spawn(async move { answering.answer(work.await).await }).abort_handle()
+        tokio::spawn(async move { sender.send_all(work.await).await }).abort_handle()
     }
 }
 

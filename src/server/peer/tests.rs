@@ -18,12 +18,12 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::peer::channel::answering::Answering;
+use crate::peer::channel::answer_sender::AnswerSender;
 use crate::peer::channel::frame::{
     self, FrameHead, HEAD_BYTES, Kind, PAYLOAD_BYTES_MAX, RequestHead, SentValues,
 };
 use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, Stream, WINDOW_BYTES};
-use crate::peer::channel::{Answerer, Channel, Driver};
+use crate::peer::channel::{Channel, Driver, RequestHandler};
 use crate::peer::pool::exchange;
 use crate::peer::wire::PeerBody;
 
@@ -54,7 +54,7 @@ impl Host {
     }
 }
 
-impl Answerer for Host {
+impl RequestHandler for Host {
     fn streams_max(&self) -> usize {
         self.streams_max
     }
@@ -66,7 +66,7 @@ impl Answerer for Host {
         head: RequestHead,
     ) -> AbortHandle {
         let body = PeerStream::new(channel, stream, &head.headers);
-        let answering = Answering::new(channel, stream);
+        let sender = AnswerSender::new(channel, stream);
         let counted = self.count();
         let given = Arc::clone(&self.given);
         let path = head.target.path().trim_start_matches('/').to_owned();
@@ -80,8 +80,8 @@ impl Answerer for Host {
                         given.fetch_add(10_000, Ordering::SeqCst);
                         data(Bytes::from(vec![b'e'; 10_000]))
                     });
-                    answering
-                        .answer(Response::new(StreamBody::new(chunks)))
+                    sender
+                        .send_all(Response::new(StreamBody::new(chunks)))
                         .await;
                 }
                 "echo" => {
@@ -97,12 +97,12 @@ impl Answerer for Host {
                     }
                     let chunks = futures_util::stream::iter(chunks);
                     let body = StreamBody::new(Box::pin(chunks.chain(end)));
-                    answering.answer(Response::new(body)).await;
+                    sender.send_all(Response::new(body)).await;
                 }
                 bytes => {
                     let bytes = bytes.parse().expect("a number");
                     let body = http_body_util::Full::new(Bytes::from(vec![b'x'; bytes]));
-                    answering.answer(Response::new(body)).await;
+                    sender.send_all(Response::new(body)).await;
                 }
             }
         };
@@ -204,7 +204,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let (mut near, far) = duplex(1000);
-            let host = (!asks).then(|| Box::new(Host::default()) as Box<dyn Answerer>);
+            let host = (!asks).then(|| Box::new(Host::default()) as Box<dyn RequestHandler>);
             let mut driver = Driver::new(&Channel::new(), far, host);
             near.write_all(&bytes).await.expect("written");
             near.shutdown().await.expect("shut");

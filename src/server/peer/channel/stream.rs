@@ -1,7 +1,7 @@
-//! One request and its answer on a channel between replicas.
+//! One request and its answer on a connection between replicas.
 //!
-//! Both sides keep the same state: what the other side sent and nobody has read yet, and how much
-//! the other side is ready to take. A side that reads nothing holds up its own stream only.
+//! Both sides keep the same state: the bytes that have arrived and are not read yet, and the credit,
+//! the number of bytes that the other side still accepts. A slow reader holds up its own stream only.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,35 +18,36 @@ use parking_lot::Mutex;
 use crate::peer::channel::Channel;
 use crate::peer::channel::frame::{self, AnswerHead, Kind, Malformed, ResetReason};
 
-/// What a stream may have under way before somebody reads.
+/// Bytes that may be sent on a stream before its reader reads. More would cost memory for each slow
+/// client; less would make a body wait for round trips.
 pub(in crate::peer) const WINDOW_BYTES: usize = 256 * 1024;
-/// The sender learns that so much was read.
+/// Bytes read after which the sender gets new credit.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
-/// Longest piece of a body in a frame, so that streams take turns.
+/// Longest piece of a body in one frame, in bytes, so that streams share the connection fairly.
 pub(in crate::peer) const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Why a connection or a stream is of no use any more.
+/// Why a connection or a stream cannot be used any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
-    /// The other side closed it, or this one did.
+    /// One of the two sides closed it.
     #[error("the connection was closed")]
     Closed,
-    /// The other side gave up this stream.
+    /// The other side reset the stream.
     #[error("the peer gave up")]
     Reset,
-    /// The other side gave no sign of life.
+    /// The other side did not answer a ping.
     #[error("the peer was silent for too long")]
     Silent,
-    /// What the socket said.
+    /// An error of the socket.
     #[error("the connection failed: {0}")]
     Socket(String),
-    /// The other side refused this one's certificate, or its records mean nothing.
+    /// The other side refused the certificate, or a record could not be decrypted.
     #[error("TLS failed: {0}")]
     Tls(String),
-    /// What the other side does wrong.
+    /// A frame that is not allowed at this point.
     #[error("the peer does not keep to the protocol: {0}")]
     Protocol(&'static str),
-    /// A frame means nothing.
+    /// Bytes that are not a frame.
     #[error("the peer does not keep to the protocol")]
     Malformed(#[from] Malformed),
 }
@@ -54,7 +55,7 @@ pub(crate) enum Broken {
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // How the TLS library wraps alerts and what it cannot decrypt.
+            // The kind that rustls uses for alerts and for records that it cannot decrypt.
             io::ErrorKind::InvalidData => Self::Tls(error.to_string()),
             _ => Self::Socket(error.to_string()),
         }
@@ -62,8 +63,8 @@ impl From<io::Error> for Broken {
 }
 
 impl Broken {
-    /// Whether the other side said nothing more, in contrast to something of no use. Only a new
-    /// connection can tell how it is.
+    /// Whether the other side just ended, without sending something wrong. Only a new connection can
+    /// find out whether its process is alive.
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Closed | Self::Silent | Self::Socket(_) => true,
@@ -75,7 +76,7 @@ impl Broken {
 /// One stream, as one of its sides sees it.
 pub(in crate::peer) struct Stream {
     pub id: u32,
-    /// Where its first byte stands among all bytes this side sends.
+    /// Offset of its first byte among all bytes that this side sends on the connection.
     pub begins_at: u64,
     state: Mutex<State>,
 }
@@ -86,11 +87,11 @@ struct State {
     chunks: VecDeque<Bytes>,
     /// Bytes in `chunks`.
     unread: usize,
-    /// Bytes that were read and for which the sender has no credit yet.
+    /// Bytes that were read since the sender last got credit.
     uncredited: usize,
     end: Option<End>,
     reader: Option<Waker>,
-    /// Bytes the other side is ready to take.
+    /// Bytes that the other side still accepts.
     credit: usize,
     writer: Option<Waker>,
 }
@@ -99,7 +100,7 @@ struct State {
 #[derive(Clone, Debug)]
 enum End {
     Whole(Option<HeaderMap>),
-    /// It never looked at the request.
+    /// It did nothing for the request.
     Refused,
     Broken(Broken),
 }
@@ -107,9 +108,9 @@ enum End {
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::peer) enum NoAnswer {
-    /// Nobody looked at the request.
+    /// Nothing was done for the request.
     Refused,
-    /// Nobody knows what became of it.
+    /// The request may have been carried out, or not.
     Broken(Broken),
 }
 
@@ -126,8 +127,8 @@ impl Stream {
         })
     }
 
-    /// Changes the state and wakes whom that concerns.
-    fn tell(&self, change: impl FnOnce(&mut State)) {
+    /// Changes the state and wakes the reader and the writer if the change concerns them.
+    fn update(&self, change: impl FnOnce(&mut State)) {
         let (reader, writer) = {
             let mut state = self.state.lock();
             change(&mut state);
@@ -141,21 +142,21 @@ impl Stream {
         }
     }
 
-    /// Takes the head of the answer with the beginning of its body.
+    /// Stores the head of the answer and the beginning of its body.
     pub(in crate::peer) fn answered(&self, head: AnswerHead, body: Bytes, is_last: bool) {
-        self.tell(|state| {
+        self.update(|state| {
             state.head = Some(head);
             state.take(body, is_last);
         });
     }
 
-    /// Takes more of a body.
+    /// Stores more of a body.
     ///
     /// # Errors
-    /// When the other side sends more than it may.
+    /// If the other side sends more than it has credit for.
     pub(in crate::peer) fn came(&self, body: Bytes, is_last: bool) -> Result<(), Broken> {
         let mut fits = true;
-        self.tell(|state| {
+        self.update(|state| {
             fits = state.unread + body.len() <= WINDOW_BYTES;
             if fits {
                 state.take(body, is_last);
@@ -165,20 +166,20 @@ impl Stream {
         fits.then_some(()).ok_or(Broken::Protocol(why))
     }
 
-    /// Takes the trailers, which end a body.
+    /// Stores the trailers, which end a body.
     pub(in crate::peer) fn ended(&self, trailers: HeaderMap) {
-        self.tell(|state| state.end = Some(End::Whole(Some(trailers))));
+        self.update(|state| state.end = Some(End::Whole(Some(trailers))));
     }
 
     pub(in crate::peer) fn credited(&self, bytes: u32) {
-        self.tell(|state| {
+        self.update(|state| {
             state.credit = state.credit.saturating_add(bytes as usize);
         });
     }
 
-    /// The other side gave up, or is gone. What it said before stays.
+    /// The other side reset the stream, or the connection broke. Bytes that arrived stay readable.
     pub(in crate::peer) fn broke(&self, why: &NoAnswer) {
-        self.tell(|state| {
+        self.update(|state| {
             if state.end.is_none() {
                 state.end = Some(match why {
                     NoAnswer::Refused => End::Refused,
@@ -208,7 +209,7 @@ impl Stream {
         }
     }
 
-    /// How much may be sent now, of so many bytes.
+    /// Takes credit for up to `bytes` bytes; waits while there is none.
     fn poll_credit(&self, bytes: usize, context: &mut Context<'_>) -> Poll<Result<usize, Broken>> {
         let mut state = self.state.lock();
         match &state.end {
@@ -225,7 +226,7 @@ impl Stream {
         Poll::Ready(Ok(granted))
     }
 
-    /// Uses up credit for what goes with a head, which is sent at once.
+    /// Takes credit for the beginning of a body, which is sent with its head without waiting.
     pub(in crate::peer) fn spend(&self, bytes: usize) {
         let mut state = self.state.lock();
         state.credit = state.credit.saturating_sub(bytes);
@@ -251,13 +252,13 @@ fn wait(place: &mut Option<Waker>, context: &Context<'_>) {
     }
 }
 
-/// Sends all of a piece of a body, as fast as the other side and the connection take it.
+/// Sends a piece of a body, as fast as the other side's credit and the send queue allow.
 ///
 /// # Errors
-/// When nobody will read it any more.
+/// If the stream or its connection is broken.
 ///
 /// # Cancel safety
-/// Dropped, it has sent some of it.
+/// If the future is dropped, a part of the piece has been sent.
 pub(in crate::peer) async fn send_data(
     channel: &Channel,
     stream: &Stream,
@@ -278,17 +279,18 @@ pub(in crate::peer) async fn send_data(
     }
 }
 
-/// A stream that this side has opened. Dropped before the answer's end, it cancels the stream.
-pub(in crate::peer) struct Opened {
+/// A stream that this side has opened. If it is dropped before the end of the answer, the other side
+/// gets a reset.
+pub(in crate::peer) struct RequestedStream {
     pub channel: Arc<Channel>,
     pub stream: Arc<Stream>,
 }
 
-impl Opened {
+impl RequestedStream {
     /// Waits for the head of the answer.
     ///
     /// # Errors
-    /// Whether anybody has looked at the request, and why there is no answer.
+    /// Says why there is no answer, and whether the request may have been carried out.
     pub(in crate::peer) async fn head(&self) -> Result<AnswerHead, NoAnswer> {
         std::future::poll_fn(|context| self.stream.poll_head(context)).await
     }
@@ -304,7 +306,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for RequestedStream {
     fn drop(&mut self) {
         if self.channel.forget(self.stream.id) {
             let id = self.stream.id;
@@ -314,13 +316,13 @@ impl Drop for Opened {
     }
 }
 
-/// What the other side sends as a body.
+/// The body that the other side sends.
 pub(crate) struct PeerStream {
     channel: Arc<Channel>,
     stream: Arc<Stream>,
-    /// Bytes that are still to come, as far as the sender has said.
+    /// Bytes that are still to come, if the sender announced a length.
     announced: Option<u64>,
-    _opened: Option<Opened>,
+    _opened: Option<RequestedStream>,
 }
 
 impl PeerStream {
@@ -341,7 +343,7 @@ impl PeerStream {
 }
 
 impl PeerStream {
-    /// Whether all of it has arrived, however much of it was read.
+    /// Whether all of it has arrived, read or not.
     pub(crate) fn is_whole(&self) -> bool {
         let state = self.stream.state.lock();
         matches!(state.end, Some(End::Whole(_)))

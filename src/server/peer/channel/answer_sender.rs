@@ -1,4 +1,4 @@
-//! The answer to a peer's request, as frames.
+//! Sends the answer to a peer's request as frames.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::peer::channel::Channel;
 use crate::peer::channel::frame::{self, ResetReason};
 use crate::peer::channel::stream::{Broken, CHUNK_BYTES, Stream, send_data};
 
-/// Sends an answer. Dropped before its end, it tells the peer that the answer broke off.
-pub(in crate::peer) struct Answering {
+/// Sends one answer. If it is dropped before the end, the peer gets a reset.
+pub(in crate::peer) struct AnswerSender {
     channel: Arc<Channel>,
     stream: Arc<Stream>,
 }
 
-impl Answering {
+impl AnswerSender {
     pub(in crate::peer) fn new(channel: &Arc<Channel>, stream: &Arc<Stream>) -> Self {
         Self {
             channel: Arc::clone(channel),
@@ -28,8 +28,8 @@ impl Answering {
         }
     }
 
-    /// Sends a whole answer, as fast as it comes and is taken.
-    pub(in crate::peer) async fn answer<B>(self, reply: Response<B>)
+    /// Sends the whole answer, as fast as the body produces it and the peer reads it.
+    pub(in crate::peer) async fn send_all<B>(self, reply: Response<B>)
     where
         B: Body<Data = Bytes> + Unpin,
     {
@@ -59,7 +59,7 @@ impl Answering {
         Ok(())
     }
 
-    /// Sends the head with what there is of the body.
+    /// Sends the head with as much of the body as is ready.
     fn begin<B>(
         &self,
         status: StatusCode,
@@ -92,7 +92,7 @@ impl Answering {
         Ok(next)
     }
 
-    /// Sends what came next of a body; `is_last` if a body ends with it.
+    /// Sends the next frame of a body; `is_last` if the body ends with it.
     async fn go_on(&self, frame: Option<Frame<Bytes>>, is_last: bool) -> Result<Next, Broken> {
         let frame = match frame.map(Frame::into_data) {
             Some(Ok(data)) => {
@@ -112,11 +112,11 @@ impl Answering {
     }
 }
 
-/// What of a body comes next.
+/// What is to be sent next of a body.
 enum Next {
-    /// This frame, or whatever comes.
+    /// This frame, or the next one that the body produces.
     Frame(Option<Frame<Bytes>>),
-    /// It was all sent.
+    /// Nothing: all of it was sent.
     Nothing,
 }
 
@@ -130,7 +130,7 @@ impl Next {
     }
 }
 
-impl Drop for Answering {
+impl Drop for AnswerSender {
     fn drop(&mut self) {
         let id = self.stream.id;
         if self.channel.forget(id) {
