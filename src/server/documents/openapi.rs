@@ -318,38 +318,7 @@ fn matches(request: &PathRequest<'_>, etag: &HeaderValue) -> bool {
 
 /// A time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
 fn http_date(time: SystemTime) -> HeaderValue {
-    let since = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Days are counted from 1 March 0000, so that the leap day ends a year.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 {
-        month_index + 2
-    } else {
-        month_index - 10
-    };
-    let year = year_of_era + era * 400 + u64::from(month < 2);
-    let names = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    let months = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
-    let at = |index: u64, length: u64| usize::try_from(index % length).unwrap_or(0);
-    let text = format!(
-        "{}, {day:02} {} {year} {:02}:{:02}:{:02} GMT",
-        names[at(days, 7)],
-        months[at(month, 12)],
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60
-    );
-    HeaderValue::try_from(text).expect("a date is ASCII")
+    HeaderValue::try_from(httpdate::fmt_http_date(time)).expect("a date is ASCII")
 }
 
 #[cfg(test)]

@@ -302,65 +302,6 @@ impl Drop for Seat {
     }
 }
 
-/// A duration in Go's notation, `1m30s`.
-///
-/// # Errors
-/// Go's own text for what is not one.
-pub(crate) fn parse_go_duration(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("time: invalid duration {}", quoted(text));
-    let (negative, mut rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Ok(Duration::ZERO);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut total = 0_f64;
-    while !rest.is_empty() {
-        let is_number = |c: char| c.is_ascii_digit() || c == '.';
-        let number_end = rest.find(|c| !is_number(c)).unwrap_or(rest.len());
-        let (number, behind) = rest.split_at(number_end);
-        let digits = number.bytes().filter(u8::is_ascii_digit).count();
-        if digits == 0 || number.matches('.').count() > 1 {
-            return Err(invalid());
-        }
-        let unit_end = behind.find(is_number).unwrap_or(behind.len());
-        let (unit, next) = behind.split_at(unit_end);
-        let seconds = match unit {
-            "" => return Err(format!("time: missing unit in duration {}", quoted(text))),
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            other => {
-                let (unit, text) = (quoted(other), quoted(text));
-                return Err(format!("time: unknown unit {unit} in duration {text}"));
-            }
-        };
-        total += number.parse::<f64>().map_err(|_| invalid())? * seconds;
-        rest = next;
-    }
-    let limit = 9_223_372_036.0;
-    if total > limit {
-        return Err(invalid());
-    }
-    Ok(if negative {
-        Duration::ZERO
-    } else {
-        Duration::from_secs_f64(total)
-    })
-}
-
-fn quoted(text: &str) -> String {
-    polyplane_apimachinery::quote::quote(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,38 +321,6 @@ mod tests {
         assert_eq!(seats.taken(), 1);
         drop(waiter);
         assert_eq!(seats.taken(), 0);
-    }
-
-    #[test]
-    fn durations_are_read_as_go_reads_them() {
-        let good = [
-            ("30s", 30_000),
-            ("1m30s", 90_000),
-            ("1.5h", 5_400_000),
-            ("100ms", 100),
-            ("0", 0),
-            ("-5s", 0),
-            ("+2s", 2000),
-            (".5s", 500),
-        ];
-        for (text, millis) in good {
-            assert_eq!(
-                parse_go_duration(text),
-                Ok(Duration::from_millis(millis)),
-                "{text}"
-            );
-        }
-        let bad = [
-            ("abc", r#"time: invalid duration "abc""#),
-            ("", r#"time: invalid duration """#),
-            ("5", r#"time: missing unit in duration "5""#),
-            ("5x", r#"time: unknown unit "x" in duration "5x""#),
-            ("-", r#"time: invalid duration "-""#),
-            ("99999999999h", r#"time: invalid duration "99999999999h""#),
-        ];
-        for (text, error) in bad {
-            assert_eq!(parse_go_duration(text), Err(error.to_owned()), "{text}");
-        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What a request may take of the server: how long, and a seat among the requests in flight.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::time::{DurationError, parse_duration};
 use polyplane_registry::Verb;
 use polyplane_registry::parameters::TIMEOUT;
 
 use crate::answer::respond::Refusal;
 use crate::pipeline::{Origin, Pipeline};
-use crate::request::limits::{Seat, Seats, parse_go_duration, too_many};
+use crate::request::limits::{Seat, Seats, too_many};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::shared::Shared;
 
@@ -34,7 +36,7 @@ impl Pipeline<'_> {
         let time = match TIMEOUT.read(self.query) {
             "" => longest,
             text => {
-                let asked = parse_go_duration(text).map_err(|why| {
+                let asked = parse_timeout(text).map_err(|why| {
                     let message = format!("invalid timeout specified in the request URL - {why}");
                     ApiError::bad_request(message)
                 })?;
@@ -68,6 +70,55 @@ impl Pipeline<'_> {
                 Some(Verb::Get | Verb::List | Verb::Watch) => &self.shared.metrics.reads,
                 _ => &self.shared.metrics.writes,
             }),
+        }
+    }
+}
+
+/// A duration in Go's notation, `1m30s`. A negative one is zero, which stands for no time-out.
+fn parse_timeout(text: &str) -> Result<Duration, DurationError> {
+    let nanoseconds = parse_duration(text)?;
+    Ok(Duration::from_nanos(
+        u64::try_from(nanoseconds).unwrap_or(0),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_as_go_reads_them() {
+        let good = [
+            ("30s", 30_000),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("100ms", 100),
+            ("0", 0),
+            ("-5s", 0),
+            ("+2s", 2000),
+            (".5s", 500),
+        ];
+        for (text, millis) in good {
+            assert_eq!(
+                parse_timeout(text),
+                Ok(Duration::from_millis(millis)),
+                "{text}"
+            );
+        }
+        let bad = [
+            ("abc", r#"time: invalid duration "abc""#),
+            ("", r#"time: invalid duration """#),
+            ("5", r#"time: missing unit in duration "5""#),
+            ("5x", r#"time: unknown unit "x" in duration "5x""#),
+            ("-", r#"time: invalid duration "-""#),
+            ("99999999999h", r#"time: invalid duration "99999999999h""#),
+        ];
+        for (text, error) in bad {
+            assert_eq!(
+                parse_timeout(text).map_err(|error| error.to_string()),
+                Err(error.to_owned()),
+                "{text}"
+            );
         }
     }
 }
