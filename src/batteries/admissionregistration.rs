@@ -5,25 +5,37 @@ pub mod admission_policy_binding;
 pub mod match_rules;
 pub mod webhook_configuration;
 
+use crate::battery::{Battery, Kind};
 use admission_policy::AdmissionPolicy;
 use admission_policy_binding::AdmissionBinding;
-use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "validatingwebhookconfigurations" => Arc::new(webhook_configuration::WebhookConfiguration),
-        "mutatingwebhookconfigurations" => Arc::new(webhook_configuration::WebhookConfiguration),
-        "validatingadmissionpolicies" => Arc::new(AdmissionPolicy::Validating),
-        "mutatingadmissionpolicies" => Arc::new(AdmissionPolicy::Mutating),
-        "validatingadmissionpolicybindings" => Arc::new(AdmissionBinding {
-            policy: AdmissionPolicy::Validating,
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "admissionregistration.k8s.io",
+    kinds: &[
+        Kind::new("validatingwebhookconfigurations", || {
+            Arc::new(webhook_configuration::WebhookConfiguration)
         }),
-        "mutatingadmissionpolicybindings" => Arc::new(AdmissionBinding {
-            policy: AdmissionPolicy::Mutating,
+        Kind::new("mutatingwebhookconfigurations", || {
+            Arc::new(webhook_configuration::WebhookConfiguration)
         }),
-        _ => return None,
-    };
-    Some(strategy)
-}
+        Kind::new("validatingadmissionpolicies", || {
+            Arc::new(AdmissionPolicy::Validating)
+        }),
+        Kind::new("mutatingadmissionpolicies", || {
+            Arc::new(AdmissionPolicy::Mutating)
+        }),
+        Kind::new("validatingadmissionpolicybindings", || {
+            Arc::new(AdmissionBinding {
+                policy: AdmissionPolicy::Validating,
+            })
+        }),
+        Kind::new("mutatingadmissionpolicybindings", || {
+            Arc::new(AdmissionBinding {
+                policy: AdmissionPolicy::Mutating,
+            })
+        }),
+    ],
+    indexes: &[],
+};

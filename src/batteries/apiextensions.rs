@@ -2,16 +2,14 @@
 
 pub mod custom_resource_definition;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "customresourcedefinitions" => {
-            Arc::new(custom_resource_definition::CustomResourceDefinition)
-        }
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "apiextensions.k8s.io",
+    kinds: &[Kind::new("customresourcedefinitions", || {
+        Arc::new(custom_resource_definition::CustomResourceDefinition)
+    })],
+    indexes: &[],
+};

@@ -7,18 +7,20 @@ pub mod replica_set;
 pub mod rolling_update;
 pub mod stateful_set;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "controllerrevisions" => Arc::new(controller_revision::ControllerRevision),
-        "daemonsets" => Arc::new(daemon_set::DaemonSet),
-        "deployments" => Arc::new(deployment::Deployment),
-        "replicasets" => Arc::new(replica_set::ReplicaSet),
-        "statefulsets" => Arc::new(stateful_set::StatefulSet),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "apps",
+    kinds: &[
+        Kind::new("controllerrevisions", || {
+            Arc::new(controller_revision::ControllerRevision)
+        }),
+        Kind::new("daemonsets", || Arc::new(daemon_set::DaemonSet)),
+        Kind::new("deployments", || Arc::new(deployment::Deployment)),
+        Kind::new("replicasets", || Arc::new(replica_set::ReplicaSet)),
+        Kind::new("statefulsets", || Arc::new(stateful_set::StatefulSet)),
+    ],
+    indexes: &[],
+};

@@ -2,16 +2,16 @@
 //!
 //! Reviews are answered and never stored: nothing prepares or validates them.
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use polyplane_registry::strategy::Plain;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "selfsubjectreviews" => Arc::new(Plain),
-        "tokenreviews" => Arc::new(Plain),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "authentication.k8s.io",
+    kinds: &[
+        Kind::new("selfsubjectreviews", || Arc::new(Plain)),
+        Kind::new("tokenreviews", || Arc::new(Plain)),
+    ],
+    indexes: &[],
+};

@@ -2,16 +2,20 @@
 
 pub mod horizontal_pod_autoscaler;
 
+use crate::battery::{Battery, Kind};
 use horizontal_pod_autoscaler::Autoscaler;
-use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match (version, resource) {
-        ("v1", "horizontalpodautoscalers") => Arc::new(Autoscaler::Converted),
-        (_, "horizontalpodautoscalers") => Arc::new(Autoscaler::Stored),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "autoscaling",
+    kinds: &[
+        Kind::in_version("v1", "horizontalpodautoscalers", || {
+            Arc::new(Autoscaler::Converted)
+        }),
+        Kind::in_version("v2", "horizontalpodautoscalers", || {
+            Arc::new(Autoscaler::Stored)
+        }),
+    ],
+    indexes: &[],
+};

@@ -3,15 +3,15 @@
 pub mod cron_job;
 pub mod job;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "cronjobs" => Arc::new(cron_job::CronJob),
-        "jobs" => Arc::new(job::Job),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "batch",
+    kinds: &[
+        Kind::new("cronjobs", || Arc::new(cron_job::CronJob)),
+        Kind::new("jobs", || Arc::new(job::Job)),
+    ],
+    indexes: &[],
+};

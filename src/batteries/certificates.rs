@@ -6,16 +6,22 @@ pub mod keys;
 pub mod pem;
 pub mod pod_certificate_request;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "certificatesigningrequests" => Arc::new(certificate_signing_request::SigningRequest),
-        "clustertrustbundles" => Arc::new(cluster_trust_bundle::TrustBundle),
-        "podcertificaterequests" => Arc::new(pod_certificate_request::PodCertificate),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "certificates.k8s.io",
+    kinds: &[
+        Kind::new("certificatesigningrequests", || {
+            Arc::new(certificate_signing_request::SigningRequest)
+        }),
+        Kind::new("clustertrustbundles", || {
+            Arc::new(cluster_trust_bundle::TrustBundle)
+        }),
+        Kind::new("podcertificaterequests", || {
+            Arc::new(pod_certificate_request::PodCertificate)
+        }),
+    ],
+    indexes: &[],
+};

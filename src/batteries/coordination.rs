@@ -2,14 +2,12 @@
 
 pub mod lease;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "leases" => Arc::new(lease::Lease),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "coordination.k8s.io",
+    kinds: &[Kind::new("leases", || Arc::new(lease::Lease))],
+    indexes: &[],
+};

@@ -17,37 +17,42 @@ pub mod secret;
 pub mod service;
 pub mod service_account;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use polyplane_registry::strategy::Plain;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "",
+    kinds: &[
         // A binding changes a pod; it is not stored itself.
-        "bindings" => Arc::new(Plain),
-        "componentstatuses" => Arc::new(component_status::ComponentStatus),
-        "configmaps" => Arc::new(config_map::ConfigMap),
-        "endpoints" => Arc::new(endpoints::Endpoints),
-        "events" => Arc::new(event::Event::Core),
-        "limitranges" => Arc::new(limit_range::LimitRange),
-        "namespaces" => Arc::new(namespace::Namespace),
-        "nodes" => Arc::new(node::Node),
-        "persistentvolumeclaims" => Arc::new(persistent_volume_claim::PersistentVolumeClaim),
-        "persistentvolumes" => Arc::new(persistent_volume::PersistentVolume),
-        "pods" => Arc::new(pod::Pod),
-        "podtemplates" => Arc::new(pod_template::PodTemplate),
-        "replicationcontrollers" => Arc::new(replication_controller::ReplicationController),
-        "resourcequotas" => Arc::new(resource_quota::ResourceQuota),
-        "secrets" => Arc::new(secret::Secret),
-        "serviceaccounts" => Arc::new(service_account::ServiceAccount),
-        "services" => Arc::new(service::Service),
-        _ => return None,
-    };
-    Some(strategy)
-}
-
-/// The indexes that claims of these kinds ask, by their [`polyplane_plane::IndexId`].
-pub fn indexes() -> Vec<Arc<dyn polyplane_plane::Index>> {
-    vec![Arc::new(service::allocation::NodePorts)]
-}
+        Kind::new("bindings", || Arc::new(Plain)),
+        Kind::new("componentstatuses", || {
+            Arc::new(component_status::ComponentStatus)
+        }),
+        Kind::new("configmaps", || Arc::new(config_map::ConfigMap)),
+        Kind::new("endpoints", || Arc::new(endpoints::Endpoints)),
+        Kind::new("events", || Arc::new(event::Event::Core)),
+        Kind::new("limitranges", || Arc::new(limit_range::LimitRange)),
+        Kind::new("namespaces", || Arc::new(namespace::Namespace)),
+        Kind::new("nodes", || Arc::new(node::Node)),
+        Kind::new("persistentvolumeclaims", || {
+            Arc::new(persistent_volume_claim::PersistentVolumeClaim)
+        }),
+        Kind::new("persistentvolumes", || {
+            Arc::new(persistent_volume::PersistentVolume)
+        }),
+        Kind::new("pods", || Arc::new(pod::Pod)),
+        Kind::new("podtemplates", || Arc::new(pod_template::PodTemplate)),
+        Kind::new("replicationcontrollers", || {
+            Arc::new(replication_controller::ReplicationController)
+        }),
+        Kind::new("resourcequotas", || Arc::new(resource_quota::ResourceQuota)),
+        Kind::new("secrets", || Arc::new(secret::Secret)),
+        Kind::new("serviceaccounts", || {
+            Arc::new(service_account::ServiceAccount)
+        }),
+        Kind::new("services", || Arc::new(service::Service)),
+    ],
+    indexes: &[|| Arc::new(service::allocation::NodePorts)],
+};

@@ -2,15 +2,13 @@
 //!
 //! The group has a second view of the Events that `core` stores.
 
+use crate::battery::{Battery, Kind};
 use crate::core::event::Event;
-use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "events" => Arc::new(Event::Events),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "events.k8s.io",
+    kinds: &[Kind::new("events", || Arc::new(Event::Events))],
+    indexes: &[],
+};

@@ -3,17 +3,17 @@
 pub mod flow_schema;
 pub mod priority_level_configuration;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "flowschemas" => Arc::new(flow_schema::FlowSchema),
-        "prioritylevelconfigurations" => {
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "flowcontrol.apiserver.k8s.io",
+    kinds: &[
+        Kind::new("flowschemas", || Arc::new(flow_schema::FlowSchema)),
+        Kind::new("prioritylevelconfigurations", || {
             Arc::new(priority_level_configuration::PriorityLevelConfiguration)
-        }
-        _ => return None,
-    };
-    Some(strategy)
-}
+        }),
+    ],
+    indexes: &[],
+};

@@ -3,8 +3,8 @@
 //!
 //! `data/` is written by the Go program in `generate/`, which asks upstream's own code; nothing in
 //! it is typed by hand. A kind whose behaviour is more than its data has one short file with a
-//! [`Strategy`] in the folder of its group, named in the table at
-//! [`strategy`]. `golden/` holds upstream's answers to thousands of objects per kind;
+//! [`Strategy`] in the folder of its group; the file beside the folder has the group's row, the
+//! `BATTERY`, which names all kinds of the group. `golden/` holds upstream's answers to thousands of objects per kind;
 //! `tests/golden.rs` measures how many of them we give too.
 
 pub mod admissionregistration;
@@ -15,6 +15,7 @@ pub mod authentication;
 pub mod authorization;
 pub mod autoscaling;
 pub mod batch;
+mod battery;
 pub mod bootstrap;
 pub mod certificates;
 pub mod coordination;
@@ -35,44 +36,50 @@ pub mod shared;
 pub mod storage;
 pub mod storagemigration;
 
+use battery::Battery;
 use polyplane_plane::Index;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// The indexes every plane is opened with, by their [`IndexId`](polyplane_plane::IndexId).
+/// All batteries. An index is known by its position among those of all rows
+/// ([`IndexId`](polyplane_plane::IndexId)), so `core` is first and `polyplane`, which only the root
+/// plane serves, is last.
+const BATTERIES: &[Battery] = &[
+    core::BATTERY,
+    admissionregistration::BATTERY,
+    apiextensions::BATTERY,
+    apiregistration::BATTERY,
+    apps::BATTERY,
+    authentication::BATTERY,
+    authorization::BATTERY,
+    autoscaling::BATTERY,
+    batch::BATTERY,
+    certificates::BATTERY,
+    coordination::BATTERY,
+    discovery::BATTERY,
+    events::BATTERY,
+    flowcontrol::BATTERY,
+    networking::BATTERY,
+    node::BATTERY,
+    policy::BATTERY,
+    rbac::BATTERY,
+    resource::BATTERY,
+    scheduling::BATTERY,
+    storage::BATTERY,
+    storagemigration::BATTERY,
+    polyplane::BATTERY,
+];
+
+/// The indexes that every plane is opened with, in the order of their
+/// [`IndexId`](polyplane_plane::IndexId).
 pub fn indexes() -> Vec<Arc<dyn Index>> {
-    let mut indexes = core::indexes();
-    indexes.push(Arc::new(polyplane::control_plane::PlaneIds));
-    indexes
+    let indexes = BATTERIES.iter().flat_map(|battery| battery.indexes);
+    indexes.map(|index| index()).collect()
 }
 
-/// The behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind whose data says all, `None` for a resource
-/// that is named nowhere, which the table of kinds refuses.
+/// The behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind whose
+/// data say all, `None` for a resource that no battery names, which the table of kinds refuses.
 pub fn strategy(group: &str, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
-    match group {
-        "" => core::strategy(resource),
-        "admissionregistration.k8s.io" => admissionregistration::strategy(resource),
-        "apiextensions.k8s.io" => apiextensions::strategy(resource),
-        "apiregistration.k8s.io" => apiregistration::strategy(resource),
-        "apps" => apps::strategy(resource),
-        "authentication.k8s.io" => authentication::strategy(resource),
-        "authorization.k8s.io" => authorization::strategy(resource),
-        "autoscaling" => autoscaling::strategy(version, resource),
-        "batch" => batch::strategy(resource),
-        "certificates.k8s.io" => certificates::strategy(resource),
-        "coordination.k8s.io" => coordination::strategy(resource),
-        "discovery.k8s.io" => discovery::strategy(resource),
-        "events.k8s.io" => events::strategy(resource),
-        "flowcontrol.apiserver.k8s.io" => flowcontrol::strategy(resource),
-        "networking.k8s.io" => networking::strategy(resource),
-        "node.k8s.io" => node::strategy(resource),
-        "policy" => policy::strategy(resource),
-        "polyplane.dev" => polyplane::strategy(resource),
-        "rbac.authorization.k8s.io" => rbac::strategy(resource),
-        "resource.k8s.io" => resource::strategy(resource),
-        "scheduling.k8s.io" => scheduling::strategy(resource),
-        "storage.k8s.io" => storage::strategy(resource),
-        "storagemigration.k8s.io" => storagemigration::strategy(resource),
-        _ => None,
-    }
+    let battery = BATTERIES.iter().find(|battery| battery.group == group)?;
+    battery.strategy(version, resource)
 }

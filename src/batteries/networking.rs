@@ -6,18 +6,20 @@ pub mod ip_address;
 pub mod network_policy;
 pub mod service_cidr;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "ingressclasses" => Arc::new(ingress_class::IngressClass),
-        "ingresses" => Arc::new(ingress::Ingress),
-        "ipaddresses" => Arc::new(ip_address::IpAddress),
-        "networkpolicies" => Arc::new(network_policy::NetworkPolicy),
-        "servicecidrs" => Arc::new(service_cidr::ServiceCidr),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "networking.k8s.io",
+    kinds: &[
+        Kind::new("ingressclasses", || Arc::new(ingress_class::IngressClass)),
+        Kind::new("ingresses", || Arc::new(ingress::Ingress)),
+        Kind::new("ipaddresses", || Arc::new(ip_address::IpAddress)),
+        Kind::new("networkpolicies", || {
+            Arc::new(network_policy::NetworkPolicy)
+        }),
+        Kind::new("servicecidrs", || Arc::new(service_cidr::ServiceCidr)),
+    ],
+    indexes: &[],
+};

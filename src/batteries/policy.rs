@@ -2,14 +2,14 @@
 
 pub mod pod_disruption_budget;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "poddisruptionbudgets" => Arc::new(pod_disruption_budget::PodDisruptionBudget),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "policy",
+    kinds: &[Kind::new("poddisruptionbudgets", || {
+        Arc::new(pod_disruption_budget::PodDisruptionBudget)
+    })],
+    indexes: &[],
+};

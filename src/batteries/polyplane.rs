@@ -6,15 +6,15 @@
 pub mod control_plane;
 pub mod fence;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "controlplanes" => Arc::new(control_plane::ControlPlane),
-        "fences" => Arc::new(fence::Fence),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "polyplane.dev",
+    kinds: &[
+        Kind::new("controlplanes", || Arc::new(control_plane::ControlPlane)),
+        Kind::new("fences", || Arc::new(fence::Fence)),
+    ],
+    indexes: &[|| Arc::new(control_plane::PlaneIds)],
+};

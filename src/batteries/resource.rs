@@ -11,18 +11,22 @@ pub mod resource_claim_template;
 pub mod resource_slice;
 pub mod validation;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "deviceclasses" => Arc::new(device_class::DeviceClass),
-        "devicetaintrules" => Arc::new(device_taint_rule::DeviceTaintRule),
-        "resourceclaims" => Arc::new(resource_claim::ResourceClaim),
-        "resourceclaimtemplates" => Arc::new(resource_claim_template::ResourceClaimTemplate),
-        "resourceslices" => Arc::new(resource_slice::ResourceSlice),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "resource.k8s.io",
+    kinds: &[
+        Kind::new("deviceclasses", || Arc::new(device_class::DeviceClass)),
+        Kind::new("devicetaintrules", || {
+            Arc::new(device_taint_rule::DeviceTaintRule)
+        }),
+        Kind::new("resourceclaims", || Arc::new(resource_claim::ResourceClaim)),
+        Kind::new("resourceclaimtemplates", || {
+            Arc::new(resource_claim_template::ResourceClaimTemplate)
+        }),
+        Kind::new("resourceslices", || Arc::new(resource_slice::ResourceSlice)),
+    ],
+    indexes: &[],
+};

@@ -2,14 +2,14 @@
 
 pub mod storage_version_migration;
 
-use polyplane_registry::Strategy;
+use crate::battery::{Battery, Kind};
 use std::sync::Arc;
 
-/// The behaviour of a resource of this group; `None` if it is none of these kinds.
-pub fn strategy(resource: &str) -> Option<Arc<dyn Strategy>> {
-    let strategy: Arc<dyn Strategy> = match resource {
-        "storageversionmigrations" => Arc::new(storage_version_migration::StorageVersionMigration),
-        _ => return None,
-    };
-    Some(strategy)
-}
+/// The row of this group.
+pub(crate) const BATTERY: Battery = Battery {
+    group: "storagemigration.k8s.io",
+    kinds: &[Kind::new("storageversionmigrations", || {
+        Arc::new(storage_version_migration::StorageVersionMigration)
+    })],
+    indexes: &[],
+};

@@ -42,7 +42,7 @@ impl Index for PlaneIds {
 
 /// The place of [`PlaneIds`] among the indexes of a plane.
 pub fn ids() -> IndexId {
-    IndexId(crate::core::indexes().len())
+    IndexId(crate::core::BATTERY.indexes.len())
 }
 
 /// The behaviour of ControlPlane.

@@ -32,7 +32,7 @@ pub async fn open(opening: Opening) -> Arc<Plane> {
     let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
     let guard = guard.expect("memory takes the fence");
     let plane = Plane::open(PlaneParams {
-        indexes: polyplane_batteries::core::indexes(),
+        indexes: polyplane_batteries::indexes(),
         derivation: opening.derivation,
         log: opening.log,
         ..guard.empty_plane(Committer::with_memory(store, opening.memory))
