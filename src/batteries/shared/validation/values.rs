@@ -84,19 +84,6 @@ pub fn csi_driver_name(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>
     );
 }
 
-/// A field that an update may not change; `bad` shows the new value.
-pub fn unchanged(
-    new: &Value,
-    old: &Value,
-    path: &Path<'_>,
-    bad: impl Into<Bad>,
-    errors: &mut Vec<FieldError>,
-) {
-    if new != old {
-        errors.push(FieldError::invalid(path, bad, IMMUTABLE));
-    }
-}
-
 /// The texts of a list, absent and other types as empty texts.
 pub fn texts<'a>(object: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a str> {
     object
