@@ -1,7 +1,7 @@
 //! The feature gates of upstream that our own code asks for.
 
 use polyplane_registry::Features;
-use polyplane_registry::features::FeatureError;
+use polyplane_registry::kinds::feature_gates::FeatureError;
 
 /// Declares gates by upstream's names, so that [`Gate::ALL`] has each of them.
 macro_rules! gates {

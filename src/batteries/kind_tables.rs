@@ -67,7 +67,7 @@ pub fn root_kinds() -> Arc<KindTable> {
 mod tests {
     use super::*;
     use polyplane_registry::Strategy;
-    use polyplane_registry::kind::TableError;
+    use polyplane_registry::kinds::table::TableError;
 
     #[test]
     fn a_row_without_a_strategy_is_refused() {

@@ -5,9 +5,10 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_plane::ObjectRef;
-use polyplane_registry::call::tree_of;
+use polyplane_registry::kinds::conversion;
+use polyplane_registry::request::call::tree_of;
 use polyplane_registry::{
-    Answer, Kinds, Permit, Registry, Resource, ResourceRequest, Tenant, Verb, convert,
+    Answer, Kinds, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,9 +85,9 @@ impl<'a> Own<'a> {
 /// The tree of a stored object, in the version that its kind is stored in today.
 ///
 /// # Errors
-/// See [`convert::stored_tree`].
+/// See [`conversion::stored_tree`].
 pub(crate) fn tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError> {
-    convert::stored_tree(kinds, object)
+    conversion::stored_tree(kinds, object)
 }
 
 /// A stored object's `metadata`, which no conversion changes but for labels and annotations: objects

@@ -1,9 +1,13 @@
 //! What the registry answers: bytes in the negotiated media type, ready to be written.
 
-use crate::call::Call;
-use crate::negotiate::Representation;
+pub mod negotiate;
+pub mod representation;
+pub mod watch_frame;
+
+use crate::request::call::Call;
 use bytes::Bytes;
 use futures_util::Stream;
+use negotiate::Representation;
 use std::borrow::Cow;
 use std::pin::Pin;
 

@@ -12,7 +12,7 @@
 //! A replica that forwards a request has no state of the plane. It proves who the caller is; the
 //! owner decides.
 
-use crate::call::Tenant;
+use crate::request::call::Tenant;
 use crate::write::answerable_by;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};

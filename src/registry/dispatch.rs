@@ -1,22 +1,28 @@
 //! From a request to the verb that answers it.
 
+use crate::answer::negotiate;
+use crate::answer::negotiate::{Conversions, Representation};
+use crate::answer::representation;
+use crate::answer::representation::Shown;
 use crate::answer::{Answer, AnswerBody, Outcome};
 use crate::authority::{Authority, Gate};
-use crate::call::{Call, Tenant};
-use crate::convert::{self, Wanted};
-use crate::delete::{self, Removal};
 use crate::environment::Environment;
-use crate::external::{self, ExternalObjects};
-use crate::kind::Resource;
-use crate::list::{number_of_version, reached};
-use crate::negotiate::{self, Conversions, Representation};
-use crate::parameters::RESOURCE_VERSION;
+use crate::kinds::conversion;
+use crate::kinds::conversion::Wanted;
+use crate::kinds::table::Resource;
 use crate::plan::Admission;
+use crate::request::call::{Call, Tenant};
+use crate::request::parameters::RESOURCE_VERSION;
 use crate::request::{ResourceRequest, Verb};
+use crate::select;
 use crate::services::{Observer, PlaneObserver, Services};
-use crate::view::{self, Shown};
+use crate::verbs::delete;
+use crate::verbs::delete::Removal;
+use crate::verbs::external;
+use crate::verbs::external::ExternalObjects;
+use crate::verbs::list::{number_of_version, reached};
+use crate::verbs::{connect, create, evict, list, patch, review, scale_and_binding, update, watch};
 use crate::write::{Unstored, Written, answerable};
-use crate::{connect, create, evict, list, patch, reviews, select, subresource, update, watch};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
@@ -177,16 +183,16 @@ impl Registry {
         match (sub, call.request.verb) {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
-                let json = subresource::scale_json(call, &object_tree(call, &object).await?)?;
+                let json = scale_and_binding::scale_json(call, &object_tree(call, &object).await?)?;
                 Ok(of_json(call, wish, Outcome::Ok, json))
             }
             ("scale", Verb::Update | Verb::Patch) => {
-                let written = subresource::write_scale(call).await?;
-                let json = subresource::scale_json(call, &tree(call, &written).await?)?;
+                let written = scale_and_binding::write_scale(call).await?;
+                let json = scale_and_binding::scale_json(call, &tree(call, &written).await?)?;
                 Ok(of_json(call, wish, Outcome::Ok, json))
             }
             ("binding", Verb::Create) => {
-                drop(subresource::bind(call).await?);
+                drop(scale_and_binding::bind(call).await?);
                 Ok(success(call, wish))
             }
             ("eviction", Verb::Create) => {
@@ -219,13 +225,13 @@ impl Registry {
     async fn virtual_create(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
         let wish = negotiate::output(call.request, Conversions::None)?;
         if call.row.name == "bindings" {
-            drop(subresource::bind(call).await?);
+            drop(scale_and_binding::bind(call).await?);
             return Ok(success(call, wish));
         }
         let authority = &call.services.authority;
         let as_of = authority.newest(call.tenant, call.request.deadline).await?;
         call.request.permit.check(&as_of).await?;
-        let json = reviews::review(call, &as_of).await?;
+        let json = review::review(call, &as_of).await?;
         Ok(of_json(call, wish, Outcome::Created, json))
     }
 
@@ -242,7 +248,7 @@ impl Registry {
             Written::Unstored(Unstored::Tree(_)) => None,
         };
         if deleted.gone == Removal::Pending || call.row.returns_deleted() {
-            convert::ahead(call, object.into_iter()).await?;
+            conversion::ahead(call, object.into_iter()).await?;
             let shown = match (&deleted.written, object) {
                 (Written::Unstored(Unstored::Tree(tree)), _) => Shown::Tree(tree.clone()),
                 (Written::Committed(committed), Some(object)) if deleted.gone == Removal::Gone => {
@@ -257,7 +263,7 @@ impl Registry {
                 (_, Some(object)) => Shown::Stored(object),
                 (_, None) => return Err(ApiError::internal("a deletion without an object")),
             };
-            let body = view::object(call, wish, &shown)?;
+            let body = representation::object(call, wish, &shown)?;
             return Ok(Answer::finite(call, wish, deleted.outcome, body));
         }
         let body = object.map(ObjectRef::body).unwrap_or_default();
@@ -317,9 +323,9 @@ impl Registry {
             Written::Unstored(Unstored::Tree(tree)) => Shown::Tree(tree.clone()),
         };
         if let Shown::Stored(object) = shown {
-            convert::ahead(call, std::iter::once(object)).await?;
+            conversion::ahead(call, std::iter::once(object)).await?;
         }
-        let body = view::object(call, wish, &shown)?;
+        let body = representation::object(call, wish, &shown)?;
         Ok(Answer::finite(call, wish, outcome, body))
     }
 }
@@ -401,8 +407,8 @@ async fn external(call: &Call<'_>) -> Result<Answer, ApiError> {
 async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let object = read(call).await?;
-    convert::ahead(call, std::iter::once(&object)).await?;
-    let body = view::object(call, wish, &Shown::Stored(&object))?;
+    conversion::ahead(call, std::iter::once(&object)).await?;
+    let body = representation::object(call, wish, &Shown::Stored(&object))?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
@@ -442,13 +448,18 @@ async fn tree(call: &Call<'_>, written: &Written) -> Result<Value, ApiError> {
 }
 
 async fn object_tree(call: &Call<'_>, object: &ObjectRef) -> Result<Value, ApiError> {
-    convert::ahead(call, std::iter::once(object)).await?;
-    convert::tree(call, object, Wanted::Prepared)
+    conversion::ahead(call, std::iter::once(object)).await?;
+    conversion::tree(call, object, Wanted::Prepared)
 }
 
 /// The answer that is this JSON.
 fn of_json(call: &Call<'_>, wish: Representation, outcome: Outcome, json: Vec<u8>) -> Answer {
-    Answer::finite(call, wish, outcome, view::value(wish.encoding, json))
+    Answer::finite(
+        call,
+        wish,
+        outcome,
+        representation::value(wish.encoding, json),
+    )
 }
 
 fn success(call: &Call<'_>, wish: Representation) -> Answer {

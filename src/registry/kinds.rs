@@ -8,9 +8,15 @@
 //! Invariant: the base wins. A kind that an object defines is not served where the base has a kind
 //! of that group and plural name, whatever the versions.
 
-use crate::kind::{KindTable, Resource};
+pub mod conversion;
+pub mod document_id;
+pub mod feature_gates;
+pub mod generated_rows;
+pub mod table;
+
 use polyplane_plane::{ContentId, Overlay, Prefix};
 use std::sync::Arc;
+use table::{KindTable, Resource};
 
 /// The kind that an object of a plane defines: the content of a row of an overlay.
 #[derive(Debug)]

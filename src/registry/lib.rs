@@ -9,57 +9,31 @@
 
 pub mod answer;
 pub mod authority;
-pub mod body;
-pub mod call;
-pub mod connect;
-pub mod convert;
-pub mod create;
-pub mod delete;
-pub mod document_id;
+pub mod dispatch;
 pub mod environment;
-pub mod evict;
-pub mod external;
-pub mod features;
-mod frame;
-pub mod kind;
 pub mod kinds;
-pub mod list;
-pub mod list_writer;
-pub mod long;
 pub mod metadata;
-pub mod negotiate;
-pub mod object;
-pub mod options;
-pub mod parameters;
-pub mod patch;
 pub mod plan;
-pub mod prepare;
 pub mod request;
-pub mod reviews;
 pub mod select;
 pub mod services;
 pub mod strategy;
-pub mod subresource;
-pub mod update;
-pub mod view;
-pub mod watch;
+pub mod verbs;
 pub mod write;
-
-pub mod dispatch;
 
 #[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
 pub use authority::{AsOf, Authority, Gate, Judge, Permit, PlaneAuthorizer};
-pub use call::{Call, Tenant};
 pub use dispatch::Registry;
-pub use document_id::DocumentId;
-pub use external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};
-pub use features::Features;
-pub use kind::{KindTable, Resource, Scope};
+pub use kinds::document_id::DocumentId;
+pub use kinds::feature_gates::Features;
+pub use kinds::table::{KindTable, Resource, Scope};
 pub use kinds::{Defined, Kinds, KindsId};
 pub use plan::Admission;
+pub use request::call::{Call, Tenant};
 pub use request::{ResourceRequest, Seats, Verb};
 pub use services::{Observer, Services};
 pub use strategy::{BirthLayer, PlaneSettings, Strategy};
+pub use verbs::external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};

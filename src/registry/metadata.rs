@@ -4,7 +4,7 @@
 //! The checks follow upstream's object metadata validation; kinds differ only in their rule for
 //! names, which they pass in.
 
-use crate::kind::Scope;
+use crate::kinds::table::Scope;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::names::{self, NameRule};

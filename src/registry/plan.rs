@@ -15,6 +15,8 @@
 mod admission;
 mod answers;
 mod fields;
+pub mod object;
+pub mod prepare;
 mod run;
 mod stages;
 
@@ -26,13 +28,13 @@ pub use stages::{Decoded, Defaulted, Next, Place, Present, Rules, Target, defaul
 pub(crate) use answers::call_out;
 pub(crate) use run::Kept;
 
-use crate::body::Expected;
-use crate::call::Call;
-use crate::kind::Resource;
-use crate::object::VersionWish;
-use crate::options::{DeleteOptions, WriteOptions};
+use crate::kinds::table::Resource;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::{DeleteOptions, WriteOptions};
 use crate::strategy::Allocation;
 use crate::write::Plan;
+use object::VersionWish;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::Key;

@@ -1,6 +1,11 @@
 //! What is asked of the registry: one verb on one resource, with nothing of HTTP left in it but
 //! media types and query parameters, which are part of the Kubernetes API.
 
+pub mod body;
+pub mod call;
+pub mod options;
+pub mod parameters;
+
 use crate::authority::Permit;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;

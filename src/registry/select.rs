@@ -1,10 +1,11 @@
 //! Which objects a list, watch or deletecollection is about.
 
-use crate::call::{Call, tree_of};
-use crate::convert::{self, Form};
-use crate::kind::{Resource, Scope};
 use crate::kinds::Kinds;
-use crate::options::ListOptions;
+use crate::kinds::conversion;
+use crate::kinds::conversion::Form;
+use crate::kinds::table::{Resource, Scope};
+use crate::request::call::{Call, tree_of};
+use crate::request::options::ListOptions;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::fields::FieldSelector;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -109,12 +110,12 @@ impl Selection {
     /// The body of an object that is stored in another version than fields are read in.
     fn prepared(&self, row: &Resource, object: &ObjectRef) -> Option<Vec<u8>> {
         let forms = (Form::of(row, object), Form::prepared(row));
-        if convert::is_same(row, forms.0, forms.1) {
+        if conversion::is_same(row, forms.0, forms.1) {
             return None;
         }
         let tree = tree_of(&object.body());
         let tree = tree.and_then(|tree| match &self.kinds {
-            Some(kinds) => convert::in_place(kinds, row, tree, forms),
+            Some(kinds) => conversion::in_place(kinds, row, tree, forms),
             None => Ok(tree),
         });
         let definition = row.prepared_definition();

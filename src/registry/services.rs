@@ -1,13 +1,13 @@
 //! What every request may use beside its plane, and who hears of a plane's writes.
 
 use crate::authority::Authority;
-use crate::call::Tenant;
-use crate::delete::Removal;
 use crate::environment::Environment;
-use crate::external::ExternalObjects;
-use crate::kind::{KindTable, Resource};
+use crate::kinds::table::{KindTable, Resource};
 use crate::plan::Admission;
+use crate::request::call::Tenant;
 use crate::strategy::PlaneSettings;
+use crate::verbs::delete::Removal;
+use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Event, ObjectRef, Plane};
 use std::sync::Arc;

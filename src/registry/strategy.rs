@@ -10,10 +10,11 @@
 //! `default` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
 //! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
 
-use crate::convert::{self, Converter, PreparedIn};
-use crate::features::Features;
-use crate::kind::KindTable;
 use crate::kinds::Kinds;
+use crate::kinds::conversion;
+use crate::kinds::conversion::{Converter, PreparedIn};
+use crate::kinds::feature_gates::Features;
+use crate::kinds::table::KindTable;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
@@ -49,10 +50,10 @@ impl Context<'_> {
     /// The tree of a stored object of a shared kind, in the version that it is stored in today.
     ///
     /// # Errors
-    /// See [`convert::stored_tree`].
+    /// See [`conversion::stored_tree`].
     pub fn stored_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
         let kinds = Kinds::new(Arc::clone(self.kinds), None);
-        convert::stored_tree(&kinds, object)
+        conversion::stored_tree(&kinds, object)
     }
 }
 

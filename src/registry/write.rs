@@ -9,8 +9,8 @@
 //! A plan that has to ask others ends early and is worked out again once they have answered. Such a
 //! wait stops nobody else: see `Attempt` and `Line`.
 
-use crate::call::Call;
 use crate::plan::{self, Change, Deletion, Kept, Run, Stop};
+use crate::request::call::Call;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use polyplane_registry::kind::{Group, GroupVersion};
+use polyplane_registry::kinds::table::{Group, GroupVersion};
 use polyplane_registry::{DocumentId, KindTable};
 
 use crate::documents::discovery::{Discovery, VersionPart};

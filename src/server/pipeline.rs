@@ -16,7 +16,7 @@ use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_registry::parameters::FIELD_SELECTOR;
+use polyplane_registry::request::parameters::FIELD_SELECTOR;
 use polyplane_registry::{ResourceRequest, Verb};
 
 use crate::answer::body::{ResponseBody, WatchGauge};

@@ -15,10 +15,12 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::Snapshot;
-use polyplane_registry::body::{self, Expected};
-use polyplane_registry::negotiate::BodySyntax;
+use polyplane_registry::answer::negotiate::BodySyntax;
+use polyplane_registry::plan::prepare;
+use polyplane_registry::request::body;
+use polyplane_registry::request::body::Expected;
 use polyplane_registry::strategy::{Context, PlaneSettings};
-use polyplane_registry::{KindTable, Resource, Scope, prepare};
+use polyplane_registry::{KindTable, Resource, Scope};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

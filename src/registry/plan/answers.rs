@@ -4,7 +4,8 @@
 
 use super::admission::Admission;
 use crate::authority::{Access, Authority, Heard, Hearing};
-use crate::convert::{self, Converter};
+use crate::kinds::conversion;
+use crate::kinds::conversion::Converter;
 use crate::services::Services;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -311,7 +312,7 @@ pub(crate) async fn call_out(services: &Services, questions: Vec<Question>) -> V
                 to,
             } => {
                 let converted = converter.convert(vec![object.clone()], from, to).await;
-                converted.and_then(convert::only).map(Answer::Converted)
+                converted.and_then(conversion::only).map(Answer::Converted)
             }
             Question::Access { judge, access } => {
                 let decided = services.authority.ask(*judge, access).await;

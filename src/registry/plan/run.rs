@@ -2,10 +2,11 @@
 
 use super::answers::{Answered, Answers, Memo, Question, Stop};
 use crate::authority;
-use crate::call::Call;
-use crate::convert::{self, Form};
 use crate::environment::generate_name;
-use crate::kind::Resource;
+use crate::kinds::conversion;
+use crate::kinds::conversion::Form;
+use crate::kinds::table::Resource;
+use crate::request::call::Call;
 use crate::strategy::Context;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
@@ -121,25 +122,25 @@ impl<'r> Run<'r> {
         forms: (Form<'_>, Form<'_>),
     ) -> Result<Value, Stop> {
         let (from, to) = forms;
-        if convert::is_same(row, from, to) {
+        if conversion::is_same(row, from, to) {
             return Ok(object);
         }
         let Some(converter) = row.strategy.converter() else {
             let kinds = self.call.tenant.kinds();
-            return Ok(convert::in_place(&kinds, row, object, forms)?);
+            return Ok(conversion::in_place(&kinds, row, object, forms)?);
         };
         // An object has the same content before and after it is durable and has a version.
         let version = object.remove(&["metadata", "resourceVersion"]);
         let names = (from.version(), to.version());
         let known = match converter.convert(vec![object.clone()], names.0, names.1) {
-            Verdict::Now(Some(converted)) => Some(converted.and_then(convert::only)),
+            Verdict::Now(Some(converted)) => Some(converted.and_then(conversion::only)),
             Verdict::Now(None) | Verdict::Later(_) => None,
         };
         let converted = match known {
             Some(converted) => converted,
             None => self.answers.convert(converter, object, names)?,
         };
-        let mut converted = converted.map_err(|error| convert::failed(row, from, to, &error))?;
+        let mut converted = converted.map_err(|error| conversion::failed(row, from, to, &error))?;
         if let Some(version) = version {
             converted.set(&["metadata", "resourceVersion"], version);
         }
@@ -166,7 +167,7 @@ impl<'r> Run<'r> {
     /// A name that begins with `base` and is free, unless too many are not.
     fn generated_name(&mut self, row: &Resource, base: &str) -> Str {
         let taken = |name: &str| {
-            let key = crate::call::key_of(row, self.call.namespace(), name);
+            let key = crate::request::call::key_of(row, self.call.namespace(), name);
             self.cut.get(&key).is_some()
         };
         let draw = || Str::from(generate_name(base, self.call.environment));

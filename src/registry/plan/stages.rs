@@ -4,14 +4,15 @@ use super::admission::{Admitted, AdmittedDeletion, Allowed};
 use super::answers::Stop;
 use super::run::Run;
 use super::{Change, Deletion};
-use crate::body;
-use crate::call::{Call, tree_of};
-use crate::convert::{self, Form};
-use crate::kind::Resource;
+use crate::kinds::conversion;
+use crate::kinds::conversion::Form;
+use crate::kinds::table::Resource;
 use crate::metadata;
-use crate::object;
-use crate::options::Persistence;
-use crate::prepare;
+use crate::plan::object;
+use crate::plan::prepare;
+use crate::request::body;
+use crate::request::call::{Call, tree_of};
+use crate::request::options::Persistence;
 use crate::strategy::{Allocation, Context};
 use crate::write::{Plan, Unstored};
 use polyplane_apimachinery::Value;
@@ -379,7 +380,7 @@ impl Storing<'_, '_> {
 
     fn replace(mut self, present: Present, mut tree: Value) -> Result<Plan, Stop> {
         let Present { object, tree: old } = present;
-        if object::is_same(&tree, old) && !convert::is_stale(self.row, &object) {
+        if object::is_same(&tree, old) && !conversion::is_stale(self.row, &object) {
             return Ok(Plan::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {

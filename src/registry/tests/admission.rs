@@ -1,8 +1,8 @@
 //! Plug-ins that change and refuse writes.
 
 use super::*;
-use crate::options::Persistence;
 use crate::plan::{Answers, Attributes, Mutated, Operation, Stop};
+use crate::request::options::Persistence;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
 use polyplane_plane::Claim;

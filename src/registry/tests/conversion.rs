@@ -2,7 +2,7 @@
 //! version, whichever it is stored in.
 
 use super::*;
-use crate::convert::{Converter, PreparedIn};
+use crate::kinds::conversion::{Converter, PreparedIn};
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use polyplane_auth::Verdict;

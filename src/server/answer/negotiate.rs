@@ -1,6 +1,6 @@
 //! Media types: what a client takes and what it gets.
 
-use polyplane_registry::parameters::{PRETTY, Query};
+use polyplane_registry::request::parameters::{PRETTY, Query};
 
 /// One range of an Accept header.
 #[derive(Clone, Debug, PartialEq)]

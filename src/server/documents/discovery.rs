@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use polyplane_apimachinery::Str;
 use polyplane_registry::Scope;
-use polyplane_registry::kind::{
+use polyplane_registry::kinds::table::{
     Group, GroupVersion, KindTable, Resource, Subresource, api_version,
 };
 use serde::Serialize;

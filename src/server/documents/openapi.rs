@@ -25,7 +25,7 @@ use http::header::{
 use http::{HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Map, Value, json};
-use polyplane_registry::kind::{Group, GroupVersion};
+use polyplane_registry::kinds::table::{Group, GroupVersion};
 use polyplane_registry::{DocumentId, KindTable};
 
 use crate::answer::body::ResponseBody;

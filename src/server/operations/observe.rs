@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use polyplane_registry::Verb;
-use polyplane_registry::parameters::{DRY_RUN, Query};
+use polyplane_registry::request::parameters::{DRY_RUN, Query};
 
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};

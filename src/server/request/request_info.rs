@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use polyplane_apimachinery::fields::FieldSelector;
 use polyplane_registry::Verb;
-use polyplane_registry::parameters::{FIELD_SELECTOR, Query, WATCH};
+use polyplane_registry::request::parameters::{FIELD_SELECTOR, Query, WATCH};
 
 /// A request as authorization sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::{DurationError, parse_duration};
 use polyplane_registry::Verb;
-use polyplane_registry::parameters::TIMEOUT;
+use polyplane_registry::request::parameters::TIMEOUT;
 
 use crate::answer::respond::Refusal;
 use crate::pipeline::{Origin, Pipeline};

@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use polyplane_registry::parameters::{
-    self, ALLOW_WATCH_BOOKMARKS, CONTINUE, Hop, Query, RESOURCE_VERSION, RESOURCE_VERSION_MATCH,
-    ROWS, Row, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
+use polyplane_registry::request::parameters;
+use polyplane_registry::request::parameters::{
+    ALLOW_WATCH_BOOKMARKS, CONTINUE, Hop, Query, RESOURCE_VERSION, RESOURCE_VERSION_MATCH, ROWS,
+    Row, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
 };
 
 use crate::request::route::{decode_key, parse_query};

@@ -9,8 +9,9 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
+use polyplane_registry::plan::prepare;
 use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain};
-use polyplane_registry::{KindTable, Resource, Strategy, prepare};
+use polyplane_registry::{KindTable, Resource, Strategy};
 use std::sync::Arc;
 
 fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T {

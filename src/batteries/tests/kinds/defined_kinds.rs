@@ -11,7 +11,7 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{ByContent, ContentId, Derivation, Key, Overlay, Prefix, Row, Source};
 use polyplane_registry::environment::System;
-use polyplane_registry::kind::{StorageRow, api_version, next_number};
+use polyplane_registry::kinds::table::{StorageRow, api_version, next_number};
 use polyplane_registry::strategy::{Context, Strategy};
 use polyplane_registry::{AnswerBody, Defined, Resource, ResourceRequest, Verb};
 use polyplane_storage::{CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection};

@@ -11,7 +11,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, json};
 use polyplane_plane::Forgotten;
 use polyplane_registry::environment::{Environment as _, System};
-use polyplane_registry::parameters::ROWS;
+use polyplane_registry::request::parameters::ROWS;
 use polyplane_registry::{AnswerBody, ResourceRequest, Verb};
 use proptest::prelude::*;
 use std::time::Duration;

@@ -8,12 +8,15 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::Masters;
 use polyplane_plane::{LogBounds, Memory, Share};
-use polyplane_registry::call::Call;
+use polyplane_registry::answer::negotiate;
 use polyplane_registry::environment::{Environment, System};
+use polyplane_registry::request::call::Call;
+use polyplane_registry::request::options;
+use polyplane_registry::select;
+use polyplane_registry::verbs::list;
 use polyplane_registry::{
     Answer, AnswerBody, Authority, ResourceRequest, Services, StreamEnd, Verb,
 };
-use polyplane_registry::{list, negotiate, options, select};
 use std::sync::Arc;
 use std::time::Duration;
 

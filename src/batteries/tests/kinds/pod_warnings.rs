@@ -6,7 +6,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
-use polyplane_registry::prepare;
+use polyplane_registry::plan::prepare;
 use polyplane_registry::strategy::Context;
 use std::path::Path;
 

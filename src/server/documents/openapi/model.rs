@@ -3,7 +3,8 @@
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::Type;
 use polyplane_registry::KindTable;
-use polyplane_registry::parameters::{self, OptionSet};
+use polyplane_registry::request::parameters;
+use polyplane_registry::request::parameters::OptionSet;
 
 /// A path and what can be done with it.
 pub(super) struct PathItem {

@@ -1,8 +1,10 @@
 //! The operations of a group and version, derived from the rows of its kinds.
 
 use polyplane_registry::Scope;
-use polyplane_registry::kind::{GroupVersion, KindTable, Resource, Subresource, api_version};
-use polyplane_registry::parameters::OptionSet;
+use polyplane_registry::kinds::table::{
+    GroupVersion, KindTable, Resource, Subresource, api_version,
+};
+use polyplane_registry::request::parameters::OptionSet;
 
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
 

@@ -18,7 +18,7 @@ use polyplane_auth::{
 };
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_pki::{Identity, PeerTls, Pki};
-use polyplane_registry::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
+use polyplane_registry::request::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
     Answer, AnswerBody, Authority, Gate, KindTable, Kinds, Liveness, Outcome, ResourceRequest,
     StreamEnd, Verb,

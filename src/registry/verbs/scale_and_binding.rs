@@ -1,15 +1,17 @@
 //! Subresources that are not just another view of the whole object: scale and binding.
 
-use crate::body::{self, Expected};
-use crate::call::Call;
-use crate::features::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
-use crate::kind::Resource;
-use crate::negotiate;
-use crate::options::WriteOptions;
-use crate::patch::{self, ReadPatch};
+use crate::answer::negotiate;
+use crate::kinds::feature_gates::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
+use crate::kinds::table::Resource;
 use crate::plan::{Change, Decoded, Defaulted, Operation, Present, Rules, Run, Stop, Target};
 use crate::request::Verb;
-use crate::update::{check_uid, precondition_failed};
+use crate::request::body;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::WriteOptions;
+use crate::verbs::patch;
+use crate::verbs::patch::ReadPatch;
+use crate::verbs::update::{check_uid, precondition_failed};
 use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path, aggregate};
 use polyplane_apimachinery::labels::Selector;

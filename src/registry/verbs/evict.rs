@@ -2,16 +2,18 @@
 //!
 //! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
-use crate::body::{self, Expected};
-use crate::call::Call;
-use crate::delete::{self, Delete};
-use crate::negotiate;
-use crate::options::{DeleteOptions, Persistence, WriteOptions};
-use crate::parameters::DRY_RUN;
+use crate::answer::negotiate;
 use crate::plan::{Deletion, Next, Present, Run, Stop};
+use crate::request::body;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::{DeleteOptions, Persistence, WriteOptions};
+use crate::request::parameters::DRY_RUN;
 use crate::request::{ResourceRequest, Verb};
 use crate::strategy::{Allocation, Companion, CompanionChange};
-use crate::subresource::set_condition;
+use crate::verbs::delete;
+use crate::verbs::delete::Delete;
+use crate::verbs::scale_and_binding::set_condition;
 use crate::write;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels::Selector;

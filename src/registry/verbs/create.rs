@@ -1,11 +1,13 @@
 //! POST: a new object.
 
-use crate::body::{self, Expected};
-use crate::call::Call;
-use crate::kind::Resource;
-use crate::negotiate::{self, BodySyntax};
-use crate::options::WriteOptions;
+use crate::answer::negotiate;
+use crate::answer::negotiate::BodySyntax;
+use crate::kinds::table::Resource;
 use crate::plan::{self, Change, Decoded, Defaulted, Place, Rules, Run, Stop, Target};
+use crate::request::body;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::WriteOptions;
 use crate::write::{self, Written};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;

@@ -4,8 +4,8 @@
 //! The choice follows upstream: clauses by quality, then by how specific they are, then in the
 //! order written; the first that the server can serve wins.
 
-use crate::patch::PATCH_TYPES;
 use crate::request::{ResourceRequest, Verb};
+use crate::verbs::patch::PATCH_TYPES;
 use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
 

@@ -1,8 +1,9 @@
 //! Lists written object by object, in each shape that a client can ask for.
 
-use crate::call::Call;
-use crate::negotiate::{MetaVersion, Shape};
-use crate::view::{self, Columns, RowObject, Shown, TableWriter};
+use crate::answer::negotiate::{MetaVersion, Shape};
+use crate::answer::representation;
+use crate::answer::representation::{Columns, RowObject, Shown, TableWriter};
+use crate::request::call::Call;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::ObjectRef;
 
@@ -73,7 +74,7 @@ impl<'a> ListWriter<'a> {
     /// 500 if stored bytes are damaged.
     pub fn write(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
         let shown = Shown::Stored(object);
-        let body = view::served_body(self.call, &shown)?;
+        let body = representation::served_body(self.call, &shown)?;
         let (out, partial) = match &mut self.form {
             Form::Table(table) => return table.row(&shown, &body),
             Form::Items {
@@ -88,10 +89,10 @@ impl<'a> ListWriter<'a> {
             }
         };
         match partial {
-            Some(version) => view::partial(version, &body)
+            Some(version) => representation::partial(version, &body)
                 .iter()
                 .for_each(|part| out.extend_from_slice(part)),
-            None if self.call.row.items_name_kind() => view::whole(self.call.row, body)
+            None if self.call.row.items_name_kind() => representation::whole(self.call.row, body)
                 .iter()
                 .for_each(|part| out.extend_from_slice(part)),
             None => out.extend_from_slice(&body),

@@ -10,8 +10,8 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{Key, Snapshot};
 
-use crate::call::Call;
-use crate::parameters::CONTAINER;
+use crate::request::call::Call;
+use crate::request::parameters::CONTAINER;
 
 /// The log of a pod that no node runs yet: the only thing that is there without a node.
 pub struct EmptyLog;

@@ -2,14 +2,14 @@
 //!
 //! Owns the parsed form of what a client may say beside the object: list, get, write and delete
 //! options, and which of them go together. How a single parameter is read stands in
-//! [`crate::parameters`].
+//! [`crate::request::parameters`].
 
-use crate::parameters::{
+use crate::request::ResourceRequest;
+use crate::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, DRY_RUN, FIELD_MANAGER, FIELD_SELECTOR, FIELD_VALIDATION,
     FORCE, GRACE_PERIOD_SECONDS, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS, PROPAGATION_POLICY,
     RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
 };
-use crate::request::ResourceRequest;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};

@@ -5,20 +5,22 @@
 
 mod initial;
 
+use crate::answer::negotiate;
+use crate::answer::negotiate::Shape;
+use crate::answer::representation;
+use crate::answer::representation::{Columns, RowObject, TableWriter};
+use crate::answer::watch_frame::{Form, error_frame, event_frame, kind_for, wrap};
 use crate::answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
-use crate::call::{Call, Tenant};
-use crate::convert;
-use crate::frame::{Form, error_frame, event_frame, kind_for, wrap};
-use crate::kind::Resource;
-use crate::list::{FUTURE_WAIT, number_of_version};
-use crate::long::Lent;
-use crate::negotiate::{self, Shape};
-use crate::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
-use crate::parameters::DURATION_SECONDS_MAX;
+use crate::kinds::conversion;
+use crate::kinds::table::Resource;
 use crate::request::ResourceRequest;
+use crate::request::call::{Call, Tenant};
+use crate::request::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
+use crate::request::parameters::DURATION_SECONDS_MAX;
 use crate::select::{self, Selection};
 use crate::services::Services;
-use crate::view::{self, Columns, RowObject, TableWriter};
+use crate::verbs::list::streamed::Lent;
+use crate::verbs::list::{FUTURE_WAIT, number_of_version};
 use crate::write::{answerable, within};
 use bytes::Bytes;
 use futures_util::stream;
@@ -302,7 +304,7 @@ impl Feed {
                 objects.into_iter().flatten()
             });
             // In a box, for the watches of other kinds are smaller by far.
-            let converted = Box::pin(convert::ahead(&call, objects)).await;
+            let converted = Box::pin(conversion::ahead(&call, objects)).await;
             if let Err(error) = converted {
                 self.ready.push_back(error_frame(&error));
                 self.watcher = None;
@@ -333,7 +335,7 @@ impl Feed {
     fn bookmark(&mut self, version: Version, end: InitialEnd) -> Bytes {
         let row = &self.row;
         let version = version.to_string();
-        let mut meta = view::json_object(&[("resourceVersion", &version)]);
+        let mut meta = representation::json_object(&[("resourceVersion", &version)]);
         if end == InitialEnd::Here {
             meta.pop();
             meta.push_str(",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}");
@@ -350,7 +352,7 @@ impl Feed {
                     );
                 }
                 let body = schemas.to_vec(row.definition, &tree);
-                view::whole(row, body.into()).concat()
+                representation::whole(row, body.into()).concat()
             }
             Shape::Metadata(api, _) => {
                 let api = api.api_version();
@@ -360,7 +362,7 @@ impl Feed {
                 let tenant = self.tenant.clone();
                 let call = Call::new(&tenant, &self.request, row, &self.services);
                 let mut table = TableWriter::new(&call, api, self.form.include);
-                let list_meta = view::json_object(&[("resourceVersion", &version)]);
+                let list_meta = representation::json_object(&[("resourceVersion", &version)]);
                 table.begin(list_meta.as_bytes(), self.columns);
                 table.bookmark_row(&meta);
                 self.columns = Columns::Known;

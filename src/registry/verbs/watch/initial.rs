@@ -1,12 +1,12 @@
 //! What was there when a watch began, shown as added before any event.
 
 use super::{BATCH_BYTES, Feed, InitialEnd};
-use crate::call::Call;
-use crate::convert;
-use crate::frame::{Kind, error_frame, frame};
-use crate::long::{Lent, Pin};
+use crate::answer::representation::{Columns, Shown};
+use crate::answer::watch_frame::{Kind, error_frame, frame};
+use crate::kinds::conversion;
+use crate::request::call::Call;
 use crate::select;
-use crate::view::{Columns, Shown};
+use crate::verbs::list::streamed::{Lent, Pin};
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{ObjectRef, Prefix, Snapshot, Start, Version};
@@ -52,14 +52,15 @@ impl Feed {
             let object = cut.get(&key);
             let object = object.filter(|object| self.selection.matches(call.row, object));
             if let Some(object) = object {
-                convert::ahead(call, std::iter::once(&object)).await?;
+                conversion::ahead(call, std::iter::once(&object)).await?;
                 let frame = self.added(call, &object)?;
                 self.ready.push_back(frame);
             }
             self.end_initial(cut.version(), marked);
             return Ok(());
         }
-        let upcoming = convert::upcoming(call.row, cut.range(&prefix, Start::First), BATCH_BYTES);
+        let upcoming =
+            conversion::upcoming(call.row, cut.range(&prefix, Start::First), BATCH_BYTES);
         let until = match upcoming {
             None => None,
             Some(upcoming) => upcoming.convert(call).await?,
@@ -134,7 +135,7 @@ impl Feed {
         let upcoming = initial.with(|initial| {
             let start = Start::After(&initial.behind);
             let objects = initial.cut.range(&initial.prefix, start);
-            convert::upcoming(&row, objects, BATCH_BYTES)
+            conversion::upcoming(&row, objects, BATCH_BYTES)
         });
         let until = match upcoming.flatten() {
             None => Ok(None),

@@ -1,7 +1,7 @@
-//! The shape of the generated rows, as they are read; [`KindTable`](super::KindTable) is made of
+//! The shape of the generated rows, as they are read; [`KindTable`](super::table::KindTable) is made of
 //! them.
 
-use super::{Column, Rules, Scope, StorageRow, Subresource};
+use super::table::{Column, Rules, Scope, StorageRow, Subresource};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use serde::Deserialize;

@@ -4,7 +4,7 @@
 //! First the rules of the kind's row (status belongs to its subresource, fields of features that
 //! are off go, generation counts), then the kind's strategy, then the canonical form.
 
-use crate::kind::Resource;
+use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::strategy::Context;
 use polyplane_apimachinery::field_error::FieldError;

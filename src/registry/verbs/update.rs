@@ -1,12 +1,12 @@
 //! PUT: a changed object, or with some kinds a new one.
 
-use crate::call::Call;
-use crate::create::Sent;
-use crate::kind::Resource;
-use crate::negotiate;
-use crate::object::VersionWish;
-use crate::options::WriteOptions;
+use crate::answer::negotiate;
+use crate::kinds::table::Resource;
+use crate::plan::object::VersionWish;
 use crate::plan::{self, Change, Decoded, Defaulted, Place, Present, Rules, Run, Stop, Target};
+use crate::request::call::Call;
+use crate::request::options::WriteOptions;
+use crate::verbs::create::Sent;
 use crate::write::{self, Written};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};

@@ -3,11 +3,12 @@
 //! A patch is applied to the object in the version of the request, so it is applied again
 //! whenever somebody else was faster; only a version inside the patch makes that a conflict.
 
-use crate::body::{self, Expected};
-use crate::call::Call;
-use crate::kind::Resource;
-use crate::options::{FieldValidation, WriteOptions};
+use crate::kinds::table::Resource;
 use crate::plan::{self, Change, Decoded, Defaulted, Place, Present, Rules, Run, Stop, Target};
+use crate::request::body;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::{FieldValidation, WriteOptions};
 use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits, scan};

@@ -1,19 +1,21 @@
 //! DELETE of one object and of many.
 
 use crate::answer::Outcome;
-use crate::body::{self, Expected};
-use crate::call::Call;
-use crate::kind::Resource;
-use crate::list;
-use crate::long::Listed;
+use crate::answer::negotiate;
+use crate::answer::negotiate::Representation;
+use crate::kinds::table::Resource;
 use crate::metadata;
-use crate::negotiate::{self, Representation};
-use crate::options::{DeleteOptions, ListOptions, ListPurpose, Propagation};
-use crate::parameters::DURATION_SECONDS_MAX;
 use crate::plan::{Deletion, Next, Present, Run, Stop};
 use crate::request::ResourceRequest;
+use crate::request::body;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::{DeleteOptions, ListOptions, ListPurpose, Propagation};
+use crate::request::parameters::DURATION_SECONDS_MAX;
 use crate::select::{self, Selection};
 use crate::strategy::Grace;
+use crate::verbs::list;
+use crate::verbs::list::streamed::Listed;
 use crate::write::{self, Written};
 use futures_util::future::{self, BoxFuture};
 use futures_util::{StreamExt, TryStreamExt, stream};

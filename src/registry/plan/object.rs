@@ -1,11 +1,12 @@
 //! From a tree to what a plane stores, and the checks every create and update shares.
 
-use crate::call::{Call, key_of};
-use crate::convert::{self, Form};
-use crate::kind::{Resource, Scope};
+use crate::kinds::conversion;
+use crate::kinds::conversion::Form;
+use crate::kinds::table::{Resource, Scope};
 use crate::metadata;
-use crate::parameters;
 use crate::plan::{Run, Stop};
+use crate::request::call::{Call, key_of};
+use crate::request::parameters;
 use crate::strategy::{Companion, CompanionChange};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -54,7 +55,7 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
 /// 500 if it cannot be converted, or a question that has to be answered first.
 pub fn put(run: &mut Run<'_>, row: &Resource, key: Key, tree: &Value) -> Result<Operation, Stop> {
     let forms = (Form::prepared(row), Form::storage(row));
-    let object = if convert::is_same(row, forms.0, forms.1) {
+    let object = if conversion::is_same(row, forms.0, forms.1) {
         new_object(row, tree, run.now)
     } else {
         let mut stored = run.convert(row, tree.clone(), forms)?;
@@ -63,7 +64,7 @@ pub fn put(run: &mut Run<'_>, row: &Resource, key: Key, tree: &Value) -> Result<
             .decode(row.stored_definition, &mut stored, Empties::Null);
         decoded.map_err(|error| {
             let (from, to) = forms;
-            convert::failed(row, from, to, &ApiError::internal(error.to_string()))
+            conversion::failed(row, from, to, &ApiError::internal(error.to_string()))
         })?;
         new_object(row, &stored, run.now)
     };

@@ -1,10 +1,11 @@
 //! Frames: the events of a watch in the form that a client asked for.
 
-use crate::call::Call;
-use crate::kind::Resource;
-use crate::negotiate::{MetaVersion, Shape};
+use crate::answer::negotiate::{MetaVersion, Shape};
+use crate::answer::representation;
+use crate::answer::representation::{Columns, RowObject, Shown, TableWriter};
+use crate::kinds::table::Resource;
+use crate::request::call::Call;
 use crate::select::Selection;
-use crate::view::{self, Columns, RowObject, Shown, TableWriter};
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Event, ObjectRef};
@@ -127,17 +128,19 @@ pub(crate) fn frame(
     kind: Kind,
     shown: &Shown<'_>,
 ) -> Result<Bytes, ApiError> {
-    let body = view::served_body(call, shown)?;
+    let body = representation::served_body(call, shown)?;
     let slices = match form.shape {
-        Shape::Whole => view::whole(call.row, body),
-        Shape::Metadata(version, _) => view::partial(version, &body),
+        Shape::Whole => representation::whole(call.row, body),
+        Shape::Metadata(version, _) => representation::partial(version, &body),
         Shape::Table(version) => {
             let version_text = polyplane_apimachinery::json::scan::string_at(
                 &body,
                 &["metadata", "resourceVersion"],
             );
-            let meta =
-                view::json_object(&[("resourceVersion", version_text.as_deref().unwrap_or(""))]);
+            let meta = representation::json_object(&[(
+                "resourceVersion",
+                version_text.as_deref().unwrap_or(""),
+            )]);
             let mut table = TableWriter::new(call, version, form.include);
             table.begin(meta.as_bytes(), columns);
             table.row(shown, &body)?;

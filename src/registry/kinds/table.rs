@@ -6,18 +6,16 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
-mod rows;
-
-use crate::convert::PreparedIn;
-use crate::document_id::DocumentId;
-use crate::features::{ASKED, FeatureError, Features, GatedFields};
+use crate::kinds::conversion::PreparedIn;
+use crate::kinds::document_id::DocumentId;
+use crate::kinds::feature_gates::{ASKED, FeatureError, Features, GatedFields};
+use crate::kinds::generated_rows::{GroupRow, ResourceRow, Rows};
 use crate::strategy::Strategy;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_plane::{ContentId, Prefix};
-use rows::{GroupRow, ResourceRow, Rows};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,11 +4,12 @@
 //! other shape is made from it on the way out.
 
 use crate::answer::AnswerBody;
-use crate::call::{Call, tree_of};
-use crate::convert::{self, Form, Wanted};
-use crate::kind::Resource;
-use crate::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
-use crate::parameters::INCLUDE_OBJECT;
+use crate::answer::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
+use crate::kinds::conversion;
+use crate::kinds::conversion::{Form, Wanted};
+use crate::kinds::table::Resource;
+use crate::request::call::{Call, tree_of};
+use crate::request::parameters::INCLUDE_OBJECT;
 use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, scan};
@@ -65,9 +66,9 @@ impl Shown<'_> {
     /// 500 if stored bytes are damaged.
     pub fn tree(&self, call: &Call<'_>) -> Result<Value, ApiError> {
         match self {
-            Self::Stored(object) => convert::tree(call, object, Wanted::Prepared),
+            Self::Stored(object) => conversion::tree(call, object, Wanted::Prepared),
             Self::At(object, version) => {
-                let mut tree = convert::tree(call, object, Wanted::Prepared)?;
+                let mut tree = conversion::tree(call, object, Wanted::Prepared)?;
                 tree.set(&["metadata", "resourceVersion"], version.to_string());
                 Ok(tree)
             }
@@ -82,12 +83,12 @@ impl Shown<'_> {
             Self::Tree(tree) => return Ok(encoded(call, &call.to_served(tree.clone()))),
         };
         let served = Form::served(call.row);
-        let same = convert::is_same(call.row, Form::of(call.row, object), served);
+        let same = conversion::is_same(call.row, Form::of(call.row, object), served);
         match self {
             Self::At(object, version) if same => Ok(object.body_at(*version)),
             _ if same => Ok(object.body()),
             _ => {
-                let mut tree = convert::tree(call, object, Wanted::Served)?;
+                let mut tree = conversion::tree(call, object, Wanted::Served)?;
                 if let Self::At(_, version) = self {
                     tree.set(&["metadata", "resourceVersion"], version.to_string());
                 }
@@ -332,7 +333,7 @@ impl<'a> TableWriter<'a> {
     }
 }
 
-fn write_column(column: &crate::kind::Column, out: &mut Vec<u8>) {
+fn write_column(column: &crate::kinds::table::Column, out: &mut Vec<u8>) {
     let text = |name: &str, value: &Str, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("\"{name}\":").as_bytes());
         json::write_string(value, out);

@@ -6,9 +6,9 @@
 //! Built-in kinds convert in place, by the strategies of their versions and with the storage version
 //! in the middle. A kind may have a [`Converter`] of its own, which may have to ask somebody.
 
-use crate::call::{Call, tree_of};
-use crate::kind::Resource;
 use crate::kinds::Kinds;
+use crate::kinds::table::Resource;
+use crate::request::call::{Call, tree_of};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::Verdict;

@@ -1,9 +1,10 @@
 //! One request on its way through the registry: what it is about and what it may use.
 
-use crate::convert::{self, Form, Wanted};
 use crate::environment::Environment;
-use crate::kind::{KindTable, Resource, Scope};
 use crate::kinds::Kinds;
+use crate::kinds::conversion;
+use crate::kinds::conversion::{Form, Wanted};
+use crate::kinds::table::{KindTable, Resource, Scope};
 use crate::request::ResourceRequest;
 use crate::services::Services;
 use crate::strategy::PlaneSettings;
@@ -89,7 +90,7 @@ pub struct Call<'a> {
     pub services: &'a Arc<Services>,
     warnings: Mutex<Vec<String>>,
     whole: Option<&'a Call<'a>>,
-    /// What [`convert::ahead`] has converted.
+    /// What [`conversion::ahead`] has converted.
     pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
     /// Parts of the request that wait for others to answer. Counted at the whole.
     away: Mutex<usize>,
@@ -272,9 +273,9 @@ impl<'a> Call<'a> {
     /// The tree of a stored object of any kind, in the version that it is stored in today.
     ///
     /// # Errors
-    /// See [`convert::stored_tree`].
+    /// See [`conversion::stored_tree`].
     pub fn stored_tree(&self, object: &ObjectRef) -> Result<Value, ApiError> {
-        convert::stored_tree(&self.tenant.kinds(), object)
+        conversion::stored_tree(&self.tenant.kinds(), object)
     }
 
     /// Turns a tree of the version that objects are prepared in into one of the request's.

@@ -5,18 +5,19 @@
 //! What is on its way to the client and what the cut pins count in the share of answers. Whoever
 //! sends the answer bounds its time.
 
+use crate::answer::negotiate::{Encoding, Representation, Shape};
+use crate::answer::representation::RowObject;
 use crate::answer::{AnswerBody, StreamEnd};
-use crate::call::{Call, Tenant};
-use crate::convert;
-use crate::kind::Resource;
-use crate::list::{self, Items, Page};
-use crate::list_writer::{CHUNK_BYTES, ListWriter};
-use crate::negotiate::{Encoding, Representation, Shape};
+use crate::kinds::conversion;
+use crate::kinds::table::Resource;
 use crate::request::ResourceRequest;
+use crate::request::call::{Call, Tenant};
 use crate::select::Selection;
 use crate::services::Services;
-use crate::view::RowObject;
-use crate::watch::bare;
+use crate::verbs::list;
+use crate::verbs::list::writer::{CHUNK_BYTES, ListWriter};
+use crate::verbs::list::{Items, Page};
+use crate::verbs::watch::bare;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
@@ -174,7 +175,7 @@ impl Listed {
     pub async fn body(self, call: &Call<'_>) -> Result<AnswerBody, ApiError> {
         let (pin, ends) = match self.size {
             Size::Whole(items, hold) => {
-                convert::ahead(call, items.items.iter()).await?;
+                conversion::ahead(call, items.items.iter()).await?;
                 let body = list::write(call, self.wish, &items, &self.page)?;
                 return Ok(held(body, hold));
             }
@@ -302,7 +303,7 @@ impl LongList {
             At::End => return Ok(Bytes::new()),
         };
         let objects = self.page.cut.range(&self.prefix, start);
-        let until = match convert::upcoming(&self.row, objects, CHUNK_BYTES) {
+        let until = match conversion::upcoming(&self.row, objects, CHUNK_BYTES) {
             None => None,
             Some(upcoming) => upcoming.convert(&call).await?,
         };

@@ -1,9 +1,10 @@
 //! Kinds that exist only for the length of a request: who am I, may I, may they.
 
-use crate::body::{self, Expected};
-use crate::call::Call;
-use crate::negotiate;
-use crate::options::WriteOptions;
+use crate::answer::negotiate;
+use crate::request::body;
+use crate::request::body::Expected;
+use crate::request::call::Call;
+use crate::request::options::WriteOptions;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;

@@ -3,10 +3,10 @@
 //! Owns the order in which a body is found wanting: syntax, then the kind it names, then the
 //! types of its members, then members that are unknown or given twice. Texts are upstream's.
 
-use crate::call::Call;
-use crate::kind::{Resource, api_version};
-use crate::negotiate::BodySyntax;
-use crate::options::FieldValidation;
+use crate::answer::negotiate::BodySyntax;
+use crate::kinds::table::{Resource, api_version};
+use crate::request::call::Call;
+use crate::request::options::FieldValidation;
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
 use polyplane_apimachinery::schema::decode::{Empties, Problem};
 use polyplane_apimachinery::schema::proto::Envelope;

@@ -3,15 +3,18 @@
 //! A page token names a version, the key to go on from and when the first page was made; the
 //! server keeps nothing for it. Pages of one list are cut from one version, by undoing the log.
 
+pub mod streamed;
+pub mod writer;
+
+use crate::answer::negotiate;
+use crate::answer::negotiate::{Conversions, Encoding, Number, Representation, Shape};
+use crate::answer::representation;
+use crate::answer::representation::RowObject;
 use crate::answer::{Answer, AnswerBody, Outcome};
-use crate::call::Call;
-use crate::list_writer::{CHUNK_BYTES, ListWriter};
-use crate::long::Listed;
-use crate::negotiate::{self, Conversions, Encoding, Number, Representation, Shape};
-use crate::options::{ListOptions, ListPurpose};
-use crate::parameters;
+use crate::request::call::Call;
+use crate::request::options::{ListOptions, ListPurpose};
+use crate::request::parameters;
 use crate::select::{self, Selection};
-use crate::view::{self, RowObject};
 use crate::write::{answerable, within};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,7 +25,9 @@ use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{AtError, Forgotten, ObjectRef, Prefix, Snapshot, Start, Version};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use streamed::Listed;
 use tokio::time::Instant;
+use writer::{CHUNK_BYTES, ListWriter};
 
 /// Seconds for which a page token can be used: as long as the log remembers.
 const TOKEN_SECONDS_MAX: i64 = 300;
@@ -110,7 +115,7 @@ pub fn included(call: &Call<'_>, wish: Representation) -> Result<RowObject, ApiE
         Shape::Whole | Shape::Metadata(_, Number::Many) => Ok(RowObject::None),
         Shape::Table(_) => RowObject::parse(call),
         Shape::Metadata(_, Number::One) => {
-            let list = view::go_type(call.row, &call.row.list_kind);
+            let list = representation::go_type(call.row, &call.row.list_kind);
             let message = format!(
                 "you requested PartialObjectMetadata, but the requested object is a list ({list})"
             );
@@ -145,7 +150,7 @@ pub fn write(
         other => {
             let mut all = chunks.concat();
             all.pop();
-            view::encode(other, vec![all.into()])
+            representation::encode(other, vec![all.into()])
         }
     })
 }
@@ -466,7 +471,7 @@ fn write_token(version: i64, start: &str, since: i64) -> String {
 pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
     let version = page.version.to_string();
     let Some(last) = &items.next else {
-        return view::json_object(&[("resourceVersion", &version)]);
+        return representation::json_object(&[("resourceVersion", &version)]);
     };
     let prefix = select::prefix(call);
     let behind = String::from_utf8_lossy(&last[prefix.as_bytes().len()..]);
@@ -478,7 +483,8 @@ pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
         &start,
         page.since,
     );
-    let mut meta = view::json_object(&[("resourceVersion", &version), ("continue", &token)]);
+    let mut meta =
+        representation::json_object(&[("resourceVersion", &version), ("continue", &token)]);
     if let Some(remaining) = items.remaining {
         meta.pop();
         meta.push_str(&format!(",\"remainingItemCount\":{remaining}}}"));

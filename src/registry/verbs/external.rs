@@ -6,15 +6,18 @@
 //!
 //! Invariant: all pages of one list show one revision of the store.
 
+use crate::answer::negotiate;
+use crate::answer::negotiate::Conversions;
+use crate::answer::representation;
+use crate::answer::representation::Shown;
 use crate::answer::{Answer, Outcome};
-use crate::call::Call;
-use crate::list::{self, Items, Page, Token};
-use crate::negotiate::{self, Conversions};
-use crate::object::new_object;
-use crate::options::{ListOptions, ListPurpose};
-use crate::parameters::RESOURCE_VERSION;
+use crate::plan::object::new_object;
+use crate::request::call::Call;
+use crate::request::options::{ListOptions, ListPurpose};
+use crate::request::parameters::RESOURCE_VERSION;
 use crate::select::Selection;
-use crate::view::{self, Shown};
+use crate::verbs::list;
+use crate::verbs::list::{Items, Page, Token};
 use crate::write::{answerable, chain, within};
 use async_trait::async_trait;
 use polyplane_apimachinery::status::ApiError;
@@ -88,7 +91,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
     let name = call.name()?;
     let (_, found) = one(call, objects, name, None, None).await?;
     let object = found.ok_or_else(|| call.not_found(name))?;
-    let body = view::object(call, wish, &Shown::Stored(&object))?;
+    let body = representation::object(call, wish, &Shown::Stored(&object))?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 

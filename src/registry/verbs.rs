@@ -1,0 +1,13 @@
+//! The verbs: what each does with a kind and an object. Those that write hand a plan to
+//! [`crate::write`].
+pub mod connect;
+pub mod create;
+pub mod delete;
+pub mod evict;
+pub mod external;
+pub mod list;
+pub mod patch;
+pub mod review;
+pub mod scale_and_binding;
+pub mod update;
+pub mod watch;
