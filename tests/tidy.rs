@@ -136,7 +136,7 @@ fn crates_know_only_what_lies_below_them() {
         ("src/pki", &["apimachinery", "auth", "ring"]),
         (
             "src/registry",
-            &["apimachinery", "auth", "ownership", "plane", "storage"],
+            &["apimachinery", "auth", "plane", "storage"],
         ),
         (
             "src/batteries",
@@ -252,40 +252,24 @@ fn no_strategy_reaches_the_global_kind_tables() {
     report("a strategy reaches the global kind tables", &wrong);
 }
 
+/// The lists of `ring/clippy.toml` and `fencing/clippy.toml` name what of the standard library is out;
+/// here is what may come from elsewhere.
 #[test]
-fn the_pure_crates_have_no_clock_no_io_and_no_floats() {
-    let banned = [
-        "std::time",
-        "Instant::now",
-        "SystemTime",
-        "std::fs",
-        "std::net",
-        "std::io",
-        "tokio",
-        "f32",
-        "f64",
-        "println!",
-        "tracing",
-    ];
+fn the_pure_crates_depend_on_nothing_impure() {
+    let allowed = ["polyplane-ring", "thiserror", "twox-hash"];
     let mut wrong = Vec::new();
-    for (name, text) in sources() {
-        let pure = (name.starts_with("ring/") || name.starts_with("fencing/"))
-            && !is_test(&name)
-            && !name.contains("/examples/")
-            && !name.contains("/model");
-        if !pure {
-            continue;
-        }
-        let body = without_tests(&text);
-        for word in banned {
-            let used = body.lines().any(|line| {
-                let code = line.split("//").next().unwrap_or("");
-                code.split(|letter: char| !(letter.is_alphanumeric() || "_:!".contains(letter)))
-                    .any(|part| part.starts_with(word))
-            });
-            if used {
-                wrong.push(format!("{name} uses {word}"));
+    for name in ["ring", "fencing"] {
+        let folder = root().join(name);
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("it is there");
+        let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
+        let named = manifest.get("dependencies").and_then(toml::Value::as_table);
+        for dependency in named.into_iter().flat_map(toml::Table::keys) {
+            if !allowed.contains(&dependency.as_str()) {
+                wrong.push(format!("{name} depends on {dependency}"));
             }
+        }
+        if !folder.join("clippy.toml").is_file() {
+            wrong.push(format!("{name} has no clippy.toml"));
         }
     }
     report("impure", &wrong);
@@ -293,14 +277,8 @@ fn the_pure_crates_have_no_clock_no_io_and_no_floats() {
 
 #[test]
 fn nothing_is_left_for_later_in_silence() {
-    let banned = [
-        "todo!(",
-        "unimplemented!(",
-        "dbg!(",
-        "#[ignore",
-        "unsafe {",
-        "#[allow(",
-    ];
+    // Lints of the workspace refuse `todo!`, `dbg!`, `unsafe` and `#[allow]`.
+    let banned = ["#[ignore", "cfg!(test)"];
     let mut wrong = Vec::new();
     for (name, text) in sources() {
         if name == "tests/tidy.rs" {
@@ -349,4 +327,141 @@ fn every_module_says_what_it_owns() {
         }
     }
     report("no module documentation at the top", &wrong);
+}
+
+/// A path in backticks in a document or comment leads to a file, and `PROTOCOL n` to a rule.
+#[test]
+fn citations_resolve() {
+    let files = tree_files();
+    let rules = protocol_rules();
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for path in &files {
+        let (is_rust, is_document) = (path.ends_with(".rs"), path.ends_with(".md"));
+        if !(is_rust || is_document) || path.starts_with("tests/frozen/") {
+            continue;
+        }
+        let text = fs::read_to_string(root().join(path)).expect("a source file is text");
+        for (at, line) in text.lines().enumerate() {
+            let prose = match line.split_once("//") {
+                Some((_, comment)) if is_rust => comment,
+                _ if is_document => line,
+                _ => continue,
+            };
+            for cited in cited_paths(prose) {
+                checked += 1;
+                if !leads_somewhere(cited, &files) {
+                    wrong.push(format!("{path}:{}: `{cited}`", at + 1));
+                }
+            }
+            for rule in cited_rules(prose) {
+                checked += 1;
+                if !rules.contains(rule) {
+                    wrong.push(format!("{path}:{}: PROTOCOL {rule}", at + 1));
+                }
+            }
+        }
+    }
+    assert!(checked > 200, "only {checked} citations were found");
+    report("a citation that leads nowhere", &wrong);
+}
+
+/// Every file of the tree that is not built, by path relative to the root.
+fn tree_files() -> BTreeSet<String> {
+    let (mut found, mut folders) = (BTreeSet::new(), vec![root()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of the tree can be read") {
+            let path = entry.expect("an entry can be read").path();
+            let relative = path.strip_prefix(root()).expect("found below the root");
+            let relative = relative.display().to_string();
+            if !path.is_dir() {
+                found.insert(relative);
+            } else if !["target", ".git", ".polyplane"].contains(&relative.as_str()) {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// What stands in backticks and has the form of a path of this tree.
+fn cited_paths(line: &str) -> impl Iterator<Item = &str> {
+    let inside = line.split('`').skip(1).step_by(2);
+    inside.filter(|word| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
+        let is_file = [".rs", ".md"].iter().any(|ending| word.ends_with(ending));
+        is_file && word.chars().all(plain) && !word.starts_with(['.', '/', '-'])
+    })
+}
+
+/// A cited path may leave out what stands in front: `plane/log.rs`, or only `log.rs`.
+fn leads_somewhere(cited: &str, files: &BTreeSet<String>) -> bool {
+    let behind_a_folder = format!("/{cited}");
+    files.contains(cited) || files.iter().any(|path| path.ends_with(&behind_a_folder))
+}
+
+/// The numbers of the rules of the fence protocol.
+fn protocol_rules() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("fencing/PROTOCOL.md")).expect("it is there");
+    let bold = text.lines().filter_map(|line| line.strip_prefix("**"));
+    let rules: BTreeSet<String> = bold
+        .filter_map(|line| line.split_once(". "))
+        .filter(|(number, _)| number.bytes().all(|digit| digit.is_ascii_digit()))
+        .map(|(number, _)| number.to_owned())
+        .collect();
+    assert!(rules.len() > 20, "{rules:?}");
+    rules
+}
+
+/// The first number behind each `PROTOCOL`.
+fn cited_rules(line: &str) -> impl Iterator<Item = &str> {
+    let behind = line.split("PROTOCOL").skip(1);
+    behind.filter_map(|text| {
+        let text = text.trim_start_matches("`").strip_prefix(' ')?;
+        let end = text.find(|letter: char| !letter.is_ascii_digit());
+        let number = &text[..end.unwrap_or(text.len())];
+        (!number.is_empty()).then_some(number)
+    })
+}
+
+/// A dependency that a manifest names is used by the crate's code.
+#[test]
+fn dependencies_are_used() {
+    // Named for its features alone: tonic's client is reached through etcd-client.
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    let sources = sources();
+    for manifest_path in tree_files()
+        .iter()
+        .filter(|path| path.ends_with("Cargo.toml"))
+    {
+        let folder = manifest_path.trim_end_matches("Cargo.toml");
+        if folder.is_empty() {
+            continue;
+        }
+        let manifest = fs::read_to_string(root().join(manifest_path)).expect("it is there");
+        let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            // Tests have dependencies of their own.
+            let product = section != "dev-dependencies" && folder != "tests/";
+            let own = sources.iter().filter(|(name, _)| name.starts_with(folder));
+            let own: Vec<&str> = own
+                .filter(|(name, _)| !(product && is_test(name) && !name.contains("/examples/")))
+                .map(|(_, text)| if product { without_tests(text) } else { text })
+                .collect();
+            let named = manifest.get(section).and_then(toml::Value::as_table);
+            for name in named.into_iter().flat_map(toml::Table::keys) {
+                checked += 1;
+                let word = name.replace('-', "_");
+                let is_used = own.iter().any(|text| {
+                    ["::", " as ", ";", "}"]
+                        .iter()
+                        .any(|end| text.contains(&format!("{word}{end}")))
+                });
+                if !is_used {
+                    wrong.push(format!("{manifest_path}: {name}"));
+                }
+            }
+        }
+    }
+    assert!(checked > 100, "only {checked} dependencies were found");
+    report("a dependency that nothing uses", &wrong);
 }

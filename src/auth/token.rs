@@ -1,8 +1,9 @@
 //! Tokens that are known beforehand.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use aws_lc_rs::{constant_time, digest};
+use parking_lot::RwLock;
 
 use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
 use crate::authorizer::METRICS_PATH;
@@ -83,8 +84,7 @@ impl MetricsToken {
     /// Knows `token` from now on, and the one before no more. Returns whether they differ.
     pub fn replace(&self, token: &str) -> bool {
         let fresh = digest_of(token);
-        // A digest is whole whoever panicked.
-        let mut digest = self.digest.write().unwrap_or_else(PoisonError::into_inner);
+        let mut digest = self.digest.write();
         std::mem::replace(&mut *digest, fresh) != fresh
     }
 }
@@ -97,7 +97,7 @@ impl Authenticator for MetricsToken {
         else {
             return Verdict::now(Authentication::NoOpinion);
         };
-        let digest = *self.digest.read().unwrap_or_else(PoisonError::into_inner);
+        let digest = *self.digest.read();
         let is_it = constant_time::verify_slices_are_equal(&digest, &digest_of(bearer)).is_ok();
         Verdict::now(if is_it {
             Authentication::User(Arc::clone(&self.user))

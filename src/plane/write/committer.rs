@@ -262,6 +262,7 @@ impl Drop for EndWithPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::error!("the committer panicked; the process ends");
+            #[expect(clippy::disallowed_methods, reason = "nothing can be drained any more")]
             std::process::abort();
         }
     }

@@ -265,16 +265,16 @@ mod tests {
     async fn what_is_ready_travels_together_while_others_are_at_work() {
         for (others_work, writes) in [(true, 1), (false, 2)] {
             let (mut written, flusher, mut far) = counted(1000);
-            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
+            let (tell, mut told) = tokio::sync::mpsc::channel::<&[u8]>(8);
             let second = tell.clone();
-            tell.send(b"first ").expect("heard");
+            tell.try_send(b"first ").expect("heard");
             let connection = async move {
                 while let Some(frame) = told.recv().await {
                     written.write_all(frame).await.expect("buffered");
                 }
                 std::future::pending::<()>().await;
             };
-            let ready = tokio::spawn(async move { second.send(b"second").expect("heard") });
+            let ready = tokio::spawn(async move { second.send(b"second").await.expect("heard") });
             let under_way = Seats::new(usize::MAX);
             let _worked = others_work.then(|| under_way.take());
             let mut connection = pin!(connection);

@@ -264,6 +264,7 @@ pub(super) fn discard(engine: Option<Engine>) {
         if Instant::now() >= until {
             return tracing::warn!("the old tree still holds its file");
         }
+        #[expect(clippy::disallowed_methods, reason = "this thread is no runtime's")]
         std::thread::sleep(LETTING_GO_STEP);
     }
 }

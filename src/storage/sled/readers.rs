@@ -1,9 +1,10 @@
 //! The reader threads: reads may touch the disk, and no thread of the async runtime may wait for
 //! that.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ReadError;
@@ -23,7 +24,7 @@ impl Readers {
     /// Starts the threads. They end when this is dropped.
     pub(super) fn start(threads: usize) -> std::io::Result<Self> {
         let (queue, reads) = channel::<Read>();
-        let reads = Arc::new(std::sync::Mutex::new(reads));
+        let reads = Arc::new(Mutex::new(reads));
         for number in 0..threads.max(1) {
             let reads = Arc::clone(&reads);
             let thread = std::thread::Builder::new().name(format!("store-read-{number}"));
@@ -59,10 +60,9 @@ impl Readers {
     }
 }
 
-fn serve(reads: &std::sync::Mutex<Receiver<Read>>) {
+fn serve(reads: &Mutex<Receiver<Read>>) {
     loop {
-        // A poisoned queue is whole: nothing is half done while it is locked.
-        let next = reads.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = reads.lock().recv();
         match next {
             Ok(read) => read(),
             Err(_) => return,

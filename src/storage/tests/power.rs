@@ -9,6 +9,11 @@
 //!
 //! A program of its own, because it starts itself as the program to be recorded.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "threads of a test, without a runtime"
+)]
+
 #[path = "power/disk.rs"]
 mod disk;
 #[path = "power/random.rs"]

@@ -330,6 +330,7 @@ async fn a_write_prepared_under_a_replaced_definition_is_prepared_again() {
     let other = Arc::clone(&site);
     *site.hook.lock() = Some(Box::new(move || {
         let define = async { other.define("B", "1").await.expect("fine") };
+        #[expect(clippy::disallowed_methods, reason = "the hook is no future")]
         drop(block_in_place(|| Handle::current().block_on(define)));
     }));
     let widget = json!({"metadata": {"name": "w"}});

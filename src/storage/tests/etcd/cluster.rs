@@ -244,6 +244,7 @@ pub(crate) fn until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T
             return answer;
         }
         assert!(Instant::now() < deadline, "not within {limit:?}");
+        #[expect(clippy::disallowed_methods, reason = "outside of any runtime")]
         std::thread::sleep(Duration::from_millis(20));
     }
 }
