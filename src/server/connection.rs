@@ -30,7 +30,7 @@ use crate::peer::headers::Received;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::limits::Seats;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 use crate::watch::websocket;
 
 use std::convert::Infallible;
@@ -101,7 +101,7 @@ impl Connection {
 
 /// Serves one accepted socket until it is done or the server stops.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     acceptor: TlsAcceptor,
     socket: TcpStream,
     open: OpenConnection,
@@ -112,20 +112,20 @@ pub(crate) async fn serve(
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "a socket keeps its delay");
     }
-    let handshake = tokio::time::timeout(shared.limits.handshake_time_max, acceptor.accept(socket));
+    let handshake = tokio::time::timeout(state.limits.handshake_time_max, acceptor.accept(socket));
     let stream = tokio::select! {
         // A server that is cut off does not finish handshakes.
         biased;
-        () = shared.drain.aborting().cancelled() => return,
+        () = state.drain.aborting().cancelled() => return,
         done = handshake => match done {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                Shared::count(&shared.metrics.failed_handshakes);
+                ServerState::count(&state.metrics.failed_handshakes);
                 tracing::debug!(%error, "handshake failed");
                 return;
             }
             Err(_) => {
-                Shared::count(&shared.metrics.failed_handshakes);
+                ServerState::count(&state.metrics.failed_handshakes);
                 tracing::debug!("handshake took too long");
                 return;
             }
@@ -134,16 +134,16 @@ pub(crate) async fn serve(
     let session = stream.get_ref().1;
     let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
     let chain = session.peer_certificates().and_then(ClientChain::possessed);
-    let shown = chain.map(|chain| shared.chains.shown(chain));
+    let shown = chain.map(|chain| state.chains.shown(chain));
     let connection = Arc::new(Connection::new(shown, remote).at(&open));
     let caller = Arc::new(Caller {
         connection,
         origin: Origin::Client,
     });
     let served = if is_h2 {
-        serve_h2(&shared, &open, caller, stream).await
+        serve_h2(&state, &open, caller, stream).await
     } else {
-        serve_h1(&shared, &open, caller, stream)
+        serve_h1(&state, &open, caller, stream)
             .await
             .map_err(Broken::Protocol)
     };
@@ -155,15 +155,11 @@ pub(crate) async fn serve(
 /// The answer to a request. In a box: what serves it is some KiB, and the protocol's code moves it
 /// several times before it is polled.
 fn answered(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     caller: Arc<Caller>,
     request: http::Request<Incoming>,
 ) -> Pin<Box<impl Future<Output = Reply>>> {
-    Box::pin(pipeline::serve(
-        shared,
-        caller,
-        request.map(Inbound::Client),
-    ))
+    Box::pin(pipeline::serve(state, caller, request.map(Inbound::Client)))
 }
 
 /// Why a connection ended before its end.
@@ -176,7 +172,7 @@ enum Broken {
 }
 
 async fn serve_h2(
-    shared: &Arc<Shared>,
+    state: &Arc<ServerState>,
     open: &OpenConnection,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
@@ -184,11 +180,11 @@ async fn serve_h2(
     let (stream, flusher) = coalesce(stream);
     let under_way = Seats::new(usize::MAX);
     let service = {
-        let (shared, under_way) = (Arc::clone(shared), Arc::clone(&under_way));
+        let (state, under_way) = (Arc::clone(state), Arc::clone(&under_way));
         let requests = open.requests();
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
-            let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
+            let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
             async move {
                 let reply = work.await;
                 drop(seat);
@@ -198,7 +194,7 @@ async fn serve_h2(
     };
     let serving = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .max_concurrent_streams(shared.limits.streams_per_connection_max)
+        .max_concurrent_streams(state.limits.streams_per_connection_max)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(SEND_BUFFER_BYTES)
@@ -207,7 +203,7 @@ async fn serve_h2(
         .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
-    let mut lifetime = Lifetime::new(open, &shared.limits, &shared.drain);
+    let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
             // Ending comes before serving on.
@@ -224,7 +220,7 @@ async fn serve_h2(
 }
 
 async fn serve_h1(
-    shared: &Arc<Shared>,
+    state: &Arc<ServerState>,
     open: &OpenConnection,
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
@@ -232,12 +228,12 @@ async fn serve_h1(
     // What goes on over the connection once a request has made a WebSocket of it.
     let session: Arc<Mutex<Option<websocket::Session>>> = Arc::default();
     let service = {
-        let (shared, session) = (Arc::clone(shared), Arc::clone(&session));
+        let (state, session) = (Arc::clone(state), Arc::clone(&session));
         let requests = open.requests();
         service_fn(move |mut request: http::Request<Incoming>| {
             let under_way = requests.begin();
             let handshake = websocket::Handshake::take(&mut request);
-            let work = answered(Arc::clone(&shared), Arc::clone(&caller), request);
+            let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
             let session = Arc::clone(&session);
             async move {
                 let mut reply = work.await;
@@ -250,11 +246,11 @@ async fn serve_h1(
     };
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(shared.limits.head_time_max)
+        .header_read_timeout(state.limits.head_time_max)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
-    let mut lifetime = Lifetime::new(open, &shared.limits, &shared.drain);
+    let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
             // As above.
@@ -272,7 +268,7 @@ async fn serve_h1(
     tokio::select! {
         // As above: a server that is cut off waits for nobody. The watch itself ends when watches do.
         biased;
-        () = shared.drain.aborting().cancelled() => {}
+        () = state.drain.aborting().cancelled() => {}
         () = session.serve() => {}
     }
     Ok(())

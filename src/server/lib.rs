@@ -20,7 +20,7 @@ mod peer;
 mod pipeline;
 mod request;
 mod server;
-mod shared;
+mod server_state;
 mod watch;
 
 pub use backend::{

@@ -22,7 +22,7 @@ use crate::peer::Peering;
 use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
 use crate::server::Server;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// What somebody asked for, unchecked.
 #[derive(Clone, Debug)]
@@ -308,8 +308,8 @@ impl Config {
             None => (None, Vec::new()),
         };
         let drain_once = self.drain_requested.map(DrainOnce::new);
-        let shared = Shared::new(backend, self.limits, address, side, drain_once);
-        Server::new(shared, self.tls, self.stop, listeners, peer_listeners)
+        let state = ServerState::new(backend, self.limits, address, side, drain_once);
+        Server::new(state, self.tls, self.stop, listeners, peer_listeners)
     }
 }
 

@@ -39,7 +39,7 @@ use crate::request::prove::{Located, Proven, unreachable_plane};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// Whom a request comes from.
 pub(crate) struct Caller {
@@ -71,7 +71,7 @@ enum RequestBody {
 
 /// Answers a request. Never fails: whatever happens becomes a reply.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     caller: Arc<Caller>,
     request: Request<Inbound>,
 ) -> Reply {
@@ -91,13 +91,13 @@ pub(crate) async fn serve(
     };
     let mut body = RequestBody::Coming(body);
     // Written in one: a future that is given a name first takes its room twice.
-    let mut reply = match AssertUnwindSafe(answer(&shared, &asked, &mut body))
+    let mut reply = match AssertUnwindSafe(answer(&state, &asked, &mut body))
         .catch_unwind()
         .await
     {
         Ok(reply) => reply,
         Err(_) => {
-            Shared::count(&shared.metrics.panics);
+            ServerState::count(&state.metrics.panics);
             let audit_id = audit_id.to_str().unwrap_or_default();
             tracing::error!(path = parts.uri.path(), audit_id, "a request panicked");
             let text = "This request caused apiserver to panic. Look in the logs for details.\n";
@@ -111,7 +111,7 @@ pub(crate) async fn serve(
         && !parts.headers.contains_key(EXPECT)
     {
         let is_stranger = reply.status() == StatusCode::UNAUTHORIZED;
-        let seat = is_stranger.then(|| shared.metrics.discards.take());
+        let seat = is_stranger.then(|| state.metrics.discards.take());
         // Many strangers are not waited for.
         if !matches!(seat, Some(None)) {
             discard_rest(rest).await;
@@ -123,13 +123,13 @@ pub(crate) async fn serve(
     if parts.method == Method::HEAD {
         reply = without_body(reply);
     }
-    shared.common_headers.add(&mut reply, audit_id);
+    state.common_headers.add(&mut reply, audit_id);
     reply
 }
 
 /// Opens the rest of a watch: `parts` ask for what comes after a version.
 pub(crate) async fn reopen(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     caller: Arc<Caller>,
     parts: Parts,
     audit_id: HeaderValue,
@@ -152,7 +152,7 @@ pub(crate) async fn reopen(
         bytes: Bytes::new(),
         _room: None,
     };
-    let mut pipeline = Pipeline::new(&shared, &asked, &route, &info, &mut body);
+    let mut pipeline = Pipeline::new(&state, &asked, &route, &info, &mut body);
     pipeline.process(route.plane, hint).await
 }
 
@@ -167,7 +167,7 @@ struct Asked<'a> {
     started: Instant,
 }
 
-async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody) -> Reply {
+async fn answer(state: &Arc<ServerState>, asked: &Asked<'_>, body: &mut RequestBody) -> Reply {
     let Asked {
         parts,
         query,
@@ -179,7 +179,7 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
         Ok(route) => route,
         Err(RouteError::NoPlane) => {
             let (route, info) = (Route::nowhere(), RequestInfo::Path(""));
-            let pipeline = Pipeline::new(shared, asked, &route, &info, body);
+            let pipeline = Pipeline::new(state, asked, &route, &info, body);
             return refuse(client, &pipeline.no_such_plane().await);
         }
         Err(RouteError::Encoding) => {
@@ -194,7 +194,7 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
             return refuse(client, &error.into());
         }
     };
-    let mut pipeline = Pipeline::new(shared, asked, &route, &info, body);
+    let mut pipeline = Pipeline::new(state, asked, &route, &info, body);
     let labels = pipeline.labels;
     let mut reply = match pipeline.process(route.plane, None).await {
         Ok(reply) => reply,
@@ -212,7 +212,7 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
         // the sum of all replicas.
         if is_forwarded {
             let took = started.elapsed().as_secs_f64();
-            shared.metrics.forwarding.took.observe(took);
+            state.metrics.forwarding.took.observe(took);
         }
         return reply;
     }
@@ -225,7 +225,7 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
         }
     };
     let bytes = http_body::Body::size_hint(reply.body()).exact();
-    shared
+    state
         .metrics
         .request(counted, reply.status().as_u16(), started.elapsed(), bytes);
     reply
@@ -233,7 +233,7 @@ async fn answer(shared: &Arc<Shared>, asked: &Asked<'_>, body: &mut RequestBody)
 
 /// One request on its way, with everything that was read from its head.
 pub(crate) struct Pipeline<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) state: &'a Arc<ServerState>,
     pub(crate) caller: &'a Arc<Caller>,
     pub(crate) parts: &'a Parts,
     pub(crate) query: &'a [(String, String)],
@@ -250,14 +250,14 @@ pub(crate) struct Pipeline<'a> {
 
 impl<'a> Pipeline<'a> {
     fn new(
-        shared: &'a Arc<Shared>,
+        state: &'a Arc<ServerState>,
         asked: &Asked<'a>,
         route: &'a Route<'a>,
         info: &'a RequestInfo<'a>,
         body: &'a mut RequestBody,
     ) -> Self {
         Self {
-            shared,
+            state,
             caller: asked.caller,
             parts: asked.parts,
             query: asked.query,
@@ -315,7 +315,7 @@ impl Pipeline<'_> {
                 return self.about_this_replica(&proven, plane).await;
             }
             match self.destination(record, &mut search).await? {
-                Destination::Moved => return Ok(moved_reply(self.shared, record)),
+                Destination::Moved => return Ok(moved_reply(self.state, record)),
                 Destination::Unknown => {}
                 Destination::Peer(peer) => {
                     // In a box, for those that are answered here are smaller by far.
@@ -328,7 +328,7 @@ impl Pipeline<'_> {
                     Err(refusal) if !refusal.is_moved() => return Err(refusal),
                     // Nothing was done, so whoever owns the plane now may be asked.
                     Err(_) if self.is_direct() => search.pause().await?,
-                    Err(_) => return Ok(moved_reply(self.shared, record)),
+                    Err(_) => return Ok(moved_reply(self.state, record)),
                     Ok(reply) => return Ok(reply),
                 },
             }
@@ -402,9 +402,9 @@ impl Pipeline<'_> {
         let delivery = Delivery {
             client: self.client,
             verb,
-            patience: self.shared.patience(),
-            abandoned: &self.shared.abandoned_answers,
-            memory: &self.shared.memory,
+            patience: self.state.patience(),
+            abandoned: &self.state.abandoned_answers,
+            memory: &self.state.memory,
         };
         delivery
             .reply(answer, |stream| self.watch(located.record(), stream))
@@ -417,8 +417,8 @@ impl Pipeline<'_> {
             RequestBody::Read { bytes, .. } => return Ok(bytes.clone()),
             RequestBody::Coming(coming) => coming,
         };
-        let bytes_max = self.shared.limits.body_bytes_max;
-        let mut reservation = self.shared.metrics.bodies.reserve(located.record());
+        let bytes_max = self.state.limits.body_bytes_max;
+        let mut reservation = self.state.metrics.bodies.reserve(located.record());
         match read_body(coming, bytes_max, &mut reservation).await {
             Ok(bytes) => {
                 *self.body = RequestBody::Read {
@@ -492,12 +492,12 @@ impl Pipeline<'_> {
     }
 
     pub(crate) fn gauge(&self) -> WatchGauge {
-        OpenWatch::count(self.shared, self.labels)
+        OpenWatch::count(self.state, self.labels)
     }
 
     pub(crate) fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> paths::PathRequest<'p> {
         paths::PathRequest {
-            shared: self.shared,
+            state: self.state,
             client: self.client,
             method: &self.parts.method,
             headers: &self.parts.headers,

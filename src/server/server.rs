@@ -15,7 +15,7 @@ use crate::connection;
 use crate::operations::drain::Drain;
 use crate::options::StopPolicy;
 use crate::peer::listener;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// How long a listener rests when the system gives it no more sockets.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// A server that is ready to run.
 pub struct Server {
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     acceptor: TlsAcceptor,
     policy: StopPolicy,
     listeners: Vec<TcpListener>,
@@ -78,7 +78,7 @@ pub enum Stopped {
 
 impl Server {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        state: Arc<ServerState>,
         tls: Arc<ServerConfig>,
         policy: StopPolicy,
         listeners: Vec<TcpListener>,
@@ -86,10 +86,10 @@ impl Server {
     ) -> Self {
         let stop = StopHandle {
             requested: CancellationToken::new(),
-            drain: Arc::clone(&shared.drain),
+            drain: Arc::clone(&state.drain),
         };
         Self {
-            shared,
+            state,
             acceptor: TlsAcceptor::from(tls),
             policy,
             listeners,
@@ -117,14 +117,14 @@ impl Server {
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         for listener in std::mem::take(&mut self.peer_listeners) {
             tasks.spawn(accept_peers(
-                Arc::clone(&self.shared),
+                Arc::clone(&self.state),
                 listener,
                 tasks.clone(),
                 closing.clone(),
             ));
         }
         PeerService {
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
             tasks,
             closing,
         }
@@ -135,7 +135,7 @@ impl Server {
         let (acceptors, connections) = (TaskTracker::new(), TaskTracker::new());
         for listener in self.listeners {
             acceptors.spawn(accept(
-                Arc::clone(&self.shared),
+                Arc::clone(&self.state),
                 self.acceptor.clone(),
                 listener,
                 connections.clone(),
@@ -143,13 +143,13 @@ impl Server {
         }
         acceptors.close();
         self.stop.requested().await;
-        drain(&self.shared, &self.policy, &acceptors, &connections).await
+        drain(&self.state, &self.policy, &acceptors, &connections).await
     }
 }
 
 /// Serves the other replicas. Dropping it does not wait for what they are being answered.
 pub struct PeerService {
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -159,7 +159,7 @@ impl PeerService {
     /// that are being answered. Peers close theirs as soon as they know that this replica has left;
     /// until then, or for a little while, it is there for them.
     pub async fn close(self) {
-        if let Some(side) = &self.shared.peers {
+        if let Some(side) = &self.state.peers {
             side.transport.retain(|_| false);
             let until = Instant::now() + PEERS_NOTICE;
             while side.connections.taken() > 0 && Instant::now() < until {
@@ -170,7 +170,7 @@ impl PeerService {
         self.tasks.close();
         let finished = tokio::time::timeout(PEERS_GRACE, self.tasks.wait());
         if finished.await.is_err() {
-            self.shared.drain.abort();
+            self.state.drain.abort();
             self.tasks.wait().await;
         }
     }
@@ -184,12 +184,12 @@ impl Drop for PeerService {
 
 /// The steps of [`Drain`], each as long as the policy lets it.
 async fn drain(
-    shared: &Shared,
+    state: &ServerState,
     policy: &StopPolicy,
     acceptors: &TaskTracker,
     connections: &TaskTracker,
 ) -> Stopped {
-    let drain = &shared.drain;
+    let drain = &state.drain;
     drain.unready();
     tokio::select! {
         // A second signal ends the wait.
@@ -202,7 +202,7 @@ async fn drain(
     connections.close();
     let end = Instant::now() + policy.grace;
     let idle = async {
-        while shared.metrics.reads.taken() + shared.metrics.writes.taken() > 0 {
+        while state.metrics.reads.taken() + state.metrics.writes.taken() > 0 {
             tokio::time::sleep(DRAIN_TICK).await;
         }
     };
@@ -228,7 +228,7 @@ async fn drain(
 }
 
 async fn accept(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     acceptor: TlsAcceptor,
     listener: TcpListener,
     connections: TaskTracker,
@@ -237,20 +237,20 @@ async fn accept(
         let accepted = tokio::select! {
             // A closing server takes nobody, however many wait.
             biased;
-            () = shared.drain.closing().cancelled() => return,
+            () = state.drain.closing().cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((socket, _)) => {
-                let open = shared.metrics.connections.accept();
+                let open = state.metrics.connections.accept();
                 let number = open.number();
                 let task = connections.spawn(connection::serve(
-                    Arc::clone(&shared),
+                    Arc::clone(&state),
                     acceptor.clone(),
                     socket,
                     open,
                 ));
-                shared
+                state
                     .metrics
                     .connections
                     .attach(number, task.abort_handle());
@@ -264,12 +264,12 @@ async fn accept(
 }
 
 async fn accept_peers(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     listener: TcpListener,
     connections: TaskTracker,
     closing: CancellationToken,
 ) {
-    let Some(side) = shared.peers.clone() else {
+    let Some(side) = state.peers.clone() else {
         return;
     };
     loop {
@@ -282,7 +282,7 @@ async fn accept_peers(
         match accepted {
             Ok(accepted) => {
                 connections.spawn(listener::serve(
-                    Arc::clone(&shared),
+                    Arc::clone(&state),
                     Arc::clone(&side),
                     accepted,
                     closing.clone(),

@@ -200,7 +200,7 @@ fn everything(table: &KindTable) -> Value {
 
 /// Answers a request below `/openapi`.
 pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result<Reply, Refusal> {
-    let documents = request.shared.documents.open_api();
+    let documents = request.state.documents.open_api();
     let path = request.path.strip_prefix("/openapi").unwrap_or("");
     match path {
         "/v2" => {

@@ -24,11 +24,11 @@ use crate::documents::openapi;
 use crate::documents::version::VERSION;
 use crate::operations::health::{Endpoint, Health};
 use crate::request::route::PlaneReference;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// A request for such a path.
 pub(crate) struct PathRequest<'a> {
-    pub shared: &'a Shared,
+    pub state: &'a ServerState,
     pub client: &'a Client<'a>,
     pub method: &'a Method,
     pub headers: &'a HeaderMap,
@@ -92,7 +92,7 @@ fn health(
     endpoint: Endpoint,
     check: Option<&str>,
 ) -> Result<Reply, Refusal> {
-    let checks = &request.shared.checks;
+    let checks = &request.state.checks;
     let health = match check {
         Some(name) => checks.one(endpoint, name),
         None => checks.all(endpoint, request.query),
@@ -116,7 +116,7 @@ fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
 }
 
 fn metrics(request: &PathRequest<'_>) -> Reply {
-    let mut reply = text(StatusCode::OK, request.shared.expose());
+    let mut reply = text(StatusCode::OK, request.state.expose());
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
@@ -129,7 +129,7 @@ struct RootPaths {
 }
 
 fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
-    let mut paths = request.shared.checks.paths();
+    let mut paths = request.state.checks.paths();
     let fixed = [
         "/api",
         "/apis",
@@ -176,7 +176,7 @@ fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply,
     let mut segments = request.path.trim_matches('/').split('/');
     let prefix = segments.next().unwrap_or("");
     let (first, second, more) = (segments.next(), segments.next(), segments.next());
-    let documents = &request.shared.documents;
+    let documents = &request.state.documents;
     let discovery = documents.discovery(kinds);
     let resources = |group, version| {
         let part = documents.version(kinds, group, version)?;

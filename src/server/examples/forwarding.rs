@@ -164,8 +164,8 @@ async fn block(address: &str, config: &rustls::ClientConfig, way: Way) -> (f64, 
                     open.push(sender);
                 }
             }
-            let shared = open.iter().cycle().take(AT_A_TIME).cloned();
-            senders.extend(shared.map(Sender::Http2));
+            let state = open.iter().cycle().take(AT_A_TIME).cloned();
+            senders.extend(state.map(Sender::Http2));
         }
     }
     let left = Arc::new(AtomicUsize::new(REQUESTS));

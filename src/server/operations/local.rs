@@ -96,13 +96,13 @@ impl Pipeline<'_> {
         if !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));
         }
-        let Some(drain) = &self.shared.drain_once else {
+        let Some(drain) = &self.state.drain_once else {
             return Err(Refusal::no_such_path());
         };
         if self.parts.method != Method::POST {
             return Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into());
         }
-        self.shared.drain.unready();
+        self.state.drain.unready();
         match drain.wait().await {
             Ok(()) => Ok(text(StatusCode::OK, "drained\n")),
             Err(why) => Err(ApiError::internal(why).into()),
@@ -114,7 +114,7 @@ impl Pipeline<'_> {
         if !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));
         }
-        let backend = &self.shared.backend;
+        let backend = &self.state.backend;
         let answer = match self.parts.method {
             Method::GET => backend.report(self.path),
             Method::POST => backend.command(self.path),

@@ -11,7 +11,7 @@ use polyplane_registry::request::parameters::{DRY_RUN, Query};
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::request_info::{CONNECTED, RequestInfo};
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// What a request is counted under, should its kind exist.
 pub(crate) fn labels_of<'a>(
@@ -73,7 +73,7 @@ pub(crate) fn labels_of<'a>(
 
 /// A watch as the metrics see it.
 pub(crate) struct OpenWatch {
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     events: EventCounter,
     group: String,
     version: String,
@@ -83,16 +83,16 @@ pub(crate) struct OpenWatch {
 
 impl OpenWatch {
     /// Counts a watch from now until the gauge is dropped.
-    pub(crate) fn count(shared: &Arc<Shared>, labels: Labels<'_>) -> WatchGauge {
+    pub(crate) fn count(state: &Arc<ServerState>, labels: Labels<'_>) -> WatchGauge {
         let watch = Self {
-            shared: Arc::clone(shared),
-            events: shared.metrics.watch_events(labels),
+            state: Arc::clone(state),
+            events: state.metrics.watch_events(labels),
             group: labels.group.to_owned(),
             version: labels.version.to_owned(),
             resource: labels.resource.to_owned(),
             scope: labels.scope,
         };
-        shared.metrics.running(watch.labels(), 1);
+        state.metrics.running(watch.labels(), 1);
         WatchGauge(Box::new(watch))
     }
 
@@ -115,6 +115,6 @@ impl WatchCounter for OpenWatch {
     }
 
     fn over(&self) {
-        self.shared.metrics.running(self.labels(), -1);
+        self.state.metrics.running(self.labels(), -1);
     }
 }

@@ -50,7 +50,7 @@ use crate::pipeline::{Origin, Pipeline};
 use crate::request::limits::Seat;
 use crate::request::prove::Located;
 use crate::request::request_info::RequestInfo;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 use crate::watch::watch_query::{self, WatchQuery};
 
 /// Longest wait for a plane to have an owner that answers.
@@ -234,7 +234,7 @@ impl Pipeline<'_> {
         search: &mut Search,
     ) -> Result<Destination, Refusal> {
         let hint = search.hint.take();
-        match (record.location(), self.shared.peers.as_ref()) {
+        match (record.location(), self.state.peers.as_ref()) {
             (Location::Here, _) => Ok(Destination::Here),
             (Location::There(_) | Location::Nobody, _) if !self.is_direct() => {
                 Ok(Destination::Moved)
@@ -271,9 +271,9 @@ impl Pipeline<'_> {
         deadline: Instant,
         search: &mut Search,
     ) -> Result<Option<Reply>, Refusal> {
-        let shared = Arc::clone(self.shared);
-        let counters = &shared.metrics.forwarding;
-        let Some(side) = shared.peers.as_ref() else {
+        let state = Arc::clone(self.state);
+        let counters = &state.metrics.forwarding;
+        let Some(side) = state.peers.as_ref() else {
             return Err(ApiError::internal("there is no way to other replicas").into());
         };
         // Read before a seat is taken: a client that sends slowly must not hold one.
@@ -282,7 +282,7 @@ impl Pipeline<'_> {
         } else {
             self.body(located).await?
         };
-        if !shared.backend.answers(peer) {
+        if !state.backend.answers(peer) {
             // What it is sent now may arrive, so that nobody could repeat it.
             search.pause().await?;
             return Ok(None);
@@ -298,22 +298,22 @@ impl Pipeline<'_> {
         let response = match sent {
             Sent::Answer(response) => response,
             Sent::Nothing => {
-                Shared::count(&counters.unreached);
+                ServerState::count(&counters.unreached);
                 search.pause().await?;
                 return Ok(None);
             }
             Sent::TimedOut => {
-                Shared::count(&counters.timed_out);
+                ServerState::count(&counters.timed_out);
                 let message = "request did not complete within the allotted timeout";
                 return Err(ApiError::timeout(message, 0).into());
             }
             Sent::Broken(_) if self.may_be_repeated() => {
-                Shared::count(&counters.broken);
+                ServerState::count(&counters.broken);
                 search.pause().await?;
                 return Ok(None);
             }
             Sent::Broken(why) => {
-                Shared::count(&counters.broken);
+                ServerState::count(&counters.broken);
                 tracing::warn!(peer = peer.replica, why, "a change has no answer");
                 let message = "the server that owns the control plane broke the connection; \
                                whether the request was carried out is not known";
@@ -321,15 +321,15 @@ impl Pipeline<'_> {
             }
         };
         if response.status() == StatusCode::MISDIRECTED_REQUEST {
-            Shared::count(&counters.moved);
+            ServerState::count(&counters.moved);
             let moved = response.headers().get(MOVED).map(MovedTo::parse);
             if let Some(moved) = &moved {
-                shared.backend.reach_view(moved.view).await;
+                state.backend.reach_view(moved.view).await;
             }
             search.moved(moved).await?;
             return Ok(None);
         }
-        Shared::count(&counters.answered);
+        ServerState::count(&counters.answered);
         Ok(Some(self.passed_on(response, &link, watch)))
     }
 
@@ -340,9 +340,9 @@ impl Pipeline<'_> {
         {
             return Ok(None);
         }
-        let seat = self.shared.metrics.forwards.take();
+        let seat = self.state.metrics.forwards.take();
         seat.map(Some).ok_or_else(|| {
-            Shared::count(&self.shared.metrics.rejected);
+            ServerState::count(&self.state.metrics.rejected);
             let message = "Too many requests, please try again later.";
             ApiError::too_many_requests(message, 1).into()
         })
@@ -376,7 +376,7 @@ impl Pipeline<'_> {
         };
         let mut headers = passing(&self.parts.headers);
         headers.insert(AUDIT_ID, self.audit_id.clone());
-        let own = self.shared.peers.as_ref().map(|side| side.transport.tls());
+        let own = self.state.peers.as_ref().map(|side| side.transport.tls());
         let own = own.map_or("", |tls| tls.replica());
         for (name, text) in [(FORWARDED_BY, own), (MEANT_FOR, peer.replica.as_str())] {
             let value = HeaderValue::try_from(text).map_err(|_| unusable())?;
@@ -429,8 +429,7 @@ impl Pipeline<'_> {
                 self.relayed(stream, link, watch.lines)
             }
             _ => {
-                let (patience, abandoned) =
-                    (self.shared.patience(), &self.shared.abandoned_answers);
+                let (patience, abandoned) = (self.state.patience(), &self.state.abandoned_answers);
                 ResponseBody::forwarded(stream, patience, abandoned)
             }
         };
@@ -455,22 +454,22 @@ enum Sent {
 pub(crate) struct Forwarded;
 
 /// Where a plane is, for whoever asked the wrong replica.
-pub(crate) fn moved_to(shared: &Shared, record: &dyn PlaneRecord) -> MovedTo {
+pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo {
     let peer = match record.location() {
         Location::There(peer) => Some(peer),
         Location::Here | Location::Nobody => None,
     };
     MovedTo {
         peer,
-        view: shared.backend.view(),
+        view: state.backend.view(),
     }
 }
 
 /// The answer to a peer whose plane is somewhere else by now.
-pub(crate) fn moved_reply(shared: &Shared, record: &dyn PlaneRecord) -> Reply {
-    Shared::count(&shared.metrics.forwarding.told_moved);
+pub(crate) fn moved_reply(state: &ServerState, record: &dyn PlaneRecord) -> Reply {
+    ServerState::count(&state.metrics.forwarding.told_moved);
     let mut reply = bare(StatusCode::MISDIRECTED_REQUEST, ResponseBody::empty());
-    let value = moved_to(shared, record).to_value();
+    let value = moved_to(state, record).to_value();
     reply.headers_mut().insert(MOVED, value);
     reply
 }

@@ -40,7 +40,7 @@ use crate::peer::{PeerLimits, wire};
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::limits::Seats;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// Clients whose chains are remembered, so that a chain is verified once and not per request.
 const CLIENTS_MAX: usize = 2048;
@@ -142,7 +142,7 @@ impl Known {
 
 /// Serves one accepted socket of a peer listener until it is done or `closing` comes.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     side: Arc<PeerSide>,
     (socket, address): (TcpStream, SocketAddr),
     closing: CancellationToken,
@@ -151,7 +151,7 @@ pub(crate) async fn serve(
     let shaken = tokio::select! {
         // A server that is cut off does not finish handshakes, and one that is done counts.
         biased;
-        () = shared.drain.aborting().cancelled() => return,
+        () = state.drain.aborting().cancelled() => return,
         shaken = shake_hands(&side, socket) => shaken,
         () = handshake.evicted.cancelled() => {
             Err("there are too many handshakes under way, and this was the oldest".to_owned())
@@ -161,7 +161,7 @@ pub(crate) async fn serve(
     let (stream, name) = match shaken {
         Ok(shaken) => shaken,
         Err(why) => {
-            Shared::count(&shared.metrics.forwarding.failed_handshakes);
+            ServerState::count(&state.metrics.forwarding.failed_handshakes);
             side.warn(&why);
             return;
         }
@@ -174,7 +174,7 @@ pub(crate) async fn serve(
         channel.close();
     }
     let asked = Asked {
-        shared: Arc::clone(&shared),
+        state: Arc::clone(&state),
         side,
         name,
         known: Mutex::default(),
@@ -194,7 +194,7 @@ pub(crate) async fn serve(
         tokio::select! {
             // Cutting off comes before closing, and both before serving on.
             biased;
-            () = shared.drain.aborting().cancelled() => return,
+            () = state.drain.aborting().cancelled() => return,
             () = closing.cancelled(), if !is_closing => {
                 is_closing = true;
                 channel.close();
@@ -231,7 +231,7 @@ async fn shake_hands(
 
 /// What a peer on one connection asks.
 struct Asked {
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     side: Arc<PeerSide>,
     /// Who the certificate says it is.
     name: ReplicaId,
@@ -251,7 +251,7 @@ impl Asked {
         if let Some(known) = self.known.lock().find(chain) {
             return Some(Arc::clone(known));
         }
-        let client = self.side.client(&self.shared.chains, chain)?;
+        let client = self.side.client(&self.state.chains, chain)?;
         // One that has no slot comes anew with each request.
         if REMEMBERED_BYTES.contains(&chain.len()) {
             self.known.lock().add(chain.clone(), Arc::clone(&client));
@@ -275,10 +275,10 @@ impl RequestHandler for Asked {
         *request.method_mut() = head.method;
         *request.uri_mut() = head.target;
         *request.headers_mut() = head.headers;
-        let (shared, side) = (Arc::clone(&self.shared), Arc::clone(&self.side));
+        let (state, side) = (Arc::clone(&self.state), Arc::clone(&self.side));
         let client = self.client(request.headers());
         // In a box: what serves it is some KiB, which would be moved again and again.
-        let work = Box::pin(answer(shared, side, (self.name.clone(), client), request));
+        let work = Box::pin(answer(state, side, (self.name.clone(), client), request));
         let sender = AnswerSender::new(channel, stream);
         // Ends with its answer, or is aborted with its stream.
         tokio::spawn(async move { sender.send_all(work.await).await }).abort_handle()
@@ -286,7 +286,7 @@ impl RequestHandler for Asked {
 }
 
 async fn answer(
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     side: Arc<PeerSide>,
     (name, client): (ReplicaId, Option<Arc<Connection>>),
     mut request: Request<PeerStream>,
@@ -307,7 +307,7 @@ async fn answer(
             time_left: received.time_left,
         };
         let caller = Arc::new(Caller { connection, origin });
-        return pipeline::serve(shared, caller, request.map(Inbound::Peer)).await;
+        return pipeline::serve(state, caller, request.map(Inbound::Peer)).await;
     }
     if request.method() == Method::POST && request.uri().path() == MESSAGE_PATH {
         let sender = request.headers().get(SENDER);

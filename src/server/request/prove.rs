@@ -19,7 +19,7 @@ use crate::backend::{LocateError, PlaneRecord};
 use crate::documents::paths;
 use crate::pipeline::Pipeline;
 use crate::request::route::PlaneReference;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 /// Proof of who the caller is. Made only by `prove`.
 pub(crate) struct Proven {
@@ -54,7 +54,7 @@ impl Pipeline<'_> {
     pub(crate) async fn answer_nobody(&self, plane: PlaneReference<'_>) -> Result<Reply, Refusal> {
         if plane == PlaneReference::Root {
             let credentials = self.credentials(SystemTime::now());
-            let judged = self.shared.anonymous.authenticate(&credentials).await;
+            let judged = self.state.anonymous.authenticate(&credentials).await;
             if let Authentication::User(user) = judged {
                 return paths::public(&self.path_request(plane), &user);
             }
@@ -67,7 +67,7 @@ impl Pipeline<'_> {
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
-        let looked_up = match self.shared.backend.locate(plane) {
+        let looked_up = match self.state.backend.locate(plane) {
             Verdict::Now(Some(Ok(record))) => {
                 let located = Located { record };
                 let proven = self.prove(&located).await?;
@@ -103,7 +103,7 @@ impl Pipeline<'_> {
 
     /// Proves the caller by the record of the root plane.
     async fn prove_to_root(&self) -> Result<(), Refusal> {
-        let root = self.shared.backend.locate(PlaneReference::Root).await;
+        let root = self.state.backend.locate(PlaneReference::Root).await;
         let record = root.map_err(|_| unauthorized(&Denied::Nothing))?;
         self.prove(&Located { record }).await?;
         Ok(())
@@ -121,7 +121,7 @@ impl Pipeline<'_> {
             open.mark_proven_anyway();
             return Ok(());
         }
-        Shared::count(&self.shared.metrics.rejected);
+        ServerState::count(&self.state.metrics.rejected);
         let message = "Too many connections, please try again later.";
         Err(ApiError::too_many_requests(message, 1).into())
     }

@@ -12,7 +12,7 @@ use crate::answer::respond::Refusal;
 use crate::pipeline::{Origin, Pipeline};
 use crate::request::limits::{Seat, Seats, too_many};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 
 impl Pipeline<'_> {
     /// When the answer is of no use any more unless it has begun. A watch goes on for as long as
@@ -22,10 +22,8 @@ impl Pipeline<'_> {
         let longest = match self.caller.origin {
             Origin::Peer {
                 time_left: Some(left),
-            } => left.min(self.shared.limits.request_time_max),
-            Origin::Peer { time_left: None } | Origin::Client => {
-                self.shared.limits.request_time_max
-            }
+            } => left.min(self.state.limits.request_time_max),
+            Origin::Peer { time_left: None } | Origin::Client => self.state.limits.request_time_max,
         };
         if let RequestInfo::Resource(info) = self.info
             && info.is_long_running()
@@ -56,7 +54,7 @@ impl Pipeline<'_> {
             return Ok(None);
         };
         seats.take().map(Some).ok_or_else(|| {
-            Shared::count(&self.shared.metrics.rejected);
+            ServerState::count(&self.state.metrics.rejected);
             too_many().into()
         })
     }
@@ -67,8 +65,8 @@ impl Pipeline<'_> {
             RequestInfo::Path(_) => None,
             RequestInfo::Resource(info) if info.is_long_running() => None,
             RequestInfo::Resource(ResourceInfo { verb, .. }) => Some(match verb {
-                Some(Verb::Get | Verb::List | Verb::Watch) => &self.shared.metrics.reads,
-                _ => &self.shared.metrics.writes,
+                Some(Verb::Get | Verb::List | Verb::Watch) => &self.state.metrics.reads,
+                _ => &self.state.metrics.writes,
             }),
         }
     }

@@ -18,7 +18,7 @@ use crate::peer::headers::{MOVED, MovedTo, TOLD};
 use crate::peer::pool::Link;
 use crate::pipeline::{self, Caller, Pipeline};
 use crate::request::request_info::RequestInfo;
-use crate::shared::Shared;
+use crate::server_state::ServerState;
 use crate::watch::relay::{Lines, Relay, Reopen, Reopened, Source, There};
 use crate::watch::watch_query;
 
@@ -35,13 +35,13 @@ impl Pipeline<'_> {
 
     /// The body of a watch that this replica answers.
     pub(crate) fn watch(&self, record: &Arc<dyn PlaneRecord>, stream: SliceStream) -> ResponseBody {
-        let ending = || self.shared.drain.ending().clone().cancelled_owned();
+        let ending = || self.state.drain.ending().clone().cancelled_owned();
         let watch = Watch::new(stream, ending(), self.gauge());
         if !self.is_direct() {
-            let (shared, record) = (Arc::clone(self.shared), Arc::clone(record));
+            let (state, record) = (Arc::clone(self.state), Arc::clone(record));
             let farewell = move |told: Option<u64>| {
                 let mut trailers = HeaderMap::new();
-                trailers.insert(MOVED, moved_to(&shared, &*record).to_value());
+                trailers.insert(MOVED, moved_to(&state, &*record).to_value());
                 if let Some(told) = told {
                     trailers.insert(TOLD, HeaderValue::from(told));
                 }
@@ -49,7 +49,7 @@ impl Pipeline<'_> {
             };
             return ResponseBody::watch_of_peer(watch, Box::new(farewell));
         }
-        if self.shared.peers.is_none() {
+        if self.state.peers.is_none() {
             return ResponseBody::watch(watch);
         }
         let source = Source::Here(Box::new(watch));
@@ -62,9 +62,9 @@ impl Pipeline<'_> {
             stream,
             gone: Box::pin(link.gone().clone().cancelled_owned()),
             lines,
-            _seat: self.shared.metrics.forwarded_watches.take(),
+            _seat: self.state.metrics.forwarded_watches.take(),
         };
-        let ending = self.shared.drain.ending().clone().cancelled_owned();
+        let ending = self.state.drain.ending().clone().cancelled_owned();
         let source = Source::There(Box::new(there));
         ResponseBody::relay(Relay::new(source, self.session(), ending))
     }
@@ -73,7 +73,7 @@ impl Pipeline<'_> {
         let mut parts = self.parts.clone();
         parts.extensions = http::Extensions::new();
         Box::new(Session {
-            shared: Arc::clone(self.shared),
+            state: Arc::clone(self.state),
             caller: Arc::clone(self.caller),
             parts,
             audit_id: self.audit_id.clone(),
@@ -84,7 +84,7 @@ impl Pipeline<'_> {
 
 /// A client's watch as it was asked for.
 struct Session {
-    shared: Arc<Shared>,
+    state: Arc<ServerState>,
     caller: Arc<Caller>,
     parts: Parts,
     audit_id: HeaderValue,
@@ -104,15 +104,15 @@ impl Reopen for Session {
             return Box::pin(std::future::ready(Reopened::Over));
         };
         parts.uri = uri;
-        let (shared, caller) = (Arc::clone(&self.shared), Arc::clone(&self.caller));
+        let (state, caller) = (Arc::clone(&self.state), Arc::clone(&self.caller));
         let audit_id = self.audit_id.clone();
         Box::pin(async move {
-            let counters = Arc::clone(&shared);
-            match pipeline::reopen(shared, caller, parts, audit_id, hint).await {
+            let counters = Arc::clone(&state);
+            match pipeline::reopen(state, caller, parts, audit_id, hint).await {
                 Ok(reply) => {
                     let reopened = reopened(reply).await;
                     if matches!(reopened, Reopened::Source(_)) {
-                        Shared::count(&counters.metrics.forwarding.resumed);
+                        ServerState::count(&counters.metrics.forwarding.resumed);
                     }
                     reopened
                 }

@@ -20,7 +20,7 @@ use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
 
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub backend: Arc<dyn Backend>,
     pub limits: Limits,
     pub metrics: Metrics,
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub drain_once: Option<DrainOnce>,
 }
 
-impl Shared {
+impl ServerState {
     /// `address` is host and port as discovery names them.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
