@@ -81,7 +81,7 @@ pub(crate) async fn serve(
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
-    let asked = Asked {
+    let head = ParsedHead {
         caller: &caller,
         parts: &parts,
         query: &query,
@@ -91,7 +91,7 @@ pub(crate) async fn serve(
     };
     let mut body = RequestBody::Coming(body);
     // Written in one: a future that is given a name first takes its room twice.
-    let mut reply = match AssertUnwindSafe(answer(&state, &asked, &mut body))
+    let mut reply = match AssertUnwindSafe(answer(&state, &head, &mut body))
         .catch_unwind()
         .await
     {
@@ -137,7 +137,7 @@ pub(crate) async fn reopen(
 ) -> Result<Reply, Refusal> {
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
-    let asked = Asked {
+    let head = ParsedHead {
         caller: &caller,
         parts: &parts,
         query: &query,
@@ -152,13 +152,13 @@ pub(crate) async fn reopen(
         bytes: Bytes::new(),
         _room: None,
     };
-    let mut pipeline = Pipeline::new(&state, &asked, &route, &info, &mut body);
+    let mut pipeline = Pipeline::new(&state, &head, &route, &info, &mut body);
     pipeline.process(route.plane, hint).await
 }
 
 /// What was read from a request's head before anything was looked up.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ParsedHead<'a> {
     caller: &'a Arc<Caller>,
     parts: &'a Parts,
     query: &'a [(String, String)],
@@ -167,19 +167,19 @@ struct Asked<'a> {
     started: Instant,
 }
 
-async fn answer(state: &Arc<ServerState>, asked: &Asked<'_>, body: &mut RequestBody) -> Reply {
-    let Asked {
+async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut RequestBody) -> Reply {
+    let ParsedHead {
         parts,
         query,
         client,
         started,
         ..
-    } = *asked;
+    } = *head;
     let route = match Route::parse(parts.uri.path()) {
         Ok(route) => route,
         Err(RouteError::NoPlane) => {
             let (route, info) = (Route::nowhere(), RequestInfo::Path(""));
-            let pipeline = Pipeline::new(state, asked, &route, &info, body);
+            let pipeline = Pipeline::new(state, head, &route, &info, body);
             return refuse(client, &pipeline.no_such_plane().await);
         }
         Err(RouteError::Encoding) => {
@@ -194,7 +194,7 @@ async fn answer(state: &Arc<ServerState>, asked: &Asked<'_>, body: &mut RequestB
             return refuse(client, &error.into());
         }
     };
-    let mut pipeline = Pipeline::new(state, asked, &route, &info, body);
+    let mut pipeline = Pipeline::new(state, head, &route, &info, body);
     let labels = pipeline.labels;
     let mut reply = match pipeline.process(route.plane, None).await {
         Ok(reply) => reply,
@@ -208,7 +208,7 @@ async fn answer(state: &Arc<ServerState>, asked: &Asked<'_>, body: &mut RequestB
     }
     let is_forwarded = reply.extensions().get::<Forwarded>().is_some();
     if is_forwarded || reply.status() == StatusCode::MISDIRECTED_REQUEST {
-        // Whoever answered it has counted it, or whoever is asked next will: one request is one in
+        // Whoever answered it has counted it, or whoever is head next will: one request is one in
         // the sum of all replicas.
         if is_forwarded {
             let took = started.elapsed().as_secs_f64();
@@ -251,24 +251,24 @@ pub(crate) struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     fn new(
         state: &'a Arc<ServerState>,
-        asked: &Asked<'a>,
+        head: &ParsedHead<'a>,
         route: &'a Route<'a>,
         info: &'a RequestInfo<'a>,
         body: &'a mut RequestBody,
     ) -> Self {
         Self {
             state,
-            caller: asked.caller,
-            parts: asked.parts,
-            query: asked.query,
-            client: asked.client,
+            caller: head.caller,
+            parts: head.parts,
+            query: head.query,
+            client: head.client,
             path: &route.path,
             info,
-            audit_id: asked.audit_id,
-            labels: labels_of(&asked.parts.method, &asked.parts.headers, info, asked.query),
+            audit_id: head.audit_id,
+            labels: labels_of(&head.parts.method, &head.parts.headers, info, head.query),
             known_kind: false,
             body,
-            started: asked.started,
+            started: head.started,
         }
     }
 }
@@ -326,7 +326,7 @@ impl Pipeline<'_> {
                 }
                 Destination::Here => match self.here(&located, &proven, plane, deadline).await {
                     Err(refusal) if !refusal.is_moved() => return Err(refusal),
-                    // Nothing was done, so whoever owns the plane now may be asked.
+                    // Nothing was done, so whoever owns the plane now may be head.
                     Err(_) if self.is_direct() => search.pause().await?,
                     Err(_) => return Ok(moved_reply(self.state, record)),
                     Ok(reply) => return Ok(reply),

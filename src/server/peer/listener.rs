@@ -121,9 +121,9 @@ impl PeerSide {
 /// The clients that a peer has forwarded requests of over one connection, by where their chains
 /// lie in memory: a chain travels once, and is the same value from then on.
 #[derive(Default)]
-struct Known(Vec<(HeaderValue, Arc<Connection>)>);
+struct KnownClients(Vec<(HeaderValue, Arc<Connection>)>);
 
-impl Known {
+impl KnownClients {
     fn find(&self, chain: &HeaderValue) -> Option<&Arc<Connection>> {
         let same = |known: &HeaderValue| std::ptr::eq(known.as_bytes(), chain.as_bytes());
         self.0
@@ -148,18 +148,18 @@ pub(crate) async fn serve(
     closing: CancellationToken,
 ) {
     let handshake = side.handshakes.begin(address.ip());
-    let shaken = tokio::select! {
+    let done = tokio::select! {
         // A server that is cut off does not finish handshakes, and one that is done counts.
         biased;
         () = state.drain.aborting().cancelled() => return,
-        shaken = shake_hands(&side, socket) => shaken,
+        done = accept_tls(&side, socket) => done,
         () = handshake.evicted.cancelled() => {
             Err("there are too many handshakes under way, and this was the oldest".to_owned())
         }
     };
     drop(handshake);
-    let (stream, name) = match shaken {
-        Ok(shaken) => shaken,
+    let (stream, name) = match done {
+        Ok(done) => done,
         Err(why) => {
             ServerState::count(&state.metrics.forwarding.failed_handshakes);
             side.warn(&why);
@@ -173,13 +173,13 @@ pub(crate) async fn serve(
         tracing::warn!(peer = %name, "there are too many connections of peers");
         channel.close();
     }
-    let asked = Asked {
+    let handler = PeerConnection {
         state: Arc::clone(&state),
         side,
         name,
         known: Mutex::default(),
     };
-    let mut driver = Driver::new(&channel, stream, Some(Box::new(asked)));
+    let mut driver = Driver::new(&channel, stream, Some(Box::new(handler)));
     let serving = async {
         match &seat {
             Some(_) => driver.run().await,
@@ -210,7 +210,7 @@ pub(crate) async fn serve(
 }
 
 /// The stream of a peer, and the name in its certificate.
-async fn shake_hands(
+async fn accept_tls(
     side: &PeerSide,
     socket: TcpStream,
 ) -> Result<(TlsStream<TcpStream>, ReplicaId), String> {
@@ -230,15 +230,15 @@ async fn shake_hands(
 }
 
 /// What a peer on one connection asks.
-struct Asked {
+struct PeerConnection {
     state: Arc<ServerState>,
     side: Arc<PeerSide>,
     /// Who the certificate says it is.
     name: ReplicaId,
-    known: Mutex<Known>,
+    known: Mutex<KnownClients>,
 }
 
-impl Asked {
+impl PeerConnection {
     /// The client behind a forwarded request; none if it is not said who that is. The same chain
     /// is the same client, so a chain is judged once.
     fn client(&self, headers: &HeaderMap) -> Option<Arc<Connection>> {
@@ -260,7 +260,7 @@ impl Asked {
     }
 }
 
-impl RequestHandler for Asked {
+impl RequestHandler for PeerConnection {
     fn streams_max(&self) -> usize {
         self.side.transport.limits().streams_per_connection_max as usize
     }
