@@ -121,10 +121,9 @@ impl ResponseBody {
         Self(Inner::Watch(Box::new(watch)))
     }
 
-    /// A watch for another replica: if its plane moves, the trailers say what `farewell` makes of
-    /// the version that was told.
-    pub(crate) fn watch_of_peer(mut watch: Watch, farewell: Farewell) -> Self {
-        watch.farewell = Some(farewell);
+    /// A watch for another replica. If the plane moves, `moved_trailers` makes its trailers.
+    pub(crate) fn watch_of_peer(mut watch: Watch, moved_trailers: MovedTrailers) -> Self {
+        watch.moved_trailers = Some(moved_trailers);
         Self(Inner::Watch(Box::new(watch)))
     }
 
@@ -351,8 +350,8 @@ impl Drop for WatchGauge {
     }
 }
 
-/// Makes the trailers of a watch whose plane moved, of the version up to which it was told.
-pub(crate) type Farewell = Box<dyn Fn(Option<u64>) -> HeaderMap + Send + Sync>;
+/// Makes the trailers of a watch whose plane moved from the last version that was sent.
+pub(crate) type MovedTrailers = Box<dyn Fn(Option<u64>) -> HeaderMap + Send + Sync>;
 
 /// A watch of this replica.
 pub(crate) struct Watch {
@@ -360,9 +359,9 @@ pub(crate) struct Watch {
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
     gauge: WatchGauge,
     ended: bool,
-    /// It ended with a move, and up to which version it was told.
+    /// Set if it ended because its plane moved: the version up to which events were sent, if known.
     moved: Option<Option<u64>>,
-    farewell: Option<Farewell>,
+    moved_trailers: Option<MovedTrailers>,
 }
 
 impl Watch {
@@ -377,11 +376,11 @@ impl Watch {
             gauge,
             ended: false,
             moved: None,
-            farewell: None,
+            moved_trailers: None,
         }
     }
 
-    /// Whether it ended because its plane moved, and up to which version it was told.
+    /// Set if it ended because its plane moved: the version up to which events were sent, if known.
     pub(crate) fn moved(&self) -> Option<Option<u64>> {
         self.moved
     }
@@ -404,8 +403,8 @@ impl Watch {
                 // A watch whose source is gone just ends; the client resumes.
                 if let Some(Err(error)) = &end {
                     tracing::debug!(%error, "a watch ended early");
-                    if let BodyEnd::Source(StreamEnd::Moved { told }) = error {
-                        self.moved = Some(*told);
+                    if let BodyEnd::Source(StreamEnd::Moved { told: sent_up_to }) = error {
+                        self.moved = Some(*sent_up_to);
                     }
                 }
                 Poll::Ready(None)
@@ -421,8 +420,10 @@ impl Watch {
 
     /// The trailers, once.
     fn take_trailers(&mut self) -> Option<HeaderMap> {
-        let told = self.moved?;
-        self.farewell.take().map(|farewell| farewell(told))
+        let sent_up_to = self.moved?;
+        self.moved_trailers
+            .take()
+            .map(|moved_trailers| moved_trailers(sent_up_to))
     }
 }
 
@@ -484,7 +485,9 @@ impl Body for ResponseBody {
             Inner::Whole(Some(bytes)) => bytes.is_empty(),
             Inner::Chunked(body) => body.left == Some(0) && body.failed.is_none(),
             Inner::Guarded(_) => false,
-            Inner::Watch(body) => body.ended && (body.farewell.is_none() || body.moved.is_none()),
+            Inner::Watch(body) => {
+                body.ended && (body.moved_trailers.is_none() || body.moved.is_none())
+            }
             Inner::Relay(body) => body.is_over(),
             Inner::Forwarded(stream) => stream.is_end_stream(),
         }

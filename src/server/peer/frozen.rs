@@ -15,7 +15,9 @@ use crate::peer::channel::frame::{
     put_data, put_number, put_request, put_reset, put_trailers, reset_reason, take_answer,
     take_request, take_trailers, usual_names,
 };
-use crate::peer::headers::{self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, TOLD};
+use crate::peer::headers::{
+    self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, SENT_UP_TO,
+};
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
 
@@ -69,7 +71,7 @@ fn frames() -> Vec<Written> {
         (http::header::CONTENT_TYPE, "application/json"),
         (HeaderName::from_static("x-other"), "y"),
     ]);
-    let trailers = headers_of(&[(TOLD, "1234")]);
+    let trailers = headers_of(&[(SENT_UP_TO, "1234")]);
     vec![
         first,
         again,
@@ -141,7 +143,7 @@ fn frozen_words_of_peers() {
         "protocol {}\nmessages {MESSAGE_PATH}\n",
         String::from_utf8_lossy(ALPN_PEER)
     );
-    for name in [CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, SENDER, TOLD] {
+    for name in [CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, SENDER, SENT_UP_TO] {
         words.push_str(&format!("header {name}\n"));
     }
     for (place, name) in usual_names().iter().enumerate() {

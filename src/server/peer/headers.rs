@@ -32,8 +32,9 @@ pub(super) const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remot
 pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-deadline");
 /// Where a plane went: `<replica>;address=<host:port>;view=<n>`, the first two absent if unknown.
 pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved");
-/// In the trailers of a watch that ended with a move: everything up to this version was told.
-pub(crate) const TOLD: HeaderName = HeaderName::from_static("x-polyplane-told");
+/// In the trailers of a watch that ended because its plane moved: the version up to which all events
+/// were sent.
+pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-told");
 
 /// Headers that concern one connection only.
 const OF_ONE_CONNECTION: [HeaderName; 11] = [

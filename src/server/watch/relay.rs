@@ -1,12 +1,14 @@
-//! A watch that goes on when its plane changes hands.
+//! A client's watch that goes on when its plane moves to another replica.
 //!
-//! The first replica, the one the client is connected to, holds the client's stream. Behind it is
-//! a watch of its own or one of another replica; when that one ends because the plane moved, or
-//! because its connection broke, the next one begins where the last one stopped being told.
+//! The replica that the client is connected to holds the client's stream. The events come from a
+//! *source*: a watch of this replica or one at another replica. If the source ends because the plane
+//! moved, or because its connection broke, the relay opens the next source behind the last version
+//! that it sent to the client.
 //!
-//! Whole lines are passed on as they came: an event that is cut off by a broken connection is never
-//! begun, so nothing is sent twice and nothing half. [`Lines`] knows up to which version the client
-//! was told; where it cannot know, the watch ends as any watch may, and the client resumes.
+//! Whole lines are passed on as they arrive. The beginning of an event that a broken connection cut
+//! off is never sent, so the client gets no event twice and no part of one. [`WatchLines`] knows up
+//! to which version the client has events; where it cannot know, the watch ends as any watch may,
+//! and the client resumes.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,19 +23,21 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::answer::body::Watch;
 use crate::peer::channel::stream::PeerStream;
-use crate::peer::headers::{MOVED, MovedTo, TOLD};
+use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
 use crate::request::limits::Seat;
 
-/// Longest line that is held back until its end is there. No event is longer.
+/// Longest line that is held back until its end arrives, in bytes. No event is longer; without the
+/// limit a peer could fill the memory.
 const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Times a watch may be opened anew without anything having come of it.
-const FRUITLESS_MAX: u32 = 16;
+/// Sources in a row that a watch opens without getting an event. Without the limit two replicas that
+/// disagree about the owner would keep a watch busy forever.
+const REOPENED_WITHOUT_EVENTS_MAX: u32 = 16;
 
-/// What is opened when a source of a watch is gone.
+/// The outcome of opening the next source of a watch.
 pub(crate) enum Reopened {
-    /// The watch goes on.
+    /// The next source.
     Source(Source),
-    /// The watch ends with this last frame.
+    /// The watch ends with this frame.
     Last(Bytes),
     /// The watch ends.
     Over,
@@ -43,8 +47,9 @@ type Opening = Pin<Box<dyn Future<Output = Reopened> + Send>>;
 
 /// Opens the rest of a watch.
 pub(crate) trait Reopen: Send + Sync {
-    /// Opens what comes after version `told`, wherever the plane is; `hint` is who may know.
-    fn reopen(&self, told: u64, hint: Option<MovedTo>) -> Opening;
+    /// Opens a watch of what comes after version `sent_up_to`, at whichever replica serves the plane;
+    /// `hint` is the first one to ask.
+    fn reopen(&self, sent_up_to: u64, hint: Option<MovedTo>) -> Opening;
 }
 
 /// Where the events of a watch come from.
@@ -52,29 +57,29 @@ pub(crate) enum Source {
     /// This replica.
     Here(Box<Watch>),
     /// Another replica.
-    There(Box<There>),
-    /// Somebody, soon.
+    There(Box<RemoteWatch>),
+    /// The next source is being opened.
     Opening(Opening),
-    /// Nobody any more.
+    /// None: the watch has ended.
     Over,
 }
 
 /// A watch at another replica.
-pub(crate) struct There {
+pub(crate) struct RemoteWatch {
     pub stream: PeerStream,
-    /// Comes when that replica is no member any more.
+    /// Resolves when that replica leaves the ring.
     pub gone: Pin<Box<WaitForCancellationFutureOwned>>,
-    pub lines: Lines,
+    pub lines: WatchLines,
     /// Counts it among the forwarded watches.
     pub _seat: Option<Seat>,
 }
 
-/// The stream of one client.
+/// The stream of events to one client.
 pub(crate) struct Relay {
     source: Source,
     session: Box<dyn Reopen>,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
-    fruitless: u32,
+    reopened_without_events: u32,
 }
 
 impl Relay {
@@ -87,7 +92,7 @@ impl Relay {
             source,
             session,
             ending: Box::pin(ending),
-            fruitless: 0,
+            reopened_without_events: 0,
         }
     }
 
@@ -99,7 +104,7 @@ impl Relay {
         matches!(self.source, Source::Over)
     }
 
-    /// The next bytes for the client; none at the end.
+    /// The next bytes for the client; none at the end of the watch.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             let gone = match &mut self.source {
@@ -107,11 +112,11 @@ impl Relay {
                 Source::Here(watch) => match watch.poll(context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(Ok(bytes))) => {
-                        self.fruitless = 0;
+                        self.reopened_without_events = 0;
                         return Poll::Ready(Some(bytes));
                     }
-                    Poll::Ready(Some(Err(_)) | None) => Gone {
-                        told: watch.moved().flatten(),
+                    Poll::Ready(Some(Err(_)) | None) => SourceEnd {
+                        sent_up_to: watch.moved().flatten(),
                         hint: None,
                     },
                 },
@@ -122,7 +127,7 @@ impl Relay {
                         return Poll::Ready(None);
                     }
                     Poll::Ready(Ok(bytes)) => {
-                        self.fruitless = 0;
+                        self.reopened_without_events = 0;
                         return Poll::Ready(Some(bytes));
                     }
                     Poll::Ready(Err(gone)) => gone,
@@ -136,7 +141,7 @@ impl Relay {
                         self.source = Source::Over;
                         return Poll::Ready(Some(frame));
                     }
-                    Poll::Ready(Reopened::Over) => Gone::for_good(),
+                    Poll::Ready(Reopened::Over) => SourceEnd::for_good(),
                     Poll::Pending => {
                         std::task::ready!(self.ending.as_mut().poll(context));
                         self.source = Source::Over;
@@ -144,10 +149,10 @@ impl Relay {
                     }
                 },
             };
-            self.fruitless += 1;
-            self.source = match gone.told {
-                Some(told) if self.fruitless <= FRUITLESS_MAX => {
-                    Source::Opening(self.session.reopen(told, gone.hint))
+            self.reopened_without_events += 1;
+            self.source = match gone.sent_up_to {
+                Some(sent_up_to) if self.reopened_without_events <= REOPENED_WITHOUT_EVENTS_MAX => {
+                    Source::Opening(self.session.reopen(sent_up_to, gone.hint))
                 }
                 _ => Source::Over,
             };
@@ -155,24 +160,24 @@ impl Relay {
     }
 }
 
-/// A source that gives no more.
-struct Gone {
-    /// Where to go on; none if the watch is over.
-    told: Option<u64>,
+/// Why a source has ended, and where the next one begins.
+struct SourceEnd {
+    /// The version to resume after; none if the watch ends.
+    sent_up_to: Option<u64>,
     hint: Option<MovedTo>,
 }
 
-impl Gone {
+impl SourceEnd {
     fn for_good() -> Self {
         Self {
-            told: None,
+            sent_up_to: None,
             hint: None,
         }
     }
 }
 
-impl There {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, Gone>> {
+impl RemoteWatch {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, SourceEnd>> {
         loop {
             if let Some(bytes) = self.lines.ready.pop_front() {
                 return Poll::Ready(Ok(bytes));
@@ -182,11 +187,11 @@ impl There {
                     Ok(data) => self.lines.feed(data),
                     Err(frame) => {
                         let trailers = frame.into_trailers().unwrap_or_default();
-                        return Poll::Ready(Err(self.farewell(&trailers)));
+                        return Poll::Ready(Err(self.end_of(&trailers)));
                     }
                 },
-                // It ended in peace: its time was up.
-                Poll::Ready(None) => return Poll::Ready(Err(Gone::for_good())),
+                // The other replica ended it in good order: the time of the watch was up.
+                Poll::Ready(None) => return Poll::Ready(Err(SourceEnd::for_good())),
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(%error, "the replica behind a watch is gone");
                     return Poll::Ready(Err(self.broken()));
@@ -199,57 +204,59 @@ impl There {
         }
     }
 
-    fn broken(&self) -> Gone {
-        Gone {
-            told: self.lines.told(),
+    fn broken(&self) -> SourceEnd {
+        SourceEnd {
+            sent_up_to: self.lines.sent_up_to(),
             hint: None,
         }
     }
 
-    fn farewell(&self, trailers: &HeaderMap) -> Gone {
+    fn end_of(&self, trailers: &HeaderMap) -> SourceEnd {
         let Some(moved) = trailers.get(MOVED) else {
-            return Gone::for_good();
+            return SourceEnd::for_good();
         };
-        let text = trailers.get(TOLD).and_then(|value| value.to_str().ok());
-        let told = text.and_then(|text| text.parse().ok());
-        Gone {
-            told: told.or_else(|| self.lines.told()),
+        let text = trailers
+            .get(SENT_UP_TO)
+            .and_then(|value| value.to_str().ok());
+        let sent_up_to = text.and_then(|text| text.parse().ok());
+        SourceEnd {
+            sent_up_to: sent_up_to.or_else(|| self.lines.sent_up_to()),
             hint: Some(MovedTo::parse(moved)),
         }
     }
 }
 
-/// What a client wants of the bookmarks that its replica always asks for.
+/// Which bookmarks the client gets. Its replica always requests all of them from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum BookmarkFilter {
     /// None.
     None,
-    /// All but the one that ends the initial events, which it did not ask for.
+    /// All but the one that ends the initial events, which the client did not request.
     AfterInitial,
     /// All.
     All,
 }
 
-/// Reads what passes by: splits at lines, hides bookmarks nobody asked for, and keeps the version
-/// up to which everything was told.
+/// Reads the lines of a forwarded watch: hides bookmarks that the client did not request, and keeps
+/// the version up to which the client has all events.
 #[derive(Debug)]
-pub(crate) struct Lines {
-    wish: Wish,
-    /// Everything up to here was told; none while the initial events are under way.
-    told: Option<u64>,
-    /// The stream said that it failed; the client knows, and there is nothing to resume.
+pub(crate) struct WatchLines {
+    bookmarks_shown: BookmarkFilter,
+    /// The client has everything up to this version; none while the initial events are being sent.
+    sent_up_to: Option<u64>,
+    /// The client got an error event, so there is nothing to resume.
     failed: bool,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     begun: BytesMut,
     ready: VecDeque<Bytes>,
 }
 
-impl Lines {
-    /// `told` is where the watch begins, if it begins at a version.
-    pub(crate) fn new(wish: Wish, told: Option<u64>) -> Self {
+impl WatchLines {
+    /// `sent_up_to` is the version at which the watch begins, if it begins at one.
+    pub(crate) fn new(bookmarks_shown: BookmarkFilter, sent_up_to: Option<u64>) -> Self {
         Self {
-            wish,
-            told,
+            bookmarks_shown,
+            sent_up_to,
             failed: false,
             begun: BytesMut::new(),
             ready: VecDeque::new(),
@@ -258,13 +265,13 @@ impl Lines {
 
     /// What the client is shown of the bookmarks.
     #[cfg(test)]
-    pub(crate) fn wish(&self) -> Wish {
-        self.wish
+    pub(crate) fn bookmarks_shown(&self) -> BookmarkFilter {
+        self.bookmarks_shown
     }
 
-    /// Where another watch goes on, should this one break now.
-    pub(crate) fn told(&self) -> Option<u64> {
-        self.told.filter(|_| !self.failed)
+    /// The version to resume after if the source breaks now.
+    pub(crate) fn sent_up_to(&self) -> Option<u64> {
+        self.sent_up_to.filter(|_| !self.failed)
     }
 
     fn feed(&mut self, data: Bytes) {
@@ -293,7 +300,7 @@ impl Lines {
     fn begin(&mut self, part: &[u8]) {
         self.begun.extend_from_slice(part);
         if self.begun.len() > LINE_BYTES_MAX {
-            // No event is this long. It passes as it is, and nothing is resumed after it.
+            // Longer than any event. Pass it on as it is; nothing can be resumed after it.
             self.failed = true;
             self.ready
                 .push_back(std::mem::take(&mut self.begun).freeze());
@@ -302,8 +309,8 @@ impl Lines {
 
     /// Takes complete lines.
     fn take(&mut self, lines: Bytes) {
-        if self.wish != Wish::None && self.told.is_some() {
-            // Nothing is hidden any more. Only the last line matters: versions rise.
+        if self.bookmarks_shown != BookmarkFilter::None && self.sent_up_to.is_some() {
+            // No line is hidden any more, and versions rise, so only the last line is parsed.
             let before = &lines[..lines.len() - 1];
             let start = before
                 .iter()
@@ -337,30 +344,30 @@ impl Lines {
         }
     }
 
-    /// Notes what a line tells; true if the client is not to see it.
+    /// Keeps the version of a line; true if the line is hidden from the client.
     fn note(&mut self, line: &[u8]) -> bool {
         if line.starts_with(b"{\"type\":\"ERROR\"") {
             self.failed = true;
             return false;
         }
         let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
-        if !is_bookmark && self.told.is_none() {
-            // One of the initial events: they come by key, not by version.
+        if !is_bookmark && self.sent_up_to.is_none() {
+            // Initial events are ordered by key, so their versions say nothing yet.
             return false;
         }
         let path = ["object", "metadata", "resourceVersion"];
         let version = json::scan::string_at(line, &path).and_then(|text| text.parse::<u64>().ok());
-        let is_first = self.told.is_none();
+        let is_first = self.sent_up_to.is_none();
         match version {
-            Some(version) => self.told = Some(self.told.unwrap_or(0).max(version)),
-            // Nothing of our own making; better to end than to guess.
+            Some(version) => self.sent_up_to = Some(self.sent_up_to.unwrap_or(0).max(version)),
+            // No replica writes such a line. End the watch rather than resume at a wrong version.
             None => self.failed = true,
         }
         is_bookmark
-            && match self.wish {
-                Wish::None => true,
-                Wish::AfterInitial => is_first,
-                Wish::All => false,
+            && match self.bookmarks_shown {
+                BookmarkFilter::None => true,
+                BookmarkFilter::AfterInitial => is_first,
+                BookmarkFilter::All => false,
             }
     }
 }
@@ -377,56 +384,63 @@ mod tests {
         )
     }
 
-    fn shown(lines: &mut Lines) -> String {
+    fn shown(lines: &mut WatchLines) -> String {
         let bytes: Vec<u8> = lines.ready.drain(..).flatten().collect();
         String::from_utf8(bytes).expect("text")
     }
 
     #[test]
-    fn initial_events_are_told_only_when_a_bookmark_says_so() {
-        let mut lines = Lines::new(Wish::None, None);
+    fn initial_events_are_complete_only_at_their_bookmark() {
+        let mut lines = WatchLines::new(BookmarkFilter::None, None);
         lines.feed((event("ADDED", 90) + &event("ADDED", 20)).into());
-        assert_eq!(lines.told(), None);
+        assert_eq!(lines.sent_up_to(), None);
         lines.feed((event("BOOKMARK", 95) + &event("ADDED", 96)).into());
-        assert_eq!(lines.told(), Some(96));
+        assert_eq!(lines.sent_up_to(), Some(96));
         let all = event("ADDED", 90) + &event("ADDED", 20) + &event("ADDED", 96);
         assert_eq!(shown(&mut lines), all);
     }
 
     #[test]
-    fn a_client_gets_the_bookmarks_it_asked_for() {
+    fn a_client_gets_the_bookmarks_it_requested() {
         let text = event("ADDED", 5) + &event("BOOKMARK", 7) + &event("BOOKMARK", 9);
-        for (wish, count) in [(Wish::None, 0), (Wish::AfterInitial, 1), (Wish::All, 2)] {
-            let mut lines = Lines::new(wish, None);
+        for (bookmarks_shown, count) in [
+            (BookmarkFilter::None, 0),
+            (BookmarkFilter::AfterInitial, 1),
+            (BookmarkFilter::All, 2),
+        ] {
+            let mut lines = WatchLines::new(bookmarks_shown, None);
             lines.feed(text.clone().into());
-            assert_eq!(lines.told(), Some(9));
+            assert_eq!(lines.sent_up_to(), Some(9));
             assert_eq!(
                 shown(&mut lines).matches("BOOKMARK").count(),
                 count,
-                "{wish:?}"
+                "{bookmarks_shown:?}"
             );
         }
     }
 
     #[test]
     fn nothing_goes_on_after_a_failure() {
-        let mut lines = Lines::new(Wish::All, Some(3));
+        let mut lines = WatchLines::new(BookmarkFilter::All, Some(3));
         lines.feed(
             "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"metadata\":{},\"code\":410}}\n"
                 .into(),
         );
-        assert_eq!(lines.told(), None);
+        assert_eq!(lines.sent_up_to(), None);
         assert!(shown(&mut lines).contains("410"));
     }
 
     #[test]
     fn an_event_is_passed_on_whole_or_not_at_all() {
-        let mut lines = Lines::new(Wish::All, Some(3));
+        let mut lines = WatchLines::new(BookmarkFilter::All, Some(3));
         let text = event("ADDED", 4);
         lines.feed(Bytes::from(text[..20].to_owned()));
-        assert_eq!((shown(&mut lines).as_str(), lines.told()), ("", Some(3)));
+        assert_eq!(
+            (shown(&mut lines).as_str(), lines.sent_up_to()),
+            ("", Some(3))
+        );
         lines.feed(Bytes::from(text[20..].to_owned()));
-        assert_eq!((shown(&mut lines), lines.told()), (text, Some(4)));
+        assert_eq!((shown(&mut lines), lines.sent_up_to()), (text, Some(4)));
     }
 
     proptest! {
@@ -435,16 +449,16 @@ mod tests {
         fn cuts_change_nothing(
             cuts in proptest::collection::vec(1_usize..200, 1..40),
             bookmarks in proptest::collection::vec(any::<bool>(), 1..12),
-            wish in prop_oneof![Just(Wish::None), Just(Wish::AfterInitial), Just(Wish::All)],
+            bookmarks_shown in prop_oneof![Just(BookmarkFilter::None), Just(BookmarkFilter::AfterInitial), Just(BookmarkFilter::All)],
         ) {
             let text: String = bookmarks
                 .iter()
                 .enumerate()
                 .map(|(at, is)| event(if *is { "BOOKMARK" } else { "ADDED" }, at as u64 + 10))
                 .collect();
-            let mut at_once = Lines::new(wish, Some(1));
+            let mut at_once = WatchLines::new(bookmarks_shown, Some(1));
             at_once.feed(text.clone().into());
-            let mut cut = Lines::new(wish, Some(1));
+            let mut cut = WatchLines::new(bookmarks_shown, Some(1));
             let mut rest = Bytes::from(text);
             let mut seen = String::new();
             for length in cuts.iter().cycle() {
@@ -457,7 +471,7 @@ mod tests {
                 seen.push_str(&more);
             }
             prop_assert_eq!(seen, shown(&mut at_once));
-            prop_assert_eq!(cut.told(), at_once.told());
+            prop_assert_eq!(cut.sent_up_to(), at_once.sent_up_to());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a watch once it is authorized: its body, and the way to open it again.
+//! The body of an authorized watch, and how it is opened again at another replica.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,15 +14,15 @@ use crate::answer::respond::{Refusal, Reply};
 use crate::backend::PlaneRecord;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::forward::moved_to;
-use crate::peer::headers::{MOVED, MovedTo, TOLD};
+use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
 use crate::peer::pool::Link;
 use crate::pipeline::{self, Caller, Pipeline};
 use crate::request::request_info::RequestInfo;
 use crate::server_state::ServerState;
-use crate::watch::relay::{Lines, Relay, Reopen, Reopened, Source, There};
+use crate::watch::relay::{Relay, RemoteWatch, Reopen, Reopened, Source, WatchLines};
 use crate::watch::watch_query;
 
-/// Longest `Status` that is passed on as the last frame of a watch.
+/// Longest `Status` that is sent as the last event of a watch, in bytes.
 const STATUS_BYTES_MAX: usize = 64 * 1024;
 
 impl Pipeline<'_> {
@@ -39,15 +39,15 @@ impl Pipeline<'_> {
         let watch = Watch::new(stream, ending(), self.gauge());
         if !self.is_direct() {
             let (state, record) = (Arc::clone(self.state), Arc::clone(record));
-            let farewell = move |told: Option<u64>| {
+            let moved_trailers = move |sent_up_to: Option<u64>| {
                 let mut trailers = HeaderMap::new();
                 trailers.insert(MOVED, moved_to(&state, &*record).to_value());
-                if let Some(told) = told {
-                    trailers.insert(TOLD, HeaderValue::from(told));
+                if let Some(sent_up_to) = sent_up_to {
+                    trailers.insert(SENT_UP_TO, HeaderValue::from(sent_up_to));
                 }
                 trailers
             };
-            return ResponseBody::watch_of_peer(watch, Box::new(farewell));
+            return ResponseBody::watch_of_peer(watch, Box::new(moved_trailers));
         }
         if self.state.peers.is_none() {
             return ResponseBody::watch(watch);
@@ -57,8 +57,13 @@ impl Pipeline<'_> {
     }
 
     /// The body of a watch that another replica answers.
-    pub(crate) fn relayed(&self, stream: PeerStream, link: &Link, lines: Lines) -> ResponseBody {
-        let there = There {
+    pub(crate) fn relayed(
+        &self,
+        stream: PeerStream,
+        link: &Link,
+        lines: WatchLines,
+    ) -> ResponseBody {
+        let there = RemoteWatch {
             stream,
             gone: Box::pin(link.gone().clone().cancelled_owned()),
             lines,
@@ -82,7 +87,7 @@ impl Pipeline<'_> {
     }
 }
 
-/// A client's watch as it was asked for.
+/// A client's watch with everything that opens it again.
 struct Session {
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -94,10 +99,10 @@ struct Session {
 impl Reopen for Session {
     fn reopen(
         &self,
-        told: u64,
+        sent_up_to: u64,
         hint: Option<MovedTo>,
     ) -> std::pin::Pin<Box<dyn Future<Output = Reopened> + Send>> {
-        let query = watch_query::rest(self.parts.uri.query(), told, self.opened.elapsed());
+        let query = watch_query::rest(self.parts.uri.query(), sent_up_to, self.opened.elapsed());
         let target = format!("{}?{query}", self.parts.uri.path());
         let mut parts = self.parts.clone();
         let Ok(uri) = Uri::try_from(target) else {
@@ -120,7 +125,7 @@ impl Reopen for Session {
                     Reopened::Last(error_frame(&error.to_json()))
                 }
                 Err(refusal) => {
-                    tracing::debug!(?refusal, "a watch does not go on");
+                    tracing::debug!(?refusal, "a watch could not be resumed");
                     Reopened::Over
                 }
             }
@@ -128,7 +133,7 @@ impl Reopen for Session {
     }
 }
 
-/// What a reply means for a stream that has begun.
+/// What the reply to a resumed watch means for the stream that has begun.
 async fn reopened(reply: Reply) -> Reopened {
     let status = reply.status();
     let body = reply.into_body();

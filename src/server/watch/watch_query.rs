@@ -1,8 +1,8 @@
-//! The query of a watch on its way to another replica, and of the rest of a watch.
+//! Rewrites the query of a watch: for the replica it is forwarded to, and to resume it.
 //!
-//! A peer is always asked for bookmarks, and for one behind the initial events, so that the watch
-//! can go on elsewhere at any time; what the client did not ask for is hidden from it. The table of
-//! parameters says which of them are rewritten; the others stay as the client wrote them.
+//! A forwarded watch always requests bookmarks, and one behind the initial events, so that the watch
+//! can resume elsewhere at any time; [`WatchLines`] hides those that the client did not request. The
+//! table of parameters names those that are rewritten; the others stay as the client wrote them.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use polyplane_registry::request::parameters::{
 };
 
 use crate::request::route::{decode_key, parse_query};
-use crate::watch::relay::{Lines, Wish};
+use crate::watch::relay::{BookmarkFilter, WatchLines};
 
-/// A watch as a peer is asked for it.
+/// A watch as it is forwarded to a peer.
 pub(crate) struct WatchQuery {
     /// The raw query.
     pub query: String,
-    /// What is done with its stream.
-    pub lines: Lines,
+    /// Reads the answered stream.
+    pub lines: WatchLines,
 }
 
 /// Rewrites the `raw` query of a client's watch, whose pairs are `parsed`.
@@ -43,12 +43,12 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
         add(&mut query, SEND_INITIAL_EVENTS.row(), "true");
         add(&mut query, RESOURCE_VERSION_MATCH.row(), "NotOlderThan");
     }
-    let wish = match bookmarks {
-        false => Wish::None,
-        true if begins_with_all => Wish::AfterInitial,
-        true => Wish::All,
+    let bookmarks_shown = match bookmarks {
+        false => BookmarkFilter::None,
+        true if begins_with_all => BookmarkFilter::AfterInitial,
+        true => BookmarkFilter::All,
     };
-    let told = match initial {
+    let sent_up_to = match initial {
         Some(true) => None,
         Some(false) | None => parameters::parse_version(version)
             .ok()
@@ -56,18 +56,18 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
     };
     WatchQuery {
         query,
-        lines: Lines::new(wish, told),
+        lines: WatchLines::new(bookmarks_shown, sent_up_to),
     }
 }
 
-/// The query of what comes after version `told`, for a client that asked `raw` some time `ago`.
-pub(crate) fn rest(raw: Option<&str>, told: u64, ago: Duration) -> String {
+/// The query that resumes after version `sent_up_to` a watch that began `ago` with the query `raw`.
+pub(crate) fn rest(raw: Option<&str>, sent_up_to: u64, ago: Duration) -> String {
     let seconds = TIMEOUT_SECONDS.read(&parse_query(raw)).ok().flatten();
     let mut query = without(raw, |row| match row.hop {
         Hop::AsSent | Hop::Always(_) => false,
         Hop::BeginningOnly | Hop::Position | Hop::TimeLeft => true,
     });
-    add(&mut query, RESOURCE_VERSION.row(), &told.to_string());
+    add(&mut query, RESOURCE_VERSION.row(), &sent_up_to.to_string());
     if let Some(seconds) = seconds.filter(|seconds| *seconds != 0) {
         let ago = i64::try_from(ago.as_secs()).unwrap_or(i64::MAX);
         let left = seconds.saturating_sub(ago).max(1);
@@ -165,13 +165,13 @@ mod tests {
             assert_eq!(SEND_INITIAL_EVENTS.read(&at_peer), read, "{text:?}");
             assert_eq!(ALLOW_WATCH_BOOKMARKS.read(&at_peer), Some(true));
             // A watch that begins with what is there is told of nothing until a bookmark says so.
-            let told = (read == Some(false)).then_some(7);
-            assert_eq!(sent.lines.told(), told, "{text:?}");
+            let sent_up_to = (read == Some(false)).then_some(7);
+            assert_eq!(sent.lines.sent_up_to(), sent_up_to, "{text:?}");
             let raw = format!("watch=1&resourceVersion=7&allowWatchBookmarks={text}");
             let parsed = parse_query(Some(&raw));
-            let wish = forwarded(Some(&raw), &parsed).lines.wish();
+            let bookmarks_shown = forwarded(Some(&raw), &parsed).lines.bookmarks_shown();
             let welcome = ALLOW_WATCH_BOOKMARKS.read(&parsed) == Some(true);
-            assert_eq!(wish == Wish::All, welcome, "{text:?}");
+            assert_eq!(bookmarks_shown == BookmarkFilter::All, welcome, "{text:?}");
         }
     }
 }

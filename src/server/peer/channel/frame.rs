@@ -17,7 +17,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use crate::answer::respond::AUDIT_ID;
-use crate::peer::headers::{CHAIN, DEADLINE, FORWARDED_BY, MEANT_FOR, MOVED, REMOTE, TOLD};
+use crate::peer::headers::{CHAIN, DEADLINE, FORWARDED_BY, MEANT_FOR, MOVED, REMOTE, SENT_UP_TO};
 use crate::peer::transport::SENDER;
 
 /// Bytes of a frame's head: length of the payload, kind, stream.
@@ -253,7 +253,7 @@ pub(in crate::peer) fn usual_names() -> &'static [HeaderName] {
         MOVED,
         REMOTE,
         SENDER,
-        TOLD,
+        SENT_UP_TO,
     ];
     &NAMES
 }
