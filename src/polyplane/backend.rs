@@ -145,7 +145,7 @@ impl Backend for Front {
         ]
     }
 
-    fn measure(&self, out: &mut Exposition) {
+    fn expose_metrics(&self, out: &mut Exposition) {
         measure::expose(&self.shared.world, out);
     }
 }

@@ -111,7 +111,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Adds the measures of the layers behind the server. Called when somebody asks for metrics.
-    fn measure(&self, _out: &mut Exposition) {}
+    fn expose_metrics(&self, _out: &mut Exposition) {}
 }
 
 /// A plane as its directory record knows it: enough to prove a caller, asleep or awake.

@@ -10,7 +10,7 @@ use crate::answer::body::AtomicCounter;
 use crate::answer::guard::Patience;
 use crate::answer::respond::CommonHeaders;
 use crate::backend::Backend;
-use crate::connection::chains::Chains;
+use crate::connection::chains::ClientChains;
 use crate::documents::Documents;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
@@ -33,7 +33,7 @@ pub(crate) struct ServerState {
     pub common_headers: CommonHeaders,
     pub abandoned_answers: Arc<AtomicCounter>,
     /// What clients have shown.
-    pub chains: Chains,
+    pub chains: ClientChains,
     /// There if this server is one of several.
     pub peers: Option<Arc<PeerSide>>,
     /// There if somebody can hand over what this server holds.
@@ -66,7 +66,7 @@ impl ServerState {
             anonymous: Anonymous::public_paths(),
             common_headers: CommonHeaders::new(),
             abandoned_answers: Arc::default(),
-            chains: Chains::default(),
+            chains: ClientChains::default(),
             peers,
             drain_once,
         })
@@ -98,7 +98,7 @@ impl ServerState {
         if let Some(side) = &self.peers {
             self.expose_peers(side, &mut out);
         }
-        self.backend.measure(&mut out);
+        self.backend.expose_metrics(&mut out);
         out.process();
         out.into_text()
     }
