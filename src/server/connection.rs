@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::answer::respond::Reply;
-use crate::connection::chains::Shown;
+use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::tls::ALPN_H2;
@@ -47,16 +47,16 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Connection {
     /// Its count among open connections; none if the client is connected to a peer.
     open: Option<Arc<OpenConnection>>,
-    shown: Option<Arc<Shown>>,
+    interned: Option<Arc<InternedChain>>,
     /// Address and port of the client.
     remote: Option<HeaderValue>,
 }
 
 impl Connection {
-    pub(crate) fn new(shown: Option<Arc<Shown>>, remote: Option<HeaderValue>) -> Self {
+    pub(crate) fn new(interned: Option<Arc<InternedChain>>, remote: Option<HeaderValue>) -> Self {
         Self {
             open: None,
-            shown,
+            interned,
             remote,
         }
     }
@@ -76,13 +76,13 @@ impl Connection {
 
     /// The certificates the client showed; possession is proven.
     pub(crate) fn chain(&self) -> Option<&ClientChain> {
-        self.shown.as_deref().map(Shown::chain)
+        self.interned.as_deref().map(InternedChain::chain)
     }
 
     /// What peers are told of the client.
     pub(crate) fn received(&self) -> Received {
         Received {
-            chain: self.shown.as_deref().map(Shown::value),
+            chain: self.interned.as_deref().map(InternedChain::value),
             remote: self.remote.clone(),
             time_left: None,
         }
@@ -94,8 +94,8 @@ impl Connection {
         ca: &ClientCa,
         now: SystemTime,
     ) -> Result<Arc<UserInfo>, Denied> {
-        let shown = self.shown.as_ref().ok_or(Denied::Nothing)?;
-        shown.user(ca, now)
+        let interned = self.interned.as_ref().ok_or(Denied::Nothing)?;
+        interned.user(ca, now)
     }
 }
 
@@ -134,8 +134,8 @@ pub(crate) async fn serve(
     let session = stream.get_ref().1;
     let is_h2 = session.alpn_protocol() == Some(ALPN_H2);
     let chain = session.peer_certificates().and_then(ClientChain::possessed);
-    let shown = chain.map(|chain| state.chains.shown(chain));
-    let connection = Arc::new(Connection::new(shown, remote).at(&open));
+    let interned = chain.map(|chain| state.chains.intern(chain));
+    let connection = Arc::new(Connection::new(interned, remote).at(&open));
     let caller = Arc::new(Caller {
         connection,
         origin: Origin::Client,

@@ -402,7 +402,7 @@ impl Pipeline<'_> {
         let delivery = Delivery {
             client: self.client,
             verb,
-            patience: self.state.patience(),
+            read_limits: self.state.answer_read_limits(),
             abandoned: &self.state.abandoned_answers,
             memory: &self.state.memory,
         };

@@ -7,7 +7,7 @@ use polyplane_auth::Anonymous;
 use polyplane_plane::Memory;
 
 use crate::answer::body::AtomicCounter;
-use crate::answer::guard::Patience;
+use crate::answer::guard::ReadLimits;
 use crate::answer::respond::CommonHeaders;
 use crate::backend::Backend;
 use crate::connection::chains::ClientChains;
@@ -73,8 +73,8 @@ impl ServerState {
     }
 
     /// What clients may take their time with.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn answer_read_limits(&self) -> ReadLimits {
+        ReadLimits {
             total_max: self.limits.answer_time_max,
             stall_max: self.limits.answer_stall_max,
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 
-use crate::answer::guard::{Finite, Guarded, Patience};
+use crate::answer::guard::{Finite, Guarded, ReadLimits};
 use crate::peer::channel::stream::{Broken, PeerStream};
 use crate::peer::headers::strip;
 use crate::watch::relay::{Relay, Source as RelaySource};
@@ -83,7 +83,7 @@ impl ResponseBody {
     pub(crate) fn slices(
         mut slices: Vec<Bytes>,
         coding: Coding,
-        patience: Patience,
+        limits: ReadLimits,
         abandoned: &Arc<AtomicCounter>,
     ) -> Self {
         if slices.len() == 1
@@ -97,7 +97,7 @@ impl ResponseBody {
         Self(if length < GUARDED_BYTES {
             Inner::Chunked(chunked)
         } else {
-            Inner::Guarded(Guarded::new(chunked, patience, Arc::clone(abandoned)))
+            Inner::Guarded(Guarded::new(chunked, limits, Arc::clone(abandoned)))
         })
     }
 
@@ -105,13 +105,13 @@ impl ResponseBody {
     pub(crate) fn stream(
         stream: SliceStream,
         coding: Coding,
-        patience: Patience,
+        limits: ReadLimits,
         abandoned: &Arc<AtomicCounter>,
     ) -> Self {
         let chunked = Chunked::new(Source::Stream(stream), None, coding);
         Self(Inner::Guarded(Guarded::new(
             chunked,
-            patience,
+            limits,
             Arc::clone(abandoned),
         )))
     }
@@ -135,14 +135,14 @@ impl ResponseBody {
     /// What another replica answers. Must be called inside the runtime.
     pub(crate) fn forwarded(
         stream: PeerStream,
-        patience: Patience,
+        limits: ReadLimits,
         abandoned: &Arc<AtomicCounter>,
     ) -> Self {
         // What has arrived holds up nobody; the rest waits at its owner for this client.
         Self(if stream.is_whole() {
             Inner::Forwarded(Box::new(stream))
         } else {
-            Inner::Guarded(Guarded::new(stream, patience, Arc::clone(abandoned)))
+            Inner::Guarded(Guarded::new(stream, limits, Arc::clone(abandoned)))
         })
     }
 
@@ -515,7 +515,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use std::io::Read as _;
 
-    const PATIENT: Patience = Patience {
+    const PATIENT: ReadLimits = ReadLimits {
         total_max: Duration::from_secs(60),
         stall_max: Duration::from_secs(10),
     };

@@ -1,7 +1,7 @@
-//! Finite answers that are let go when their client does not fetch them.
+//! Drops finite answers whose client does not read them.
 //!
-//! HTTP/2 does not even ask a body for data while the client's window is closed, so a task of its
-//! own watches over each such body. Knows nothing of what a body is made of, or where.
+//! HTTP/2 does not poll a body while the client's window is closed, so a watchdog task observes each
+//! such body. Knows nothing of what a body is made of.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,14 +16,16 @@ use tokio::time::Instant;
 
 use crate::answer::body::{AtomicCounter, BodyEnd};
 
-/// How long a finite answer may take and may lie still.
+/// How long a client may take to read a finite answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct ReadLimits {
+    /// For all of it.
     pub total_max: Duration,
+    /// Without reading any of it.
     pub stall_max: Duration,
 }
 
-/// What may be watched over.
+/// A body that a watchdog can observe.
 pub(crate) trait Finite: Send + 'static {
     fn poll_next(
         &mut self,
@@ -33,37 +35,37 @@ pub(crate) trait Finite: Send + 'static {
     fn size(&self) -> SizeHint;
 }
 
-/// A finite body that is let go when the client does not fetch it.
+/// A finite body that is dropped if the client does not read it.
 pub(crate) struct Guarded {
-    slot: Arc<Slot>,
+    guarded: Arc<GuardedBody>,
     watchdog: AbortHandle,
     size: SizeHint,
 }
 
-struct Slot {
+struct GuardedBody {
     body: Mutex<Option<Box<dyn Finite>>>,
-    /// How often the client's connection has asked for more.
-    asked: AtomicU64,
-    /// It has, and waits for the source.
+    /// How often the client's connection has polled the body.
+    polls: AtomicU64,
+    /// The last poll waits for the source of the body.
     is_waiting: AtomicBool,
 }
 
 impl Guarded {
-    /// Watches over `body` from now on. Must be called inside the runtime.
+    /// Starts the watchdog of `body`. Must be called inside the runtime.
     pub(crate) fn new(
         body: impl Finite,
-        patience: Patience,
+        limits: ReadLimits,
         abandoned: Arc<AtomicCounter>,
     ) -> Self {
         let size = body.size();
-        let slot = Arc::new(Slot {
+        let guarded = Arc::new(GuardedBody {
             body: Mutex::new(Some(Box::new(body))),
-            asked: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
             is_waiting: AtomicBool::new(false),
         });
-        let watchdog = tokio::spawn(watch_over(Arc::clone(&slot), patience, abandoned));
+        let watchdog = tokio::spawn(drop_unread(Arc::clone(&guarded), limits, abandoned));
         Self {
-            slot,
+            guarded,
             watchdog: watchdog.abort_handle(),
             size,
         }
@@ -73,17 +75,17 @@ impl Guarded {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
-        self.slot.asked.fetch_add(1, Ordering::Relaxed);
-        let polled = match &mut *self.slot.body.lock() {
+        self.guarded.polls.fetch_add(1, Ordering::Relaxed);
+        let polled = match &mut *self.guarded.body.lock() {
             Some(body) => body.poll_next(context),
             None => Poll::Ready(Some(Err(BodyEnd::Abandoned))),
         };
         let is_waiting = polled.is_pending();
-        self.slot.is_waiting.store(is_waiting, Ordering::Relaxed);
+        self.guarded.is_waiting.store(is_waiting, Ordering::Relaxed);
         polled
     }
 
-    /// The size it had at first.
+    /// The size of the whole body.
     pub(crate) fn size(&self) -> SizeHint {
         self.size
     }
@@ -95,18 +97,18 @@ impl Drop for Guarded {
     }
 }
 
-/// Drops the body, and with it everything it pins, when time is up or the client has asked for
-/// nothing for too long. A client that waits for the source does not count as slow.
-async fn watch_over(slot: Arc<Slot>, patience: Patience, abandoned: Arc<AtomicCounter>) {
-    let end = Instant::now() + patience.total_max;
+/// Drops the body, and with it all memory that it pins, if the client takes too long for all of it, or
+/// reads nothing for too long. Time in which the client waits for the source does not count.
+async fn drop_unread(guarded: Arc<GuardedBody>, limits: ReadLimits, abandoned: Arc<AtomicCounter>) {
+    let end = Instant::now() + limits.total_max;
     loop {
-        let before = slot.asked.load(Ordering::Relaxed);
-        let next = Instant::now() + patience.stall_max;
+        let before = guarded.polls.load(Ordering::Relaxed);
+        let next = Instant::now() + limits.stall_max;
         tokio::time::sleep_until(next.min(end)).await;
-        let asked_again = slot.asked.load(Ordering::Relaxed) != before;
-        let is_stalled = !asked_again && !slot.is_waiting.load(Ordering::Relaxed);
+        let polled_again = guarded.polls.load(Ordering::Relaxed) != before;
+        let is_stalled = !polled_again && !guarded.is_waiting.load(Ordering::Relaxed);
         if is_stalled || Instant::now() >= end {
-            let body = slot.body.lock().take();
+            let body = guarded.body.lock().take();
             drop(body);
             abandoned.fetch_add(1, Ordering::Relaxed);
             return;

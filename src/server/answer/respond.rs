@@ -15,7 +15,7 @@ use polyplane_plane::{Memory, Share};
 use polyplane_registry::{Answer, AnswerBody, Liveness, Outcome, Verb};
 
 use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
-use crate::answer::guard::Patience;
+use crate::answer::guard::ReadLimits;
 use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::warnings;
 
@@ -189,7 +189,7 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
 pub(crate) struct Delivery<'a> {
     pub client: &'a Client<'a>,
     pub verb: Verb,
-    pub patience: Patience,
+    pub read_limits: ReadLimits,
     pub abandoned: &'a Arc<AtomicCounter>,
     pub memory: &'a Arc<Memory>,
 }
@@ -221,16 +221,16 @@ impl Delivery<'_> {
             (body, Liveness::Finite) if pretty => {
                 let whole = pretty_whole(body, self.memory).await?;
                 coding = self.coding(whole.len());
-                ResponseBody::slices(vec![whole], coding, self.patience, self.abandoned)
+                ResponseBody::slices(vec![whole], coding, self.read_limits, self.abandoned)
             }
             (AnswerBody::Stream(stream), Liveness::Finite) => {
                 // Only long lists are streamed, so the length need not be known.
                 coding = self.coding(usize::MAX);
-                ResponseBody::stream(stream, coding, self.patience, self.abandoned)
+                ResponseBody::stream(stream, coding, self.read_limits, self.abandoned)
             }
             (AnswerBody::Slices(slices), _) => {
                 coding = self.coding(slices.iter().map(Bytes::len).sum());
-                ResponseBody::slices(slices, coding, self.patience, self.abandoned)
+                ResponseBody::slices(slices, coding, self.read_limits, self.abandoned)
             }
         };
         let mut reply = bare(status, body);

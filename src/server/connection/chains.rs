@@ -1,9 +1,10 @@
-//! The certificates that connected clients have shown. A chain is kept once, over however many
-//! connections it is shown, so each CA judges it once, and it travels once over a connection to
-//! another replica, where a value is known by its place in memory.
+//! Interns the certificate chains that connected clients have shown.
 //!
-//! Invariant: a chain is forgotten with its last connection. Whoever shows one has proven to hold
-//! its key in a handshake of its own; what is shared is the chain, not the proof.
+//! A chain is kept once, however many connections show it. So each CA judges it once, and its header
+//! value is sent once over a connection to another replica, which compares values by address.
+//!
+//! Invariant: a chain is forgotten with its last connection. Every client has proven in a handshake
+//! of its own that it holds the key; only the chain is shared, not the proof.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,19 +19,19 @@ use crate::connection::verdicts::Verdicts;
 use crate::peer::headers::encode_chain;
 
 const DIGEST_BYTES: usize = 32;
-/// Chains among which those that nobody shows any more are not looked for.
+/// Number of chains up to which dead ones are not swept out.
 const SWEPT_MIN: usize = 64;
 
-/// A chain that somebody has shown, and what is known of it.
+/// A chain that clients have shown, with its verdicts.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct InternedChain {
     chain: ClientChain,
-    /// As peers are told of it; made when the first request is forwarded.
+    /// Its header value for peers; made for the first request that is forwarded.
     value: OnceLock<HeaderValue>,
     verdicts: Verdicts,
 }
 
-impl Shown {
+impl InternedChain {
     fn new(chain: ClientChain) -> Self {
         Self {
             chain,
@@ -44,47 +45,49 @@ impl Shown {
         &self.chain
     }
 
-    /// What peers are told: always the same value in memory.
+    /// Its header value for peers, always at the same address.
     pub(crate) fn value(&self) -> HeaderValue {
         self.value.get_or_init(|| encode_chain(&self.chain)).clone()
     }
 
-    /// The user that the chain stands for under `ca`; judged once while the verdict holds.
+    /// The user that the chain proves under `ca`; judged once per validity of the verdict.
     pub(crate) fn user(&self, ca: &ClientCa, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
         let judge = || ca.judge(&self.chain, now);
         self.verdicts.of(ca.fingerprint(), now, judge).user
     }
 }
 
-/// All chains that are shown.
+/// The chains of all connected clients.
 #[derive(Debug, Default)]
-pub(crate) struct Chains {
-    known: Mutex<Known>,
+pub(crate) struct ClientChains {
+    known: Mutex<KnownChains>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    by_digest: HashMap<[u8; DIGEST_BYTES], Weak<Shown>>,
-    /// How many there may be before those that are gone are swept out.
+struct KnownChains {
+    by_digest: HashMap<[u8; DIGEST_BYTES], Weak<InternedChain>>,
+    /// Number of chains above which dead ones are swept out.
     sweep_at: usize,
 }
 
-impl Chains {
-    /// The chain as others have shown it, or as the first to do so.
-    pub(crate) fn shown(&self, chain: ClientChain) -> Arc<Shown> {
+impl ClientChains {
+    /// The one copy of a chain.
+    pub(crate) fn intern(&self, chain: ClientChain) -> Arc<InternedChain> {
         let digest = digest_of(&chain);
         let mut known = self.known.lock();
-        if let Some(shown) = known.by_digest.get(&digest).and_then(Weak::upgrade) {
-            return shown;
+        if let Some(interned) = known.by_digest.get(&digest).and_then(Weak::upgrade) {
+            return interned;
         }
-        let shown = Arc::new(Shown::new(chain));
-        known.by_digest.insert(digest, Arc::downgrade(&shown));
+        let interned = Arc::new(InternedChain::new(chain));
+        known.by_digest.insert(digest, Arc::downgrade(&interned));
         if known.by_digest.len() > known.sweep_at.max(SWEPT_MIN) {
-            known.by_digest.retain(|_, shown| shown.strong_count() > 0);
-            // So that sweeping costs each newcomer the same, however many there are.
+            known
+                .by_digest
+                .retain(|_, interned| interned.strong_count() > 0);
+            // Doubled, so that a sweep costs each new chain the same on average.
             known.sweep_at = known.by_digest.len() * 2;
         }
-        shown
+        interned
     }
 }
 
@@ -111,27 +114,27 @@ mod tests {
 
     #[test]
     fn a_chain_is_one_over_all_its_connections() {
-        let chains = Chains::default();
-        let first = chains.shown(chain(&[b"leaf", b"ca"]));
-        let second = chains.shown(chain(&[b"leaf", b"ca"]));
+        let chains = ClientChains::default();
+        let first = chains.intern(chain(&[b"leaf", b"ca"]));
+        let second = chains.intern(chain(&[b"leaf", b"ca"]));
         assert!(Arc::ptr_eq(&first, &second));
-        let place = |shown: &Shown| shown.value().as_bytes().as_ptr();
-        assert_eq!(place(&first), place(&second));
-        let other = chains.shown(chain(&[b"leafc", b"a"]));
+        let address = |interned: &InternedChain| interned.value().as_bytes().as_ptr();
+        assert_eq!(address(&first), address(&second));
+        let other = chains.intern(chain(&[b"leafc", b"a"]));
         assert!(!Arc::ptr_eq(&first, &other));
     }
 
     #[test]
     fn chains_that_nobody_shows_are_forgotten() {
-        let chains = Chains::default();
+        let chains = ClientChains::default();
         let kept: Vec<_> = (0..100_u32)
-            .map(|n| chains.shown(chain(&[&n.to_be_bytes()])))
+            .map(|n| chains.intern(chain(&[&n.to_be_bytes()])))
             .collect();
         for n in 100..10_000_u32 {
-            chains.shown(chain(&[&n.to_be_bytes()]));
+            chains.intern(chain(&[&n.to_be_bytes()]));
             assert!(chains.known.lock().by_digest.len() <= 2 * kept.len() + SWEPT_MIN);
         }
-        let again = chains.shown(chain(&[&0_u32.to_be_bytes()]));
+        let again = chains.intern(chain(&[&0_u32.to_be_bytes()]));
         assert!(Arc::ptr_eq(&again, &kept[0]));
     }
 }

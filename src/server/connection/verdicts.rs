@@ -1,7 +1,7 @@
-//! What CAs make of the certificates that a client showed, kept for as long as it holds.
+//! The verdicts of CAs on the chain of a client, cached while they hold.
 //!
-//! A chain is judged once by each CA, whatever comes of it: finding a path through a
-//! hostile chain is work, and a client that is refused may ask again as often as it likes.
+//! Each CA judges a chain once, whether it accepts or refuses it: verifying a hostile chain is
+//! expensive, and a refused client may send any number of requests.
 //!
 //! Invariant: no chain is verified under the lock, so other requests do not wait.
 
@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use polyplane_auth::Judgement;
 
-/// CAs whose verdict is kept. One connection rarely asks for planes of more; for one that does the
-/// oldest verdict is found anew.
+/// Verdicts kept for one chain. A client rarely uses planes of more CAs; if it does, the oldest
+/// verdict is dropped and judged again.
 const VERDICTS_MAX: usize = 64;
 
 /// The verdicts on one chain.
@@ -28,7 +28,7 @@ struct Verdict {
 }
 
 impl Verdicts {
-    /// The verdict of a CA that holds at `now`: the one that is kept, or what `judge` finds.
+    /// The verdict of a CA at `now`: the cached one if it still holds, or that of `judge`.
     pub(crate) fn of(
         &self,
         ca: &[u8; 32],
@@ -42,7 +42,7 @@ impl Verdicts {
                 return verdict.judgement.clone();
             }
         }
-        // Requests of one moment may all judge, at most one for each thread of the process.
+        // Concurrent requests may each judge, at most one per thread of the process.
         let judgement = judge();
         let mut known = self.known.lock();
         known.retain(|verdict| verdict.ca != *ca);

@@ -429,8 +429,11 @@ impl Pipeline<'_> {
                 self.relayed(stream, link, watch.lines)
             }
             _ => {
-                let (patience, abandoned) = (self.state.patience(), &self.state.abandoned_answers);
-                ResponseBody::forwarded(stream, patience, abandoned)
+                let (limits, abandoned) = (
+                    self.state.answer_read_limits(),
+                    &self.state.abandoned_answers,
+                );
+                ResponseBody::forwarded(stream, limits, abandoned)
             }
         };
         let mut reply = Response::from_parts(parts, body);

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::Connection;
-use crate::connection::chains::Chains;
+use crate::connection::chains::ClientChains;
 use crate::peer::channel::answer_sender::AnswerSender;
 use crate::peer::channel::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
 use crate::peer::channel::stream::{PeerStream, Stream};
@@ -101,15 +101,15 @@ impl PeerSide {
     }
 
     /// The client that has shown a chain, over whatever connection it came.
-    fn client(&self, chains: &Chains, chain: &HeaderValue) -> Option<Arc<Connection>> {
+    fn client(&self, chains: &ClientChains, chain: &HeaderValue) -> Option<Arc<Connection>> {
         // Digest and decoding take their time with a long chain, so both go without the lock.
         let mut key = [0; DIGEST_BYTES];
         key.copy_from_slice(digest(&SHA256, chain.as_bytes()).as_ref());
         if let Some(known) = self.clients.lock().get(&key) {
             return Some(Arc::clone(known));
         }
-        let shown = chains.shown(decode_chain(chain)?);
-        let client = Arc::new(Connection::new(Some(shown), None));
+        let interned = chains.intern(decode_chain(chain)?);
+        let client = Arc::new(Connection::new(Some(interned), None));
         let mut clients = self.clients.lock();
         if clients.len() >= CLIENTS_MAX {
             clients.clear();

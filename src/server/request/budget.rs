@@ -1,8 +1,8 @@
 //! How many bytes of request bodies may be in memory at a time: in the process, and for one plane.
 //!
 //! Bytes are reserved as they arrive, not as they are announced, so that a client that announces
-//! much and sends nothing costs nobody anything; they are given back when the request is answered
-//! or given up.
+//! a long body and sends nothing takes no memory from others. They are released when the request is
+//! answered or dropped.
 //!
 //! Invariant: the bytes of all planes sum up to those of the process.
 
@@ -16,7 +16,7 @@ use polyplane_plane::{Memory, Share};
 use crate::backend::PlaneRecord;
 use crate::operations::exposition::{Exposition, Kind};
 
-/// Whose bound was reached.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exhausted {
     Process,
@@ -28,9 +28,9 @@ pub(crate) enum Exhausted {
 pub(crate) struct BodyBudget {
     process_bytes_max: usize,
     plane_bytes_max: usize,
-    /// The memory budget of the process, which is told what bodies take of it.
+    /// The memory budget of the process, in which bodies are one share.
     memory: Arc<Memory>,
-    held: Mutex<Held>,
+    reserved: Mutex<ReservedBytes>,
     /// Bodies refused at the bound of the process.
     refused_by_process: AtomicU64,
     /// Bodies refused at the bound of their plane.
@@ -38,7 +38,7 @@ pub(crate) struct BodyBudget {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct ReservedBytes {
     bytes: usize,
     /// By id; planes without any have no entry.
     by_plane: HashMap<Box<str>, usize>,
@@ -54,13 +54,13 @@ impl BodyBudget {
             process_bytes_max,
             plane_bytes_max,
             memory,
-            held: Mutex::default(),
+            reserved: Mutex::default(),
             refused_by_process: AtomicU64::new(0),
             refused_by_plane: AtomicU64::new(0),
         })
     }
 
-    /// The share of one body, empty at first.
+    /// The reservation of one body, empty at first.
     pub(crate) fn reserve(self: &Arc<Self>, record: &Arc<dyn PlaneRecord>) -> Reservation {
         Reservation {
             budget: Arc::clone(self),
@@ -72,7 +72,7 @@ impl BodyBudget {
     pub(crate) fn expose(&self, out: &mut Exposition) {
         let name = "polyplane_body_bytes";
         out.family(name, Kind::Gauge, "Bytes of request bodies in memory.");
-        out.sample(name, &[], self.held.lock().bytes);
+        out.sample(name, &[], self.reserved.lock().bytes);
         let name = "polyplane_refused_bodies_total";
         let help = "Request bodies refused because others took all the room, by whose room it was.";
         out.family(name, Kind::Counter, help);
@@ -86,39 +86,39 @@ impl BodyBudget {
     }
 
     fn take(&self, plane: &str, bytes: usize) -> Result<(), Exhausted> {
-        let mut held = self.held.lock();
-        if bytes > self.process_bytes_max - held.bytes {
+        let mut reserved = self.reserved.lock();
+        if bytes > self.process_bytes_max - reserved.bytes {
             self.refused_by_process.fetch_add(1, Ordering::Relaxed);
             return Err(Exhausted::Process);
         }
-        let of_plane = held.by_plane.get(plane).copied().unwrap_or(0);
+        let of_plane = reserved.by_plane.get(plane).copied().unwrap_or(0);
         if bytes > self.plane_bytes_max.saturating_sub(of_plane) {
             self.refused_by_plane.fetch_add(1, Ordering::Relaxed);
             return Err(Exhausted::Plane);
         }
-        held.bytes += bytes;
+        reserved.bytes += bytes;
         self.memory.add(Share::Bodies, bytes);
-        match held.by_plane.get_mut(plane) {
+        match reserved.by_plane.get_mut(plane) {
             Some(of_plane) => *of_plane += bytes,
-            None => _ = held.by_plane.insert(plane.into(), bytes),
+            None => _ = reserved.by_plane.insert(plane.into(), bytes),
         }
         Ok(())
     }
 
-    fn give_back(&self, plane: &str, bytes: usize) {
-        let mut held = self.held.lock();
-        held.bytes -= bytes;
+    fn release(&self, plane: &str, bytes: usize) {
+        let mut reserved = self.reserved.lock();
+        reserved.bytes -= bytes;
         self.memory.subtract(Share::Bodies, bytes);
-        if let Some(of_plane) = held.by_plane.get_mut(plane) {
+        if let Some(of_plane) = reserved.by_plane.get_mut(plane) {
             *of_plane -= bytes;
             if *of_plane == 0 {
-                held.by_plane.remove(plane);
+                reserved.by_plane.remove(plane);
             }
         }
     }
 }
 
-/// What one body holds; given back when dropped.
+/// The bytes reserved for one body; released when dropped.
 pub(crate) struct Reservation {
     budget: Arc<BodyBudget>,
     record: Arc<dyn PlaneRecord>,
@@ -126,7 +126,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Takes more.
+    /// Reserves more bytes.
     ///
     /// # Errors
     /// If there is no room.
@@ -142,7 +142,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.give_back(self.record.id(), self.bytes);
+            self.budget.release(self.record.id(), self.bytes);
         }
     }
 }
