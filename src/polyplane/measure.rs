@@ -118,7 +118,7 @@ fn ring(world: &World, out: &mut Exposition) {
         out,
         "polyplane_peer_views_total",
         "Views taken from peers while the store said nothing to this replica alone.",
-        stats.views_heard,
+        stats.peer_views,
     );
 }
 

@@ -172,7 +172,7 @@ impl LifeCell {
     }
 
     /// A peer's view of this number shows this life, another of its name, or none.
-    pub(crate) fn told_by_peer(&self, number: ViewNumber, found: Option<Incarnation>) {
+    pub(crate) fn observe_peer_view(&self, number: ViewNumber, found: Option<Incarnation>) {
         self.tell(member::Event::PeerView { number, found });
     }
 

@@ -16,15 +16,15 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Between two rounds of questions.
-const ASK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 /// How long a peer may take to tell its view.
-const ASK_PATIENCE: Duration = Duration::from_millis(500);
+const PEER_PATIENCE: Duration = Duration::from_millis(500);
 /// Peers that are asked in one round.
-const ASKED_MAX: usize = 3;
+const PEERS_POLLED_MAX: usize = 3;
 
 /// Asks peers for their views while the store says nothing, until the ring ends.
-pub(crate) async fn listen(shared: Arc<Shared>) {
-    let mut ticks = interval(ASK_EVERY);
+pub(crate) async fn poll(shared: Arc<Shared>) {
+    let mut ticks = interval(POLL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;
     loop {
@@ -34,11 +34,11 @@ pub(crate) async fn listen(shared: Arc<Shared>) {
             () = shared.stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        if hears_nothing(&shared) {
-            let asked = ask(&shared, turn).await;
-            turn = turn.wrapping_add(ASKED_MAX);
+        if store_is_silent(&shared) {
+            let asked = newest_of_peers(&shared, turn).await;
+            turn = turn.wrapping_add(PEERS_POLLED_MAX);
             if let Some(view) = asked {
-                take_in(&shared, view);
+                observe(&shared, view);
             }
         }
     }
@@ -47,7 +47,7 @@ pub(crate) async fn listen(shared: Arc<Shared>) {
 /// Whether the store has been silent for so long that this replica may have lost its member key: it
 /// is renewed at a third of its time, so two thirds must have passed without a word. A newcomer
 /// hears nothing until it has a life.
-fn hears_nothing(shared: &Shared) -> bool {
+fn store_is_silent(shared: &Shared) -> bool {
     match shared.current().filter(|life| !life.over().is_cancelled()) {
         Some(life) => life.silent() >= shared.options.member_ttl * 2 / 3,
         None => true,
@@ -55,17 +55,17 @@ fn hears_nothing(shared: &Shared) -> bool {
 }
 
 /// The newest view that some peers have; they take turns.
-async fn ask(shared: &Arc<Shared>, turn: usize) -> Option<View> {
+async fn newest_of_peers(shared: &Arc<Shared>, turn: usize) -> Option<View> {
     let view = shared.newest_view();
     let own = &shared.options.id;
     let peers: Vec<&Member> = view.members().filter(|member| member.id != *own).collect();
     let mut asking = JoinSet::new();
-    for at in 0..ASKED_MAX.min(peers.len()) {
+    for at in 0..PEERS_POLLED_MAX.min(peers.len()) {
         let peer = peers[(turn + at) % peers.len()].clone();
         let shared = Arc::clone(shared);
         asking.spawn(async move {
             let request = PeerMessage::View.into();
-            match timeout(ASK_PATIENCE, shared.peers.call(&peer, request)).await {
+            match timeout(PEER_PATIENCE, shared.peers.call(&peer, request)).await {
                 Ok(Ok(PeerReply::View { number, members })) => read(number, &members),
                 Ok(Ok(_) | Err(_)) | Err(_) => None,
             }
@@ -83,21 +83,21 @@ fn read(number: u64, members: &[Told]) -> Option<View> {
 }
 
 /// Takes in what a peer said: the own machine judges what that says of the own life.
-fn take_in(shared: &Shared, view: View) {
+fn observe(shared: &Shared, view: View) {
     if view.number() <= shared.newest_view().number() {
         return;
     }
-    shared.views_heard.fetch_add(1, Ordering::Relaxed);
+    shared.peer_views.fetch_add(1, Ordering::Relaxed);
     let found = view.member(&shared.options.id);
     let found = found.map(|member| member.incarnation);
     if let Some(life) = shared.current() {
-        life.told_by_peer(view.number(), found);
+        life.observe_peer_view(view.number(), found);
         if !life.over().is_cancelled() {
             return;
         }
     }
     tracing::info!(view = %view.number(), "requests are forwarded by a peer's view");
-    shared.heard.store(Arc::new(view));
+    shared.peer_view.store(Arc::new(view));
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub struct RingStats {
     /// Peers this replica has removed from the ring.
     pub evictions: u64,
     /// Views taken from peers while the store said nothing.
-    pub views_heard: u64,
+    pub peer_views: u64,
 }
 
 /// What a binary can read and write.
@@ -105,7 +105,7 @@ pub(crate) struct Shared {
     pub(crate) life: watch::Sender<Option<Arc<LifeCell>>>,
     pub(crate) view: ArcSwap<View>,
     /// The newest view that a peer told while the store said nothing.
-    pub(crate) heard: ArcSwap<View>,
+    pub(crate) peer_view: ArcSwap<View>,
     /// Told at each change of the view.
     pub(crate) view_changed: watch::Sender<ViewNumber>,
     /// Everything up to here has been told by the watch on the member keys.
@@ -117,7 +117,7 @@ pub(crate) struct Shared {
     pub(crate) suspicion: Suspicion,
     pub(crate) stop: CancellationToken,
     pub(crate) lives_lost: AtomicU64,
-    pub(crate) views_heard: AtomicU64,
+    pub(crate) peer_views: AtomicU64,
 }
 
 /// The membership of this replica. A newcomer sees nobody and owns nothing; from [`Ring::join`] on
@@ -154,7 +154,7 @@ impl Ring {
             witness: Mutex::new(witness),
             life: watch::Sender::new(None),
             view: ArcSwap::default(),
-            heard: ArcSwap::default(),
+            peer_view: ArcSwap::default(),
             view_changed: watch::Sender::new(ViewNumber::default()),
             told: watch::Sender::new(Revision(0)),
             terms: watch::Sender::default(),
@@ -162,7 +162,7 @@ impl Ring {
             suspicion: Suspicion::default(),
             stop: CancellationToken::new(),
             lives_lost: AtomicU64::new(0),
-            views_heard: AtomicU64::new(0),
+            peer_views: AtomicU64::new(0),
             options,
         });
         member_driver::admitted(&shared).await?;
@@ -191,7 +191,7 @@ impl Ring {
         tokio::spawn(crate::membership::suspicion::hear_complaints(Arc::clone(
             shared,
         )));
-        tokio::spawn(crate::membership::peer_view::listen(Arc::clone(shared)));
+        tokio::spawn(crate::membership::peer_view::poll(Arc::clone(shared)));
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Ring {
             read_lease_margin: Duration::from_nanos(margin),
             lives_lost: self.shared.lives_lost.load(Ordering::Relaxed),
             evictions: self.shared.suspicion.evictions(),
-            views_heard: self.shared.views_heard.load(Ordering::Relaxed),
+            peer_views: self.shared.peer_views.load(Ordering::Relaxed),
         }
     }
 
@@ -438,9 +438,9 @@ impl Shared {
 
     /// The own view, or the one a peer told if that is newer.
     pub(crate) fn newest_view(&self) -> Arc<View> {
-        let (own, heard) = (self.view.load_full(), self.heard.load_full());
-        match heard.number() > own.number() {
-            true => heard,
+        let (own, of_peers) = (self.view.load_full(), self.peer_view.load_full());
+        match of_peers.number() > own.number() {
+            true => of_peers,
             false => own,
         }
     }
