@@ -22,7 +22,7 @@ use crate::directory::Directory;
 use crate::directory::birth::Birth;
 use crate::membership::options::Place;
 use crate::membership::ring::Ring;
-use crate::planes::fence_driver::Custody;
+use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
 use crate::planes::metrics::{Measures, PlanesStats};
 use crate::planes::plane_slot::{Door, Slot, Woken};
@@ -279,7 +279,7 @@ impl Planes {
     /// Figures about planes and their moves.
     pub fn stats(&self) -> PlanesStats {
         let slots = self.slots();
-        let epochs = slots.iter().filter_map(|slot| slot.custody.epoch());
+        let epochs = slots.iter().filter_map(|slot| slot.fence.epoch());
         let (owned, epoch_max) = epochs.fold((0, 0), |(owned, max), epoch| {
             (owned + 1, max.max(epoch.get()))
         });
@@ -360,12 +360,12 @@ impl Planes {
             .ok_or_else(|| WakeError::Unavailable("this replica is not in the ring".to_owned()))?;
         let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(&birth.id)
-            && Arc::ptr_eq(slot.custody.life(), &life)
+            && Arc::ptr_eq(slot.fence.life(), &life)
         {
             return Ok(Arc::clone(slot));
         }
-        let custody = Custody::new(Arc::clone(self.store()), life, birth);
-        let slot = Slot::new(birth.clone(), custody);
+        let fence = FenceDriver::new(Arc::clone(self.store()), life, birth);
+        let slot = Slot::new(birth.clone(), fence);
         // A slot of an earlier life holds nothing any more; the steward ends its plane.
         if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
             drop(slots);

@@ -84,7 +84,7 @@ impl Planes {
     ) -> Result<Option<FenceRevision>, DeleteError> {
         let busy = slot.busy().await;
         let awake = slot.awake();
-        if !slot.custody.holds() {
+        if !slot.fence.holds() {
             match self.take(slot, Wanted::Deleted).await {
                 Ok(_) => {}
                 Err(NotToDelete::Already(fence)) => return Ok(Some(fence)),
@@ -108,7 +108,7 @@ impl Planes {
         slot: &Arc<Slot>,
         awake: Option<&Awake>,
     ) -> Result<FenceRevision, DeleteError> {
-        let actions = slot.custody.step(Event::Delete);
+        let actions = slot.fence.step(Event::Delete);
         match self.say(slot, actions, awake, None).await {
             Word::RemoveRange(fence) => {
                 forget(slot, Ended::Deleted);
@@ -120,7 +120,7 @@ impl Planes {
             }
             Word::Unsaid => {
                 forget(slot, Ended::Lost);
-                slot.custody.abandon();
+                slot.fence.abandon();
                 Err(DeleteError::Unsaid)
             }
             // It was lost to somebody else meanwhile: look again.

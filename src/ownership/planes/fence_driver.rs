@@ -27,7 +27,7 @@ pub(crate) use guard::RingGuard;
 const NO_TENURE: u64 = u64::MAX;
 
 /// A plane's fence at one life of this replica.
-pub(crate) struct Custody {
+pub(crate) struct FenceDriver {
     store: Arc<dyn Store>,
     life: Arc<LifeCell>,
     keys: PlaneKeys,
@@ -49,7 +49,7 @@ struct Inner {
     deferred: Vec<Action>,
     /// The head as the machine knows it.
     head: Revision,
-    /// The revision of the fence's last put by this custody.
+    /// The revision of the fence's last put by this fence driver.
     put_at: Revision,
     /// The revision of the fence that the last permitted part compared.
     compared: Revision,
@@ -62,7 +62,7 @@ pub(crate) struct Sending {
     pub(crate) txn: Txn,
 }
 
-impl Custody {
+impl FenceDriver {
     /// A plane that this life has nothing to do with yet.
     pub(crate) fn new(store: Arc<dyn Store>, life: Arc<LifeCell>, birth: &Birth) -> Arc<Self> {
         let directory: Option<DirectoryKey> = birth.directory.clone();
@@ -139,7 +139,7 @@ impl Custody {
         tenure.map(Tenure::epoch)
     }
 
-    /// The revision of the fence's last put by this custody: of the acquire, right after it.
+    /// The revision of the fence's last put by this fence driver: of the acquire, right after it.
     pub(crate) fn put_at(&self) -> Revision {
         self.inner.lock().put_at
     }

@@ -131,11 +131,11 @@ impl Planes {
             Err(error) => return Some(failed(&error.to_string())),
         };
         let busy = slot.busy().await;
-        if slot.custody.holds() {
+        if slot.fence.holds() {
             return None;
         }
-        let own = |holder: &Holder| holder == slot.custody.life().holder();
-        let reply = match slot.custody.read_fence().await {
+        let own = |holder: &Holder| holder == slot.fence.life().holder();
+        let reply = match slot.fence.read_fence().await {
             Ok(Some(fence))
                 if fence.value.state == FenceState::Held && own(&fence.value.holder) =>
             {

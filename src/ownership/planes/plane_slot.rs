@@ -6,7 +6,7 @@
 
 use crate::directory::birth::Birth;
 use crate::planes::WakeError;
-use crate::planes::fence_driver::{Custody, RingGuard};
+use crate::planes::fence_driver::{FenceDriver, RingGuard};
 use parking_lot::Mutex;
 use polyplane_fencing::{Load, Time};
 use polyplane_plane::Plane;
@@ -21,7 +21,7 @@ pub(crate) type Woken = Result<Arc<Plane>, WakeError>;
 /// One plane at this replica.
 pub(crate) struct Slot {
     pub(crate) birth: Birth,
-    pub(crate) custody: Arc<Custody>,
+    pub(crate) fence: Arc<FenceDriver>,
     stage: Mutex<Stage>,
     busy: Arc<AsyncMutex<()>>,
     /// Seconds since this process began at which the plane was last used.
@@ -80,10 +80,10 @@ pub(crate) enum Door {
 
 impl Slot {
     /// A slot that holds nothing.
-    pub(crate) fn new(birth: Birth, custody: Arc<Custody>) -> Arc<Self> {
+    pub(crate) fn new(birth: Birth, fence: Arc<FenceDriver>) -> Arc<Self> {
         Arc::new(Self {
             birth,
-            custody,
+            fence,
             stage: Mutex::new(Stage::Asleep),
             busy: Arc::default(),
             used: AtomicU64::new(0),
@@ -136,8 +136,8 @@ impl Slot {
     /// Whether the plane is here: held, or being taken.
     pub(crate) fn is_here(&self) -> bool {
         let waking = matches!(&*self.stage.lock(), Stage::Waking(_));
-        let lives = !self.custody.life().over().is_cancelled();
-        lives && (waking || self.custody.holds())
+        let lives = !self.fence.life().over().is_cancelled();
+        lives && (waking || self.fence.holds())
     }
 
     /// The plane is in memory from now on.
@@ -174,7 +174,7 @@ impl Slot {
             Stage::Awake(awake) => !awake.guard.holds(),
             Stage::Waking(_) | Stage::Gone => false,
         };
-        let free = idle && !self.custody.holds() && self.busy.try_lock().is_ok();
+        let free = idle && !self.fence.holds() && self.busy.try_lock().is_ok();
         if free {
             *stage = Stage::Gone;
         }

@@ -81,7 +81,7 @@ pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) 
 
 /// Ends the plane of a slot whose life is over. Its fence is its next holder's affair.
 pub(crate) fn bury(slot: Arc<Slot>) {
-    slot.custody.step(Event::MemberLost);
+    slot.fence.step(Event::MemberLost);
     if let Some(awake) = slot.sleeps() {
         awake.plane.end(Ended::Lost);
     }
@@ -91,7 +91,7 @@ impl Planes {
     /// Ends every plane that was taken in a life that is over, and those whose fence was lost.
     fn end_dead(&self) {
         for slot in self.slots() {
-            if slot.custody.life().over().is_cancelled() {
+            if slot.fence.life().over().is_cancelled() {
                 self.drop_dead(&slot);
                 bury(slot);
             } else if let Some(lost) = slot.lost_plane() {
@@ -106,7 +106,7 @@ impl Planes {
     /// time: the others wait for their turn.
     pub(crate) fn hand_off_strays(&self) {
         let mut strays: Vec<Arc<Slot>> = self.slots();
-        strays.retain(|slot| slot.custody.holds() && self.stray(slot));
+        strays.retain(|slot| slot.fence.holds() && self.stray(slot));
         let tenants = strays.iter().any(|slot| slot.birth.id != ROOT);
         for slot in strays {
             if tenants && slot.birth.id == ROOT {
@@ -168,7 +168,7 @@ impl Planes {
                 self.release_unused(deadline).await;
                 self.hand_off_strays();
                 let held = self.slots();
-                if !held.iter().any(|slot| slot.custody.holds()) {
+                if !held.iter().any(|slot| slot.fence.holds()) {
                     return true;
                 }
                 if self.is_last() {

@@ -59,10 +59,10 @@ impl Planes {
     ) -> Parted {
         let began = Instant::now();
         let busy = slot.busy().await;
-        if !slot.custody.holds() && !slot.custody.is_parting() {
+        if !slot.fence.holds() && !slot.fence.is_parting() {
             return Parted::Released;
         }
-        let epoch = slot.custody.epoch().map(Epoch::get);
+        let epoch = slot.fence.epoch().map(Epoch::get);
         let awake = slot.awake();
         let deadline = Instant::now() + PAUSE_PATIENCE;
         if !self.stand_still(slot, awake.as_ref(), deadline).await {
@@ -77,7 +77,7 @@ impl Planes {
             successor: successor.map(|member| member.id.clone()),
             streaming,
         };
-        let actions = slot.custody.step(hand_off);
+        let actions = slot.fence.step(hand_off);
         let word = self.say(slot, actions, awake.as_ref(), successor).await;
         let parted = Self::parted(slot, word);
         drop(busy);
@@ -107,11 +107,11 @@ impl Planes {
         deadline: Instant,
     ) -> bool {
         let Some(awake) = awake else {
-            if slot.custody.holds() {
+            if slot.fence.holds() {
                 // Nothing of it is in memory, and nothing was committed since the fence was put.
-                let head = revision(slot.custody.put_at());
-                slot.custody.step(Event::Loaded { head });
-                slot.custody.until(slot.custody.serve_from()).await;
+                let head = revision(slot.fence.put_at());
+                slot.fence.step(Event::Loaded { head });
+                slot.fence.until(slot.fence.serve_from()).await;
             }
             return true;
         };
@@ -119,7 +119,7 @@ impl Planes {
             // The root's head moves with the member keys too; paused it stays.
             Ok(head) => {
                 let head = revision(head);
-                slot.custody.step(Event::Published { head });
+                slot.fence.step(Event::Published { head });
                 true
             }
             Err(PauseError::Ended(_)) => true,
@@ -135,7 +135,7 @@ impl Planes {
             }
             Word::Unsaid => {
                 forget(slot, Ended::Moved);
-                slot.custody.abandon();
+                slot.fence.abandon();
                 Parted::Kept("the store does not say what became of it".to_owned())
             }
             Word::Released | Word::RemoveRange(_) => {
@@ -166,7 +166,7 @@ impl Planes {
         awake: Option<&Awake>,
         successor: Option<&Member>,
     ) -> Word {
-        let custody = &slot.custody;
+        let fence = &slot.fence;
         let deadline = Instant::now() + WORD_PATIENCE;
         let mut pace = Pace::default();
         let mut sent = false;
@@ -180,18 +180,18 @@ impl Planes {
                     } => {
                         if sent {
                             // The same words again: the last reply was not final.
-                            if Instant::now() >= deadline || custody.life().over().is_cancelled() {
+                            if Instant::now() >= deadline || fence.life().over().is_cancelled() {
                                 return Word::Unsaid;
                             }
                             pace.wait().await;
                         }
                         sent = true;
-                        queue.extend(custody.send(attempt, &transaction).await);
+                        queue.extend(fence.send(attempt, &transaction).await);
                     }
                     Action::Stream { to, head } => {
                         let to = successor.filter(|member| member.id == to);
                         let event = self.stream(slot, awake, to, stored(head)).await;
-                        queue.extend(custody.step(event));
+                        queue.extend(fence.step(event));
                     }
                     Action::Released { .. } => return Word::Released,
                     Action::RemoveRange { fence } => return Word::RemoveRange(fence),
@@ -207,18 +207,18 @@ impl Planes {
                     | Action::NotTaken(_) => {}
                 }
             }
-            if !custody.holds() {
+            if !fence.holds() {
                 // Lost before or while it was said: somebody else's word stands.
                 return Word::Released;
             }
-            let changed = custody.changed().notified();
+            let changed = fence.changed().notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            queue.extend(custody.take_deferred());
+            queue.extend(fence.take_deferred());
             if queue.is_empty() {
                 // An unsettled part comes first; its barrier is the committer's.
                 if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                    queue.extend(custody.step(Event::CallOff));
+                    queue.extend(fence.step(Event::CallOff));
                 }
             }
         }
@@ -322,7 +322,7 @@ impl Planes {
             for slot in slots {
                 // The store did not take its last word, and this replica ends all the same.
                 if let Some(kept) = slot.sleeps() {
-                    slot.custody.abandon();
+                    slot.fence.abandon();
                     kept.plane.end(Ended::Closed);
                 }
             }
@@ -339,7 +339,7 @@ impl Planes {
             if !self.stand_still(&slot, awake.as_ref(), deadline).await {
                 continue;
             }
-            let actions = slot.custody.step(Event::HandOff {
+            let actions = slot.fence.step(Event::HandOff {
                 successor: None,
                 streaming: Streaming::Nothing,
             });
@@ -381,7 +381,7 @@ impl Planes {
             if late || self.ring().stopped().is_cancelled() {
                 for leaving in again {
                     forget(&leaving.slot, ended);
-                    leaving.slot.custody.abandon();
+                    leaving.slot.fence.abandon();
                     drop(leaving.busy);
                     self.drop_if_idle(&leaving.slot);
                 }
@@ -420,7 +420,7 @@ fn next_word(slot: &Slot, actions: Vec<Action>) -> Next {
             Action::Transact {
                 attempt,
                 transaction,
-            } => return Next::Say(slot.custody.sending(attempt, &transaction)),
+            } => return Next::Say(slot.fence.sending(attempt, &transaction)),
             Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
                 return Next::Stays;
             }
@@ -490,13 +490,13 @@ fn sort(
                 let keys = compares.iter().map(|compare| compare.key().clone());
                 let found: Vec<(Bytes, Option<KeyValue>)> =
                     keys.zip(found.iter().cloned()).collect();
-                Outcome::Refused(refusal(*at, &found, leaving.slot.custody.keys()))
+                Outcome::Refused(refusal(*at, &found, leaving.slot.fence.keys()))
             }
             Err(CommitError::Rejected(_)) => Outcome::Rejected,
             Err(CommitError::Unknown(_)) => Outcome::Unknown,
         };
-        let custody = Arc::clone(&leaving.slot.custody);
-        let actions = custody.outcome_of(&leaving.word, outcome);
+        let fence = Arc::clone(&leaving.slot.fence);
+        let actions = fence.outcome_of(&leaving.word, outcome);
         match next_word(&leaving.slot, actions) {
             Next::Say(word) => {
                 leaving.word = word;

@@ -70,9 +70,9 @@ impl Planes {
         })?;
         let plane = self.load(slot, &held).await?;
         let head = revision(plane.head());
-        slot.custody.step(Event::Loaded { head });
-        let waited = held.serve_from > slot.custody.life().now();
-        slot.custody.until(held.serve_from).await;
+        slot.fence.step(Event::Loaded { head });
+        let waited = held.serve_from > slot.fence.life().now();
+        slot.fence.until(held.serve_from).await;
         if !held.guard.holds() {
             plane.end(Ended::Lost);
             return Err(WakeError::Unavailable(
@@ -82,7 +82,7 @@ impl Planes {
         self.measures().taken(began.elapsed(), waited);
         tracing::info!(
             plane = plane.id(),
-            epoch = slot.custody.epoch().map(Epoch::get),
+            epoch = slot.fence.epoch().map(Epoch::get),
             streamed = plane.imported(),
             waited,
             millis = began.elapsed().as_millis(),
@@ -107,7 +107,7 @@ impl Planes {
         let mut pace = Pace::default();
         let mut why = "it took too long".to_owned();
         while Instant::now() < deadline {
-            if slot.custody.life().over().is_cancelled() {
+            if slot.fence.life().over().is_cancelled() {
                 return Err(unavailable("this replica lost its member key".to_owned()));
             }
             if wanted == Wanted::Served {
@@ -173,27 +173,27 @@ impl Planes {
     }
 
     async fn look(&self, slot: &Slot) -> Result<Option<Observed<Fence>>, String> {
-        let read = slot.custody.read_fence().await;
+        let read = slot.fence.read_fence().await;
         read.map_err(|error| format!("the fence cannot be read: {error}"))
     }
 
     /// One try, by the rules.
     async fn acquire(&self, slot: &Slot, fence: Option<Observed<Fence>>) -> Carried {
         if let Some(head) = self.received().head(&slot.birth.id) {
-            slot.custody.step(Event::StreamReceived {
+            slot.fence.step(Event::StreamReceived {
                 head: revision(head),
             });
         }
         let holder = fence.as_ref().map(|fence| fence.value.holder.clone());
         let sighting = self.ring().judge(fence);
-        let mut queue: VecDeque<Action> = slot.custody.step(Event::Acquire(sighting)).into();
+        let mut queue: VecDeque<Action> = slot.fence.step(Event::Acquire(sighting)).into();
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Transact {
                     attempt,
                     transaction,
                 } => {
-                    queue.extend(slot.custody.send(attempt, &transaction).await);
+                    queue.extend(slot.fence.send(attempt, &transaction).await);
                 }
                 Action::OpenTenure {
                     tenure,
@@ -202,12 +202,12 @@ impl Planes {
                 } => {
                     if let Load::Kept { .. } = load {
                         // What was in memory is gone.
-                        slot.custody.outdate_guards();
+                        slot.fence.outdate_guards();
                     }
-                    let guard = RingGuard::new(Arc::clone(&slot.custody), tenure);
+                    let guard = RingGuard::new(Arc::clone(&slot.fence), tenure);
                     return Carried::Held(Held {
                         guard: Arc::new(guard),
-                        acquired: slot.custody.put_at(),
+                        acquired: slot.fence.put_at(),
                         serve_from,
                         load,
                     });
@@ -260,7 +260,7 @@ impl Planes {
         };
         let message = PeerMessage::HandOver {
             birth: slot.birth.clone(),
-            taker: Life::from(slot.custody.life().holder()),
+            taker: Life::from(slot.fence.life().holder()),
             view: view.number().get(),
         };
         let reply = self.ring().call(member, message.into(), ASK_PATIENCE).await;

@@ -104,9 +104,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     // The acquire gets no reply; before a looks again, it gives up.
     let slot = planes.slot_of(&of_a).await.expect("it lives");
     let sighting = a.ring.judge(None);
-    let actions = slot
-        .custody
-        .step(polyplane_fencing::Event::Acquire(sighting));
+    let actions = slot.fence.step(polyplane_fencing::Event::Acquire(sighting));
     let [
         polyplane_fencing::Action::Transact {
             attempt,
@@ -116,7 +114,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     else {
         panic!("it takes what nobody has: {actions:?}");
     };
-    slot.custody.send(*attempt, transaction).await;
+    slot.fence.send(*attempt, transaction).await;
     planes.drop_if_idle(&slot);
     a.store.apply_late().await;
     let b = town.join("b").await;

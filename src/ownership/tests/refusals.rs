@@ -158,7 +158,7 @@ async fn dead_hand_off() -> Orphan {
     let slot = slot_of(&a, &birth);
     let (planes, leaving) = (Arc::clone(&a.planes), Arc::clone(&slot));
     let dying = tokio::spawn(async move { planes.hand_off(&leaving, None).await });
-    until("its last word is sent", || slot.custody.is_parting()).await;
+    until("its last word is sent", || slot.fence.is_parting()).await;
     dying.abort();
     dying.await.expect_err("it was aborted");
     a.store.plan().clear();
@@ -209,11 +209,11 @@ async fn a_hand_off_that_finds_a_word_that_was_not_said_resumes_the_plane() {
     } = dead_hand_off().await;
     let slot = slot_of(&a, &birth);
     // Somebody began to take the word back, and died too.
-    drop(slot.custody.step(polyplane_fencing::Event::CallOff));
-    assert!(!slot.custody.holds(), "nothing is held until it is settled");
+    drop(slot.fence.step(polyplane_fencing::Event::CallOff));
+    assert!(!slot.fence.holds(), "nothing is held until it is settled");
     let parted = a.planes.hand_off(&slot, None).await;
     let kept = matches!(parted, crate::planes::release::Parted::Kept(_));
-    assert!(kept && slot.custody.holds(), "{parted:?}");
+    assert!(kept && slot.fence.holds(), "{parted:?}");
     let written = write.await.expect("it does not panic");
     written.expect("what waited is written, without a further request");
     // And nothing is left of it all: it sleeps and wakes like any other.

@@ -1,7 +1,7 @@
 //! The plane's side of its fence: the [`CommitGuard`] over the fence protocol, for one tenure. Every
 //! decision is the machine's; this is the committer's way to step it.
 
-use super::{Custody, Inner, NO_TENURE};
+use super::{FenceDriver, Inner, NO_TENURE};
 use crate::membership::own_life::LifeCell;
 use crate::transactions::{guard_compares, refusal, revision, stored};
 use async_trait::async_trait;
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 /// What it compares is the fence's revision and the own member key's creation; each acknowledged
 /// commit proves the read lease from when it was sent (PROTOCOL 9).
 pub(crate) struct RingGuard {
-    custody: Arc<Custody>,
+    fence: Arc<FenceDriver>,
     tenure: Tenure,
     opening: u64,
     /// When the part under way was sent, in nanoseconds of the clock.
@@ -54,10 +54,10 @@ enum Barriers {
 
 impl RingGuard {
     /// The guard of a tenure that has just been opened.
-    pub(crate) fn new(custody: Arc<Custody>, tenure: Tenure) -> Self {
-        let opening = custody.opening.load(Ordering::Acquire);
+    pub(crate) fn new(fence: Arc<FenceDriver>, tenure: Tenure) -> Self {
+        let opening = fence.opening.load(Ordering::Acquire);
         Self {
-            custody,
+            fence,
             tenure,
             opening,
             sent: AtomicU64::new(0),
@@ -70,21 +70,21 @@ impl RingGuard {
     }
 
     fn life(&self) -> &LifeCell {
-        &self.custody.life
+        &self.fence.life
     }
 
     /// May an answer leave at this moment? The lock-free form of
     /// [`PlaneFence::answer`](polyplane_fencing::PlaneFence::answer): the same tenure is open, its
     /// wait is over, and the replica's read lease runs. A plane is handed out only once it is loaded.
     fn right(&self) -> Right {
-        let custody = &self.custody;
-        let from = custody.answers_from.load(Ordering::Acquire);
-        let same = custody.opening.load(Ordering::Acquire) == self.opening;
+        let fence = &self.fence;
+        let from = fence.answers_from.load(Ordering::Acquire);
+        let same = fence.opening.load(Ordering::Acquire) == self.opening;
         if from == NO_TENURE || !same {
             return Right::Ended;
         }
-        let now = custody.life.now();
-        match custody.life.status(now) {
+        let now = fence.life.now();
+        match fence.life.status(now) {
             LeaseStatus::Over => Right::Ended,
             LeaseStatus::Open | LeaseStatus::Lapsed if now.as_nanos() < from => {
                 Right::NotBefore(Time::from_nanos(from))
@@ -114,13 +114,13 @@ impl RingGuard {
         &self,
         lease: &polyplane_fencing::ReadLease,
     ) -> polyplane_fencing::Verdict {
-        let inner = self.custody.inner.lock();
+        let inner = self.fence.inner.lock();
         inner.machine.answer(self.life().now(), lease, self.tenure)
     }
 
     /// The machine, if the tenure is still open in it.
     fn machine(&self) -> Option<MutexGuard<'_, Inner>> {
-        let inner = self.custody.inner.lock();
+        let inner = self.fence.inner.lock();
         (inner.machine.tenure() == Some(self.tenure)).then_some(inner)
     }
 
@@ -136,12 +136,12 @@ impl RingGuard {
         let actions = inner.machine.step(self.life().now(), event);
         self.absorb(&mut inner, actions, barriers);
         drop(inner);
-        self.custody.changed.notify_waiters();
+        self.fence.changed.notify_waiters();
     }
 
     /// Sorts what a step asks for.
     fn absorb(&self, inner: &mut Inner, actions: Vec<Action>, barriers: Barriers) {
-        self.custody.note(inner, &actions);
+        self.fence.note(inner, &actions);
         for action in actions {
             match action {
                 Action::Transact {
@@ -171,10 +171,10 @@ impl RingGuard {
 
     /// Waits for something that may change the answer, at most until `latest`.
     async fn changed(&self, right: Right, latest: Instant) {
-        let custody = self.custody.changed.notified();
+        let fence = self.fence.changed.notified();
         let life = self.life().changed().notified();
-        tokio::pin!(custody, life);
-        custody.as_mut().enable();
+        tokio::pin!(fence, life);
+        fence.as_mut().enable();
         life.as_mut().enable();
         // What changed before the waits began is seen here.
         let still = self.right();
@@ -191,7 +191,7 @@ impl RingGuard {
         tokio::select! {
             // Whatever changed first; all are looked at again.
             biased;
-            () = custody => {}
+            () = fence => {}
             () = life => {}
             () = self.life().over().cancelled() => {}
             () = sleep_until(until) => {}
@@ -205,11 +205,11 @@ impl CommitGuard for RingGuard {
         if self.life().over().is_cancelled() {
             return Intake::Ended;
         }
-        self.custody.inner.lock().machine.intake(self.tenure)
+        self.fence.inner.lock().machine.intake(self.tenure)
     }
 
     fn permit(&self) -> Permit {
-        let mut inner = self.custody.inner.lock();
+        let mut inner = self.fence.inner.lock();
         let now = self.life().now();
         if self.life().over().is_cancelled() {
             return Permit::Lost;
@@ -221,7 +221,7 @@ impl CommitGuard for RingGuard {
                     inner.compared = stored(at);
                 }
                 self.sent.store(now.as_nanos(), Ordering::Release);
-                Permit::Granted(guard_compares(&guard, &self.custody.keys))
+                Permit::Granted(guard_compares(&guard, &self.fence.keys))
             }
             CommitPermit::Wait => Permit::Wait,
             CommitPermit::Moved => Permit::Lost,
@@ -241,18 +241,18 @@ impl CommitGuard for RingGuard {
     fn not_done(&self, outcome: NotDone) {
         let (outcome, barriers) = match outcome {
             NotDone::Refused { at, found } => {
-                let refusal = refusal(at, &found, &self.custody.keys);
+                let refusal = refusal(at, &found, &self.fence.keys);
                 (Outcome::Refused(refusal), Barriers::Slot)
             }
             NotDone::Rejected => (Outcome::Rejected, Barriers::Slot),
             NotDone::Unknown => (Outcome::Unknown, Barriers::Caller),
         };
-        self.custody.watch_for_loss(&outcome);
+        self.fence.watch_for_loss(&outcome);
         self.step(Event::CommitDone(outcome), barriers);
     }
 
     fn never_done(&self) {
-        let head = revision(self.custody.inner.lock().head);
+        let head = revision(self.fence.inner.lock().head);
         self.step(Event::Replayed { head }, Barriers::Slot);
     }
 
@@ -265,7 +265,7 @@ impl CommitGuard for RingGuard {
     }
 
     fn stands_still(&self) -> bool {
-        let inner = self.custody.inner.lock();
+        let inner = self.fence.inner.lock();
         inner.machine.stands_still(self.tenure)
     }
 
@@ -307,7 +307,7 @@ impl CommitGuard for RingGuard {
                 None => return Err(unavailable("nothing is unsettled")),
             }
         };
-        let (outcome, _) = self.custody.commit(&transaction).await;
+        let (outcome, _) = self.fence.commit(&transaction).await;
         let mut inner = self.machine().ok_or(BarrierError::Lost)?;
         let done = Event::Done { attempt, outcome };
         let actions = inner.machine.step(self.life().now(), done);
@@ -325,7 +325,7 @@ impl CommitGuard for RingGuard {
         self.absorb(&mut inner, actions, barriers);
         let lost = inner.machine.tenure() != Some(self.tenure);
         drop(inner);
-        self.custody.changed.notify_waiters();
+        self.fence.changed.notify_waiters();
         match settled {
             Some(through) => Ok(stored(through)),
             None if lost => Err(BarrierError::Lost),
@@ -335,8 +335,8 @@ impl CommitGuard for RingGuard {
 
     async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
         // A barrier without a reply moves the fence too: no part of this tenure stands behind it.
-        let compared = self.custody.inner.lock().compared;
-        first_change(&self.custody.store, &self.custody.keys.fence, compared).await
+        let compared = self.fence.inner.lock().compared;
+        first_change(&self.fence.store, &self.fence.keys.fence, compared).await
     }
 
     async fn probe(&self) -> Result<(), BarrierError> {
@@ -351,7 +351,7 @@ impl CommitGuard for RingGuard {
         else {
             return Err(unavailable("the plane is busy"));
         };
-        let (outcome, words) = self.custody.commit(&transaction).await;
+        let (outcome, words) = self.fence.commit(&transaction).await;
         let is_final = matches!(outcome, Outcome::Applied(_) | Outcome::Refused(_));
         self.step(Event::Done { attempt, outcome }, Barriers::Slot);
         match (self.intake(), is_final) {
@@ -367,7 +367,7 @@ impl CommitGuard for RingGuard {
 
     fn lost(&self) {
         if self.holds() {
-            self.custody.abandon();
+            self.fence.abandon();
         }
     }
 }
