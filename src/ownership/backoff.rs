@@ -9,15 +9,15 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// The pause before the next try.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace(Duration);
+pub(crate) struct Backoff(Duration);
 
-impl Default for Pace {
+impl Default for Backoff {
     fn default() -> Self {
         Self(FIRST)
     }
 }
 
-impl Pace {
+impl Backoff {
     /// Waits, and makes the next wait longer.
     pub(crate) async fn wait(&mut self) {
         sleep(self.next()).await;

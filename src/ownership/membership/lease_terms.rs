@@ -15,7 +15,7 @@ use polyplane_storage::{
     self as storage, CommitError, Compare, Op, RangeRequest, ReadError, Txn, WatchEnd, prefix_end,
 };
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::membership::members::holder;
 use crate::membership::own_life::LifeCell;
 use crate::membership::ring::{READ_EVERY, Shared};
@@ -112,17 +112,17 @@ impl TermsSeen {
 
 /// Follows the lease terms for ever. A watch that ends is taken up by a new read.
 pub(crate) async fn follow(shared: &Arc<Shared>) {
-    let mut pace = Pace::default();
+    let mut backoff = Backoff::default();
     loop {
-        match follow_once(shared, &mut pace).await {
+        match follow_once(shared, &mut backoff).await {
             Ok(end) => tracing::debug!(%end, "the watch on the lease terms ended"),
             Err(error) => tracing::debug!(%error, "the lease terms cannot be read"),
         }
-        pace.wait().await;
+        backoff.wait().await;
     }
 }
 
-async fn follow_once(shared: &Arc<Shared>, pace: &mut Pace) -> Result<WatchEnd, ReadError> {
+async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<WatchEnd, ReadError> {
     let start = Bytes::from_static(TERMS_KEY);
     let mut found = TermsSeen::default();
     let mut read_at = None;
@@ -138,7 +138,7 @@ async fn follow_once(shared: &Arc<Shared>, pace: &mut Pace) -> Result<WatchEnd, 
     shared.terms.send_replace(found);
     let (end, read_at) = (prefix_end(&start), read_at.unwrap_or_default());
     let mut watch = shared.store.watch(start, end, read_at).await?;
-    *pace = Pace::default();
+    *backoff = Backoff::default();
     loop {
         let batch = match watch.next().await {
             Ok(batch) => batch,

@@ -4,7 +4,7 @@
 //! It is a thread of its own so that a stuck plane executor does not look alive: a task of that
 //! executor beats between two ticks, or the lease is not renewed (PROTOCOL 18).
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
@@ -92,7 +92,7 @@ async fn run(
             reads: Arc::new(Semaphore::new(READS_MAX)),
             draining: None,
         };
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         loop {
             match driver.join().await {
                 Ok(life) => {
@@ -100,7 +100,7 @@ async fn run(
                         // Nobody waits any more if the caller gave up.
                         let _ = tell.send(Ok(()));
                     }
-                    pace = Pace::default();
+                    backoff = Backoff::default();
                     if driver.live(&life).await == After::Left {
                         return;
                     }
@@ -113,7 +113,7 @@ async fn run(
                     }
                     None => {
                         tracing::error!(%error, "this replica cannot join the ring again");
-                        pace.wait().await;
+                        backoff.wait().await;
                     }
                 },
             }
@@ -169,13 +169,13 @@ impl Driver {
             uid,
             began,
         };
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         let mut queue: VecDeque<Action> = actions.into();
         let mut lease = None;
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::ReadJoinFacts => {
-                    let facts = facts(&self.shared, &mut pace).await?;
+                    let facts = facts(&self.shared, &mut backoff).await?;
                     queue.extend(self.step(Event::Facts(facts)));
                 }
                 Action::Transact {
@@ -184,7 +184,7 @@ impl Driver {
                 } => {
                     let outcome = self.send(&record, &transaction, &mut lease).await?;
                     if !matches!(outcome, Outcome::Applied(_)) {
-                        pace.wait().await;
+                        backoff.wait().await;
                     }
                     queue.extend(self.step(Event::Done { attempt, outcome }));
                 }
@@ -335,7 +335,7 @@ impl Driver {
     /// Puts Draining into the member key. Meanwhile reads and renewals go on.
     async fn drain(&mut self, life: &Arc<LifeCell>) {
         let mut queue: VecDeque<Action> = self.step(Event::Drain).into();
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Transact {
@@ -344,7 +344,7 @@ impl Driver {
                 } => {
                     let outcome = self.send_draining(life, &transaction, attempt).await;
                     if !matches!(outcome, Outcome::Applied(_)) {
-                        pace.wait().await;
+                        backoff.wait().await;
                     }
                     queue.extend(self.step(Event::Done { attempt, outcome }));
                 }
@@ -404,17 +404,17 @@ impl Driver {
 
 /// Waits until the store says whether this program may serve it.
 pub(crate) async fn admitted(shared: &Shared) -> Result<(), JoinError> {
-    facts(shared, &mut Pace::default()).await.map(drop)
+    facts(shared, &mut Backoff::default()).await.map(drop)
 }
 
 /// What a newcomer reads before it joins.
-async fn facts(shared: &Shared, pace: &mut Pace) -> Result<JoinFacts, JoinError> {
+async fn facts(shared: &Shared, backoff: &mut Backoff) -> Result<JoinFacts, JoinError> {
     loop {
         match read_facts(shared).await {
             Ok(facts) => return facts,
             Err(error) => tracing::warn!(%error, "the store cannot be read; joining waits"),
         }
-        pace.wait().await;
+        backoff.wait().await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! The view: read once, then followed by a watch on the member keys. Owns how changes of that range
 //! become views; must not know the own life.
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
 use crate::membership::ring::{Level, Shared};
 use bytes::Bytes;
@@ -27,13 +27,13 @@ pub(crate) fn holder(member: &Member) -> Holder {
 
 /// Follows the member keys for ever. A watch that ends is taken up by a new read.
 pub(crate) async fn follow(shared: &Arc<Shared>) {
-    let mut pace = Pace::default();
+    let mut backoff = Backoff::default();
     loop {
-        match follow_once(shared, &mut pace).await {
+        match follow_once(shared, &mut backoff).await {
             Follow::Watch(end) => tracing::debug!(%end, "the watch on the ring ended"),
             Follow::Read(error) => tracing::debug!(%error, "the ring cannot be read"),
         }
-        pace.wait().await;
+        backoff.wait().await;
     }
 }
 
@@ -42,7 +42,7 @@ enum Follow {
     Read(ReadError),
 }
 
-async fn follow_once(shared: &Arc<Shared>, pace: &mut Pace) -> Follow {
+async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Follow {
     let (mut known, read_at) = match read(shared).await {
         Ok(read) => read,
         Err(error) => return Follow::Read(error),
@@ -55,7 +55,7 @@ async fn follow_once(shared: &Arc<Shared>, pace: &mut Pace) -> Follow {
         Ok(watch) => watch,
         Err(error) => return Follow::Read(error),
     };
-    *pace = Pace::default();
+    *backoff = Backoff::default();
     loop {
         match watch.next().await {
             Ok(batch) => {

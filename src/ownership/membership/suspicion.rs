@@ -5,7 +5,7 @@
 //! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
 //! time-outs evict only when half of the ring complains (PROTOCOL 18).
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::membership::ring::Shared;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
 use crate::records::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
@@ -340,20 +340,20 @@ fn asked(shared: &Shared) -> Vec<Member> {
 
 /// Follows the complaints of others until the ring ends.
 pub(crate) async fn hear_complaints(shared: Arc<Shared>) {
-    let mut pace = Pace::default();
+    let mut backoff = Backoff::default();
     loop {
         tokio::select! {
             // The end of the ring comes first.
             biased;
             () = shared.stop.cancelled() => return,
-            () = hear_once(&shared, &mut pace) => {}
+            () = hear_once(&shared, &mut backoff) => {}
         }
-        pace.wait().await;
+        backoff.wait().await;
     }
 }
 
 /// Reads all complaints, then follows them until the watch ends.
-async fn hear_once(shared: &Shared, pace: &mut Pace) {
+async fn hear_once(shared: &Shared, backoff: &mut Backoff) {
     let request = RangeRequest::prefix(Bytes::from_static(COMPLAINTS));
     let Ok(reply) = shared.store.range(request).await else {
         return;
@@ -375,7 +375,7 @@ async fn hear_once(shared: &Shared, pace: &mut Pace) {
     let Ok(mut watch) = shared.store.watch(start, end, reply.revision).await else {
         return;
     };
-    *pace = Pace::default();
+    *backoff = Backoff::default();
     while let Ok(batch) = watch.next().await {
         for StoreEvent { key, value, .. } in &batch.events {
             hear(shared, key, value.as_ref());

@@ -17,7 +17,7 @@ use polyplane_storage::{
 };
 use tokio::sync::watch;
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::planes::take::VIEW_PATIENCE;
 use crate::planes::{Planes, StartError};
 use crate::records::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};
@@ -78,11 +78,11 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
     let following = async move {
         let start = Bytes::from_static(FLOOR_KEY);
         let end: Bytes = [FLOOR_KEY, b"\0"].concat().into();
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         loop {
             // Why it cannot be watched does not matter: the record is read then.
             if let Ok(mut watch) = store.watch(start.clone(), end.clone(), after).await {
-                pace = Pace::default();
+                backoff = Backoff::default();
                 let ended = loop {
                     let batch = match watch.next().await {
                         Ok(batch) => batch,
@@ -101,7 +101,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
                     return;
                 }
             }
-            pace.wait().await;
+            backoff.wait().await;
             // What was missed is in the record.
             let (Ok((at, found)), Some(planes)) = (store.get(FLOOR_KEY).await, weak.upgrade())
             else {

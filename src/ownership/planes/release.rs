@@ -1,7 +1,7 @@
 //! Letting planes go: to sleep, to a successor, at the end. Owns the order of pause, stream and
 //! release; the last word and what follows an unknown outcome are the machine's.
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
 use crate::planes::fence_driver::Sending;
 use crate::planes::plane_slot::{Awake, Slot};
@@ -168,7 +168,7 @@ impl Planes {
     ) -> Word {
         let fence = &slot.fence;
         let deadline = Instant::now() + WORD_PATIENCE;
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         let mut sent = false;
         let mut queue: VecDeque<Action> = actions.into();
         loop {
@@ -183,7 +183,7 @@ impl Planes {
                             if Instant::now() >= deadline || fence.life().over().is_cancelled() {
                                 return Word::Unsaid;
                             }
-                            pace.wait().await;
+                            backoff.wait().await;
                         }
                         sent = true;
                         queue.extend(fence.send(attempt, &transaction).await);
@@ -362,7 +362,7 @@ impl Planes {
     /// each has its final reply.
     async fn release_bulk(&self, mut leaving: Vec<Leaving>, ended: Ended) -> usize {
         let deadline = Instant::now() + WORD_PATIENCE;
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         let mut released = 0;
         while !leaving.is_empty() {
             let txn = bulk(&leaving);
@@ -388,7 +388,7 @@ impl Planes {
                 return released;
             }
             if again.len() == before {
-                pace.wait().await;
+                backoff.wait().await;
             }
             leaving = again;
         }

@@ -1,7 +1,7 @@
 //! Taking a fence: the four rules of the acquire as a loop that ends with a tenure or with a reason
 //! why not, and loading the plane under it. Every decision is the machine's or the view's.
 
-use crate::backoff::Pace;
+use crate::backoff::Backoff;
 use crate::membership::member_record::members_prefix;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
 use crate::planes::fence_driver::RingGuard;
@@ -104,7 +104,7 @@ impl Planes {
     ) -> Result<Held, NotToDelete> {
         let deadline = Instant::now() + TAKE_PATIENCE;
         let unavailable = |why: String| NotToDelete::Failed(WakeError::Unavailable(why));
-        let mut pace = Pace::default();
+        let mut backoff = Backoff::default();
         let mut why = "it took too long".to_owned();
         while Instant::now() < deadline {
             if slot.fence.life().over().is_cancelled() {
@@ -124,7 +124,7 @@ impl Planes {
                         Asked::Released => continue,
                         Asked::Not(reason) => {
                             why = reason;
-                            self.view_changes_or(pace.next()).await;
+                            self.view_changes_or(backoff.next()).await;
                             continue;
                         }
                     },
@@ -134,7 +134,7 @@ impl Planes {
                 },
                 Err(reason) => why = reason,
             }
-            pace.wait().await;
+            backoff.wait().await;
         }
         Err(unavailable(why))
     }
