@@ -24,7 +24,7 @@ use crate::membership::options::Place;
 use crate::membership::ring::Ring;
 use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
-use crate::planes::metrics::{Measures, PlanesStats};
+use crate::planes::metrics::{PlaneMetrics, PlanesStats};
 use crate::planes::plane_slot::{Door, Slot, Woken};
 use crate::planes::streamed_states::Received;
 use crate::records::Damaged;
@@ -124,7 +124,7 @@ pub struct Planes {
     /// Hand-offs to others at once. What comes in has limits of its own, so that two replicas that
     /// swap planes never wait for each other (PROTOCOL 19).
     places_out: Semaphore,
-    measures: Measures,
+    metrics: PlaneMetrics,
     /// No plane is taken any more.
     closing: CancellationToken,
 }
@@ -179,7 +179,7 @@ impl Planes {
             slots: Mutex::default(),
             directory: OnceLock::new(),
             places_out: Semaphore::new(HAND_OFFS_MAX),
-            measures: Measures::default(),
+            metrics: PlaneMetrics::default(),
             closing: CancellationToken::new(),
         });
         crate::planes::rebalance::start(&planes);
@@ -271,7 +271,7 @@ impl Planes {
 
     /// How long moves of planes and commits took, and what became of them.
     pub fn collect(&self) -> Vec<MetricFamily> {
-        let mut families = self.measures.collect();
+        let mut families = self.metrics.collect();
         families.extend(self.committer.collect());
         families
     }
@@ -284,7 +284,7 @@ impl Planes {
             (owned + 1, max.max(epoch.get()))
         });
         let awake = slots.iter().filter(|slot| slot.awake().is_some()).count();
-        self.measures.stats(owned, awake, epoch_max)
+        self.metrics.stats(owned, awake, epoch_max)
     }
 
     /// The plane, taken and loaded if it is not in memory. Many who ask at once load it once.
@@ -310,7 +310,7 @@ impl Planes {
                 Door::Wait(told) => told,
                 Door::Wake { tell, told, lost } => {
                     if let Some(lost) = lost {
-                        self.measures().conflict();
+                        self.metrics().conflict();
                         lost.plane.end(Ended::Lost);
                     }
                     let planes = self.me.upgrade().expect("it is borrowed right now");
@@ -416,8 +416,8 @@ impl Planes {
         self.me.upgrade()
     }
 
-    pub(crate) fn measures(&self) -> &Measures {
-        &self.measures
+    pub(crate) fn metrics(&self) -> &PlaneMetrics {
+        &self.metrics
     }
 
     pub(crate) fn received(&self) -> &Received {

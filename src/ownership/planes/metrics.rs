@@ -40,14 +40,14 @@ const MOVE_BOUNDS: [f64; 14] = [
 const WAITED: [&str; 2] = ["false", "true"];
 
 /// The counters behind [`PlanesStats`], and how long moves take.
-pub(crate) struct Measures {
+pub(crate) struct PlaneMetrics {
     stats: Mutex<PlanesStats>,
     conflicts: AtomicU64,
     hand_off_took: Histogram,
     take_took: HistogramVec,
 }
 
-impl Default for Measures {
+impl Default for PlaneMetrics {
     fn default() -> Self {
         let options = |name, help| HistogramOpts::new(name, help).buckets(MOVE_BOUNDS.to_vec());
         let hand_off = options(
@@ -71,7 +71,7 @@ impl Default for Measures {
     }
 }
 
-impl Measures {
+impl PlaneMetrics {
     /// A plane was taken and loaded.
     pub(crate) fn taken(&self, took: Duration, waited: bool) {
         let mut stats = self.stats.lock();

@@ -95,7 +95,7 @@ impl Planes {
                 self.drop_dead(&slot);
                 bury(slot);
             } else if let Some(lost) = slot.lost_plane() {
-                self.measures().conflict();
+                self.metrics().conflict();
                 lost.plane.end(Ended::Lost);
                 self.drop_if_idle(&slot);
             }

@@ -66,7 +66,7 @@ impl Planes {
         let awake = slot.awake();
         let deadline = Instant::now() + PAUSE_PATIENCE;
         if !self.stand_still(slot, awake.as_ref(), deadline).await {
-            self.measures().kept();
+            self.metrics().kept();
             return Parted::Kept("what is in flight does not settle".to_owned());
         }
         let streaming = match (successor, &awake) {
@@ -91,10 +91,10 @@ impl Planes {
                     millis = began.elapsed().as_millis(),
                     "handed a control plane off"
                 );
-                self.measures().handed_off(began.elapsed());
+                self.metrics().handed_off(began.elapsed());
                 self.drop_if_idle(slot);
             }
-            Parted::Kept(_) => self.measures().kept(),
+            Parted::Kept(_) => self.metrics().kept(),
         }
         parted
     }
@@ -293,7 +293,7 @@ impl Planes {
             }
         }
         let slept = self.release(sleepy, Ended::Closed).await;
-        self.measures().released(slept);
+        self.metrics().released(slept);
     }
 
     /// Closes and releases these planes, but for those that a task is busy with.
@@ -303,7 +303,7 @@ impl Planes {
             Some((slot, busy))
         });
         let slept = self.release(idle.collect(), Ended::Closed).await;
-        self.measures().released(slept);
+        self.metrics().released(slept);
     }
 
     /// Closes and releases these planes, those that a task is busy with too.

@@ -79,7 +79,7 @@ impl Planes {
                 "the fence was lost again".to_owned(),
             ));
         }
-        self.measures().taken(began.elapsed(), waited);
+        self.metrics().taken(began.elapsed(), waited);
         tracing::info!(
             plane = plane.id(),
             epoch = slot.fence.epoch().map(Epoch::get),
