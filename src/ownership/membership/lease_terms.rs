@@ -17,7 +17,7 @@ use polyplane_storage::{
 
 use crate::backoff::Backoff;
 use crate::membership::members::holder;
-use crate::membership::own_life::LifeCell;
+use crate::membership::own_life::OwnLife;
 use crate::membership::ring::{READ_EVERY, Shared};
 use crate::planes::Planes;
 use crate::records::{
@@ -156,7 +156,7 @@ async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<Watc
 
 /// Has a life go by what the store says of the lease terms. Called at each change of it, and again
 /// and again while a change is under way.
-pub(crate) fn tell(shared: &Arc<Shared>, life: &Arc<LifeCell>) {
+pub(crate) fn tell(shared: &Arc<Shared>, life: &Arc<OwnLife>) {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record else {
         return;
@@ -208,7 +208,7 @@ pub(crate) fn awaited(shared: &Shared) -> Vec<ReplicaId> {
 }
 
 /// Does what the membership machine says about the lease terms.
-pub(crate) fn act(shared: &Arc<Shared>, life: &Arc<LifeCell>, action: Action) {
+pub(crate) fn act(shared: &Arc<Shared>, life: &Arc<OwnLife>, action: Action) {
     match action {
         Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
         Action::Transact {

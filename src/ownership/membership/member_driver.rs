@@ -8,7 +8,7 @@ use crate::backoff::Backoff;
 use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
-use crate::membership::own_life::LifeCell;
+use crate::membership::own_life::OwnLife;
 use crate::membership::ring::{Command, JoinError, Shared, newcomer};
 use crate::records::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::transactions::{MemberPut, member_outcome, member_txn, revision};
@@ -153,7 +153,7 @@ struct Driver {
 
 impl Driver {
     /// From newcomer to a life whose lease is proven.
-    async fn join(&mut self) -> Result<Arc<LifeCell>, JoinError> {
+    async fn join(&mut self) -> Result<Arc<OwnLife>, JoinError> {
         let shared = Arc::clone(&self.shared);
         let (machine, actions) = newcomer(&shared.options);
         *shared.machine.lock() = machine;
@@ -245,14 +245,14 @@ impl Driver {
     }
 
     /// The key stands. The first read proves the read lease.
-    async fn begin(&self, holder: Holder, record: MemberRecord, lease: LeaseId) -> Arc<LifeCell> {
+    async fn begin(&self, holder: Holder, record: MemberRecord, lease: LeaseId) -> Arc<OwnLife> {
         let shared = &self.shared;
         tracing::info!(
             replica = %holder.replica,
             incarnation = %holder.incarnation,
             "joined the ring"
         );
-        let life = LifeCell::new(
+        let life = OwnLife::new(
             holder,
             MemberPut { record, lease },
             shared.options.rules(),
@@ -266,7 +266,7 @@ impl Driver {
     }
 
     /// Reads and renews until the life is over.
-    async fn live(&mut self, life: &Arc<LifeCell>) -> After {
+    async fn live(&mut self, life: &Arc<OwnLife>) -> After {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = self.shared.terms.subscribe();
@@ -307,7 +307,7 @@ impl Driver {
     }
 
     /// What a living member does again and again, each on a task of its own.
-    fn routine(&self, life: &Arc<LifeCell>, action: Action) {
+    fn routine(&self, life: &Arc<OwnLife>, action: Action) {
         let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
         match action {
             Action::ReadMember => {
@@ -333,7 +333,7 @@ impl Driver {
     }
 
     /// Puts Draining into the member key. Meanwhile reads and renewals go on.
-    async fn drain(&mut self, life: &Arc<LifeCell>) {
+    async fn drain(&mut self, life: &Arc<OwnLife>) {
         let mut queue: VecDeque<Action> = self.step(Event::Drain).into();
         let mut backoff = Backoff::default();
         while let Some(action) = queue.pop_front() {
@@ -365,7 +365,7 @@ impl Driver {
 
     async fn send_draining(
         &mut self,
-        life: &Arc<LifeCell>,
+        life: &Arc<OwnLife>,
         transaction: &Transaction,
         _attempt: Attempt,
     ) -> Outcome {
@@ -391,7 +391,7 @@ impl Driver {
 
     /// Removes the own key with its lease. Whoever waits for this life's end waits R and the
     /// margin no longer than from here.
-    async fn leave(&self, life: &Arc<LifeCell>) {
+    async fn leave(&self, life: &Arc<OwnLife>) {
         life.end();
         let revoked = timeout(LEAVE_PATIENCE, self.shared.store.lease_revoke(life.lease()));
         match revoked.await {
@@ -452,7 +452,7 @@ async fn read_facts(shared: &Shared) -> Result<Result<JoinFacts, JoinError>, Rea
 
 /// Reads the own member key and tells the life. The time is taken before the read is handed to
 /// the store's client (PROTOCOL 11).
-async fn read_member(store: &Arc<dyn Store>, life: &Arc<LifeCell>) {
+async fn read_member(store: &Arc<dyn Store>, life: &Arc<OwnLife>) {
     let sent = life.now();
     match store.get(life.member_key()).await {
         Ok((at, Some(found)))
@@ -466,7 +466,7 @@ async fn read_member(store: &Arc<dyn Store>, life: &Arc<LifeCell>) {
     }
 }
 
-async fn renew(store: Arc<dyn Store>, life: Arc<LifeCell>) {
+async fn renew(store: Arc<dyn Store>, life: Arc<OwnLife>) {
     for _ in 0..RENEWALS_MAX {
         match store.lease_keep_alive(life.lease()).await {
             Ok(()) => return,

@@ -24,13 +24,13 @@ use tokio_util::sync::CancellationToken;
 const UNPROVEN: u64 = 0;
 
 /// Reads a clock in the words of the protocol.
-pub(crate) fn time(clock: &dyn Clock) -> Time {
+pub(crate) fn clock_time(clock: &dyn Clock) -> Time {
     let nanos = clock.now().as_nanos();
     Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// One life. Shared by the membership driver and the guards of all planes taken in it.
-pub(crate) struct LifeCell {
+pub(crate) struct OwnLife {
     holder: Holder,
     member_key: Bytes,
     put: MemberPut,
@@ -49,7 +49,7 @@ pub(crate) struct LifeCell {
     over: CancellationToken,
 }
 
-impl LifeCell {
+impl OwnLife {
     /// A life that has just begun.
     pub(crate) fn new(
         holder: Holder,
@@ -102,7 +102,7 @@ impl LifeCell {
 
     /// The time, for a check made now.
     pub(crate) fn now(&self) -> Time {
-        time(&*self.clock)
+        clock_time(&*self.clock)
     }
 
     /// Ends with this life.

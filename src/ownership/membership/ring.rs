@@ -8,7 +8,7 @@ use crate::membership::lease_terms::TermsSeen;
 use crate::membership::member_driver;
 use crate::membership::members;
 use crate::membership::options::ReplicaOptions;
-use crate::membership::own_life::{LifeCell, time};
+use crate::membership::own_life::{OwnLife, clock_time};
 use crate::membership::suspicion::Suspicion;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
 use crate::records::Damaged;
@@ -102,7 +102,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) machine: Arc<Mutex<Machine>>,
     pub(crate) witness: Mutex<Witness>,
-    pub(crate) life: watch::Sender<Option<Arc<LifeCell>>>,
+    pub(crate) life: watch::Sender<Option<Arc<OwnLife>>>,
     pub(crate) view: ArcSwap<View>,
     /// The newest view that a peer told while the store said nothing.
     pub(crate) peer_view: ArcSwap<View>,
@@ -359,15 +359,15 @@ impl Ring {
     }
 
     /// The current life.
-    pub(crate) fn life(&self) -> Option<Arc<LifeCell>> {
+    pub(crate) fn life(&self) -> Option<Arc<OwnLife>> {
         let life = self.shared.life.borrow().clone();
         life.filter(|life| !life.over().is_cancelled())
     }
 
     /// The current life, or the next one if it begins in time.
-    pub(crate) async fn await_life(&self, patience: Duration) -> Option<Arc<LifeCell>> {
+    pub(crate) async fn await_life(&self, patience: Duration) -> Option<Arc<OwnLife>> {
         let mut lives = self.shared.life.subscribe();
-        let living = |life: &Option<Arc<LifeCell>>| {
+        let living = |life: &Option<Arc<OwnLife>>| {
             life.as_ref()
                 .is_some_and(|life| !life.over().is_cancelled())
         };
@@ -428,11 +428,11 @@ impl Drop for Ring {
 impl Shared {
     /// The time, for a check made now.
     pub(crate) fn now(&self) -> Time {
-        time(&*self.clock)
+        clock_time(&*self.clock)
     }
 
     /// The current life, over or not.
-    pub(crate) fn current(&self) -> Option<Arc<LifeCell>> {
+    pub(crate) fn current(&self) -> Option<Arc<OwnLife>> {
         self.life.borrow().clone()
     }
 

@@ -6,7 +6,7 @@
 //! `deferred`.
 
 use crate::directory::birth::{Birth, DirectoryKey};
-use crate::membership::own_life::LifeCell;
+use crate::membership::own_life::OwnLife;
 use crate::records::fence_key;
 use crate::transactions::{PlaneKeys, observed_fence, plane_outcome, plane_txn, stored};
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ const NO_TENURE: u64 = u64::MAX;
 /// A plane's fence at one life of this replica.
 pub(crate) struct FenceDriver {
     store: Arc<dyn Store>,
-    life: Arc<LifeCell>,
+    life: Arc<OwnLife>,
     keys: PlaneKeys,
     inner: Mutex<Inner>,
     /// From when the open tenure may answer, in nanoseconds of the clock; `NO_TENURE` without one.
@@ -64,7 +64,7 @@ pub(crate) struct Sending {
 
 impl FenceDriver {
     /// A plane that this life has nothing to do with yet.
-    pub(crate) fn new(store: Arc<dyn Store>, life: Arc<LifeCell>, birth: &Birth) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, life: Arc<OwnLife>, birth: &Birth) -> Arc<Self> {
         let directory: Option<DirectoryKey> = birth.directory.clone();
         let keys = PlaneKeys {
             fence: fence_key(&birth.id),
@@ -91,7 +91,7 @@ impl FenceDriver {
     }
 
     /// The life it belongs to.
-    pub(crate) fn life(&self) -> &Arc<LifeCell> {
+    pub(crate) fn life(&self) -> &Arc<OwnLife> {
         &self.life
     }
 
@@ -296,7 +296,7 @@ impl FenceDriver {
     }
 }
 
-fn machine(keys: &PlaneKeys, life: &LifeCell) -> PlaneFence {
+fn machine(keys: &PlaneKeys, life: &OwnLife) -> PlaneFence {
     let kind = match keys.directory {
         Some(_) => PlaneKind::Tenant,
         None => PlaneKind::Root,

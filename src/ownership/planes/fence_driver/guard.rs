@@ -2,7 +2,7 @@
 //! decision is the machine's; this is the committer's way to step it.
 
 use super::{FenceDriver, Inner, NO_TENURE};
-use crate::membership::own_life::LifeCell;
+use crate::membership::own_life::OwnLife;
 use crate::transactions::{guard_compares, refusal, revision, stored};
 use async_trait::async_trait;
 use parking_lot::MutexGuard;
@@ -69,7 +69,7 @@ impl RingGuard {
         self.right() != Right::Ended
     }
 
-    fn life(&self) -> &LifeCell {
+    fn life(&self) -> &OwnLife {
         &self.fence.life
     }
 
