@@ -366,10 +366,10 @@ impl Planes {
         }
         let fence = FenceDriver::new(Arc::clone(self.store()), life, birth);
         let slot = Slot::new(birth.clone(), fence);
-        // A slot of an earlier life holds nothing any more; the steward ends its plane.
+        // A slot of an earlier life holds nothing any more; `rebalance` ends its plane.
         if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
             drop(slots);
-            crate::planes::rebalance::bury(old);
+            crate::planes::rebalance::end_slot(old);
         }
         Ok(slot)
     }

@@ -1,5 +1,5 @@
 //! What follows the ring in the background: planes that others are designated for are handed off,
-//! planes of a life that is over are ended, and the root's owner keeps the store's house: it
+//! planes of a life that is over are ended, and the root's owner keeps the store's upkeep: it
 //! compacts history that nobody may ask for any more and raises the level floor.
 
 use crate::planes::plane_slot::Slot;
@@ -18,14 +18,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 /// How often everything is looked at even if nothing was told.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Between two looks at the store's house, at most.
-const HOUSE_EVERY: Duration = Duration::from_secs(10);
+const UPKEEP_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at all fences.
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// So many samples of the store's revision cover the history that is kept; the oldest is compacted
 /// to.
 const SAMPLES: u32 = 10;
 
-/// Starts the steward. It ends with the planes.
+/// Starts the rebalancing task. It ends with the planes.
 pub(crate) fn start(planes: &Arc<Planes>) {
     let closing = planes.closing().clone();
     let mut views = planes.ring().view_changes();
@@ -33,7 +33,7 @@ pub(crate) fn start(planes: &Arc<Planes>) {
     tokio::spawn(async move {
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut house = House::default();
+        let mut upkeep = StoreUpkeep::default();
         loop {
             let over = match weak.upgrade() {
                 Some(planes) => planes.ring().over(),
@@ -53,12 +53,12 @@ pub(crate) fn start(planes: &Arc<Planes>) {
                 return;
             };
             planes.end_dead();
-            planes.hand_off_strays();
+            planes.hand_off_misplaced();
             tokio::select! {
                 // A store that does not answer must not keep dead planes in memory.
                 biased;
                 () = over.cancelled(), if !newcomer => {}
-                () = house.keep(&planes) => {}
+                () = upkeep.run(&planes) => {}
             }
         }
     });
@@ -74,13 +74,13 @@ pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) 
             if planes.closing().is_cancelled() {
                 return;
             }
-            planes.hand_off_strays();
+            planes.hand_off_misplaced();
         }
     });
 }
 
 /// Ends the plane of a slot whose life is over. Its fence is its next holder's affair.
-pub(crate) fn bury(slot: Arc<Slot>) {
+pub(crate) fn end_slot(slot: Arc<Slot>) {
     slot.fence.step(Event::MemberLost);
     if let Some(awake) = slot.sleeps() {
         awake.plane.end(Ended::Lost);
@@ -93,7 +93,7 @@ impl Planes {
         for slot in self.slots() {
             if slot.fence.life().over().is_cancelled() {
                 self.drop_dead(&slot);
-                bury(slot);
+                end_slot(slot);
             } else if let Some(lost) = slot.lost_plane() {
                 self.metrics().conflict();
                 lost.plane.end(Ended::Lost);
@@ -104,11 +104,11 @@ impl Planes {
 
     /// Hands off every plane that another member is designated for; the root last. A few at a
     /// time: the others wait for their turn.
-    pub(crate) fn hand_off_strays(&self) {
-        let mut strays: Vec<Arc<Slot>> = self.slots();
-        strays.retain(|slot| slot.fence.holds() && self.stray(slot));
-        let tenants = strays.iter().any(|slot| slot.birth.id != ROOT);
-        for slot in strays {
+    pub(crate) fn hand_off_misplaced(&self) {
+        let mut misplaced: Vec<Arc<Slot>> = self.slots();
+        misplaced.retain(|slot| slot.fence.holds() && self.is_misplaced(slot));
+        let tenants = misplaced.iter().any(|slot| slot.birth.id != ROOT);
+        for slot in misplaced {
             if tenants && slot.birth.id == ROOT {
                 continue;
             }
@@ -116,17 +116,17 @@ impl Planes {
                 return;
             };
             if slot.begin_leaving() {
-                tokio::spawn(planes.hand_off_stray(slot));
+                tokio::spawn(planes.hand_off_one(slot));
             }
         }
     }
 
-    fn stray(&self, slot: &Slot) -> bool {
+    fn is_misplaced(&self, slot: &Slot) -> bool {
         let designated = self.designated(&slot.birth);
         designated.is_some_and(|member| member.id != *self.ring().id())
     }
 
-    async fn hand_off_stray(self: Arc<Self>, slot: Arc<Slot>) {
+    async fn hand_off_one(self: Arc<Self>, slot: Arc<Slot>) {
         let place = tokio::select! {
             // Whoever closes lets go of everything itself.
             biased;
@@ -166,7 +166,7 @@ impl Planes {
             let seen = own.is_none_or(|own| own.standing == Standing::Draining);
             if seen {
                 self.release_unused(deadline).await;
-                self.hand_off_strays();
+                self.hand_off_misplaced();
                 let held = self.slots();
                 if !held.iter().any(|slot| slot.fence.holds()) {
                     return true;
@@ -203,13 +203,16 @@ impl Planes {
             None => false,
         };
         let slots: Vec<Arc<Slot>> = self.slots().into_iter().filter(unused).collect();
-        let stray: Vec<Arc<Slot>> = slots.into_iter().filter(|slot| self.stray(slot)).collect();
+        let misplaced: Vec<Arc<Slot>> = slots
+            .into_iter()
+            .filter(|slot| self.is_misplaced(slot))
+            .collect();
         if let Some(planes) = self.shared()
-            && !stray.is_empty()
+            && !misplaced.is_empty()
         {
             // A task of its own: what was begun is ended, and what is late is handed off like the
             // others.
-            let released = tokio::spawn(async move { planes.put_to_sleep(stray).await });
+            let released = tokio::spawn(async move { planes.put_to_sleep(misplaced).await });
             let _ = tokio::time::timeout_at(deadline, released).await;
         }
     }
@@ -217,7 +220,7 @@ impl Planes {
 
 /// What the root's owner does for the store.
 #[derive(Default)]
-struct House {
+struct StoreUpkeep {
     looked: Option<Instant>,
     /// The store's revision at earlier times, oldest first.
     samples: VecDeque<(Instant, Revision)>,
@@ -227,8 +230,8 @@ struct House {
     swept: Option<Instant>,
 }
 
-impl House {
-    async fn keep(&mut self, planes: &Arc<Planes>) {
+impl StoreUpkeep {
+    async fn run(&mut self, planes: &Arc<Planes>) {
         let now = Instant::now();
         let owner = planes
             .known(ROOT)
@@ -240,7 +243,7 @@ impl House {
             return;
         }
         let history = planes.ring().options().history;
-        let every = HOUSE_EVERY.min(history / SAMPLES);
+        let every = UPKEEP_EVERY.min(history / SAMPLES);
         if self.looked.is_some_and(|looked| now < looked + every) {
             return;
         }
