@@ -25,7 +25,7 @@ use crate::membership::ring::Ring;
 use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
 use crate::planes::metrics::{PlaneMetrics, PlanesStats};
-use crate::planes::plane_slot::{Door, Slot, Woken};
+use crate::planes::plane_slot::{PlaneSlot, WakeResult, WakeStep};
 use crate::planes::streamed_states::Received;
 use crate::records::Damaged;
 use bytes::Bytes;
@@ -117,7 +117,7 @@ pub struct Planes {
     secret: Bytes,
     root: (Version, String),
     started: Instant,
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    slots: Mutex<HashMap<String, Arc<PlaneSlot>>>,
     received: Received,
     /// Where users want planes; none in a ring whose planes are not in a directory.
     directory: OnceLock<Arc<Directory>>,
@@ -300,15 +300,15 @@ impl Planes {
                 return Err(WakeError::Moved(self.designated(birth).map(Box::new)));
             }
             let slot = self.slot(birth).await?;
-            let mut told = match slot.door(self.seconds()) {
-                Door::Open(plane) => return Ok(plane),
-                Door::Gone => continue,
-                Door::Busy => {
+            let mut told = match slot.begin_wake(self.seconds()) {
+                WakeStep::Ready(plane) => return Ok(plane),
+                WakeStep::LookAgain => continue,
+                WakeStep::WaitForTask => {
                     drop(slot.busy().await);
                     continue;
                 }
-                Door::Wait(told) => told,
-                Door::Wake { tell, told, lost } => {
+                WakeStep::WaitForWake(told) => told,
+                WakeStep::Start { tell, told, lost } => {
                     if let Some(lost) = lost {
                         self.metrics().conflict();
                         lost.plane.end(Ended::Lost);
@@ -334,7 +334,11 @@ impl Planes {
 
     /// Takes and loads the plane of a slot, and tells everybody who waits. A wake that fails or
     /// panics leaves a slot that the next one begins with.
-    async fn wake_slot(self: Arc<Self>, slot: Arc<Slot>, tell: watch::Sender<Option<Woken>>) {
+    async fn wake_slot(
+        self: Arc<Self>,
+        slot: Arc<PlaneSlot>,
+        tell: watch::Sender<Option<WakeResult>>,
+    ) {
         let busy = slot.busy().await;
         let (planes, taken) = (Arc::clone(&self), Arc::clone(&slot));
         // A task of its own, so that a panic ends here.
@@ -344,7 +348,7 @@ impl Planes {
             Err(WakeError::Unavailable("waking it panicked".to_owned()))
         });
         if woken.is_err() {
-            slot.falls_asleep();
+            slot.abandon_wake();
         }
         drop(busy);
         if woken.is_err() {
@@ -354,7 +358,7 @@ impl Planes {
     }
 
     /// The plane's slot in this life; made if there is none.
-    async fn slot(&self, birth: &Birth) -> Result<Arc<Slot>, WakeError> {
+    async fn slot(&self, birth: &Birth) -> Result<Arc<PlaneSlot>, WakeError> {
         let life = self.ring.await_life(LIFE_PATIENCE).await;
         let life = life
             .ok_or_else(|| WakeError::Unavailable("this replica is not in the ring".to_owned()))?;
@@ -365,7 +369,7 @@ impl Planes {
             return Ok(Arc::clone(slot));
         }
         let fence = FenceDriver::new(Arc::clone(self.store()), life, birth);
-        let slot = Slot::new(birth.clone(), fence);
+        let slot = PlaneSlot::new(birth.clone(), fence);
         // A slot of an earlier life holds nothing any more; `rebalance` ends its plane.
         if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
             drop(slots);
@@ -433,31 +437,31 @@ impl Planes {
     }
 
     /// All slots of now.
-    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
+    pub(crate) fn slots(&self) -> Vec<Arc<PlaneSlot>> {
         self.slots.lock().values().cloned().collect()
     }
 
     /// The slot of a plane, if there is one.
-    pub(crate) fn known(&self, id: &str) -> Option<Arc<Slot>> {
+    pub(crate) fn known(&self, id: &str) -> Option<Arc<PlaneSlot>> {
         self.slots.lock().get(id).cloned()
     }
 
     /// The slot of a plane in this life, to take or delete it.
-    pub(crate) async fn slot_of(&self, birth: &Birth) -> Result<Arc<Slot>, WakeError> {
+    pub(crate) async fn slot_of(&self, birth: &Birth) -> Result<Arc<PlaneSlot>, WakeError> {
         self.slot(birth).await
     }
 
     /// Takes a slot out of the map if nothing is held, under way or waited for in it.
-    pub(crate) fn drop_if_idle(&self, slot: &Arc<Slot>) {
+    pub(crate) fn drop_if_idle(&self, slot: &Arc<PlaneSlot>) {
         let mut slots = self.slots.lock();
         let same = slots.get(&slot.birth.id);
-        if same.is_some_and(|known| Arc::ptr_eq(known, slot)) && slot.goes() {
+        if same.is_some_and(|known| Arc::ptr_eq(known, slot)) && slot.retire_if_idle() {
             slots.remove(&slot.birth.id);
         }
     }
 
     /// Takes a slot out of the map whose life is over.
-    pub(crate) fn drop_dead(&self, slot: &Arc<Slot>) {
+    pub(crate) fn drop_dead(&self, slot: &Arc<PlaneSlot>) {
         let mut slots = self.slots.lock();
         let same = slots.get(&slot.birth.id);
         if same.is_some_and(|known| Arc::ptr_eq(known, slot)) {

@@ -4,7 +4,7 @@
 
 use crate::directory::birth::Birth;
 use crate::peers::{PeerMessage, PeerReply};
-use crate::planes::plane_slot::{Awake, Slot};
+use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
 use crate::planes::release::{Word, forget, resume};
 use crate::planes::take::{NotToDelete, Wanted};
 use crate::planes::{Planes, WakeError};
@@ -79,7 +79,7 @@ impl Planes {
     /// none if another holder has deleted the plane.
     async fn delete_slot(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        slot: &Arc<PlaneSlot>,
         forward: Forward,
     ) -> Result<Option<FenceRevision>, DeleteError> {
         let busy = slot.busy().await;
@@ -105,8 +105,8 @@ impl Planes {
 
     async fn say_deleted(
         &self,
-        slot: &Arc<Slot>,
-        awake: Option<&Awake>,
+        slot: &Arc<PlaneSlot>,
+        awake: Option<&AwakePlane>,
     ) -> Result<FenceRevision, DeleteError> {
         let actions = slot.fence.step(Event::Delete);
         match self.say(slot, actions, awake, None).await {

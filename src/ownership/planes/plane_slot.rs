@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
 /// What those who wait for a plane are told.
-pub(crate) type Woken = Result<Arc<Plane>, WakeError>;
+pub(crate) type WakeResult = Result<Arc<Plane>, WakeError>;
 
 /// One plane at this replica.
-pub(crate) struct Slot {
+pub(crate) struct PlaneSlot {
     pub(crate) birth: Birth,
     pub(crate) fence: Arc<FenceDriver>,
     stage: Mutex<Stage>,
@@ -34,22 +34,22 @@ enum Stage {
     /// Nothing is in memory.
     Asleep,
     /// A task takes it or loads it.
-    Waking(watch::Receiver<Option<Woken>>),
-    Awake(Awake),
+    Waking(watch::Receiver<Option<WakeResult>>),
+    Awake(AwakePlane),
     /// The slot is out of the map: whoever still has it looks there again.
     Gone,
 }
 
 /// A plane in memory.
 #[derive(Clone)]
-pub(crate) struct Awake {
+pub(crate) struct AwakePlane {
     pub(crate) plane: Arc<Plane>,
     pub(crate) guard: Arc<RingGuard>,
 }
 
 /// A tenure with what loading its plane needs.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct NewTenure {
     pub(crate) guard: Arc<RingGuard>,
     /// The revision of the acquire.
     pub(crate) acquired: Revision,
@@ -60,25 +60,25 @@ pub(crate) struct Held {
 }
 
 /// What somebody who wants the plane is to do.
-pub(crate) enum Door {
+pub(crate) enum WakeStep {
     /// Here it is.
-    Open(Arc<Plane>),
+    Ready(Arc<Plane>),
     /// Wait for this.
-    Wait(watch::Receiver<Option<Woken>>),
+    WaitForWake(watch::Receiver<Option<WakeResult>>),
     /// Wake it, and tell this. What was in memory has lost its tenure and is to be ended.
-    Wake {
-        tell: watch::Sender<Option<Woken>>,
-        told: watch::Receiver<Option<Woken>>,
-        lost: Option<Awake>,
+    Start {
+        tell: watch::Sender<Option<WakeResult>>,
+        told: watch::Receiver<Option<WakeResult>>,
+        lost: Option<AwakePlane>,
     },
     /// A task decides right now whether the plane stays: wait until the slot is not busy, then look
     /// again.
-    Busy,
+    WaitForTask,
     /// Look into the map again.
-    Gone,
+    LookAgain,
 }
 
-impl Slot {
+impl PlaneSlot {
     /// A slot that holds nothing.
     pub(crate) fn new(birth: Birth, fence: Arc<FenceDriver>) -> Arc<Self> {
         Arc::new(Self {
@@ -92,17 +92,17 @@ impl Slot {
     }
 
     /// What to do to get the plane.
-    pub(crate) fn door(&self, seconds: u64) -> Door {
+    pub(crate) fn begin_wake(&self, seconds: u64) -> WakeStep {
         self.used.store(seconds, Ordering::Relaxed);
         let mut stage = self.stage.lock();
         match &*stage {
             Stage::Awake(awake) if awake.guard.holds() => {
-                return Door::Open(Arc::clone(&awake.plane));
+                return WakeStep::Ready(Arc::clone(&awake.plane));
             }
             // Its last word was sent, and the plane goes on if that turns out not to be said.
-            Stage::Awake(_) if self.busy.try_lock().is_err() => return Door::Busy,
-            Stage::Waking(told) => return Door::Wait(told.clone()),
-            Stage::Gone => return Door::Gone,
+            Stage::Awake(_) if self.busy.try_lock().is_err() => return WakeStep::WaitForTask,
+            Stage::Waking(told) => return WakeStep::WaitForWake(told.clone()),
+            Stage::Gone => return WakeStep::LookAgain,
             Stage::Asleep | Stage::Awake(_) => {}
         }
         let (tell, told) = watch::channel(None);
@@ -111,11 +111,11 @@ impl Slot {
             Stage::Awake(awake) => Some(awake),
             Stage::Asleep | Stage::Waking(_) | Stage::Gone => None,
         };
-        Door::Wake { tell, told, lost }
+        WakeStep::Start { tell, told, lost }
     }
 
     /// The plane, if it is awake and held.
-    pub(crate) fn awake(&self) -> Option<Awake> {
+    pub(crate) fn awake(&self) -> Option<AwakePlane> {
         match &*self.stage.lock() {
             Stage::Awake(awake) if awake.guard.holds() => Some(awake.clone()),
             Stage::Awake(_) | Stage::Asleep | Stage::Waking(_) | Stage::Gone => None,
@@ -123,14 +123,14 @@ impl Slot {
     }
 
     /// A plane in memory whose tenure has ended; nothing is in memory from now on.
-    pub(crate) fn lost_plane(&self) -> Option<Awake> {
+    pub(crate) fn take_lost_plane(&self) -> Option<AwakePlane> {
         let lost = match &*self.stage.lock() {
             Stage::Awake(awake) => !awake.guard.holds(),
             Stage::Asleep | Stage::Waking(_) | Stage::Gone => false,
         };
         // Whoever is busy with it deals with it.
         let _busy = self.try_busy().filter(|_| lost)?;
-        self.sleeps()
+        self.take_awake()
     }
 
     /// Whether the plane is here: held, or being taken.
@@ -141,12 +141,12 @@ impl Slot {
     }
 
     /// The plane is in memory from now on.
-    pub(crate) fn wakes(&self, awake: Awake) {
+    pub(crate) fn set_awake(&self, awake: AwakePlane) {
         *self.stage.lock() = Stage::Awake(awake);
     }
 
     /// Nothing is in memory from now on; returns what was.
-    pub(crate) fn sleeps(&self) -> Option<Awake> {
+    pub(crate) fn take_awake(&self) -> Option<AwakePlane> {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Asleep) {
             Stage::Awake(awake) => Some(awake),
@@ -159,7 +159,7 @@ impl Slot {
     }
 
     /// A wake came to nothing.
-    pub(crate) fn falls_asleep(&self) {
+    pub(crate) fn abandon_wake(&self) {
         let mut stage = self.stage.lock();
         if matches!(&*stage, Stage::Waking(_)) {
             *stage = Stage::Asleep;
@@ -167,7 +167,7 @@ impl Slot {
     }
 
     /// Marks the slot as out of the map, if nothing is held, under way or waited for.
-    pub(crate) fn goes(&self) -> bool {
+    pub(crate) fn retire_if_idle(&self) -> bool {
         let mut stage = self.stage.lock();
         let idle = match &*stage {
             Stage::Asleep => true,

@@ -2,7 +2,7 @@
 //! planes of a life that is over are ended, and the root's owner keeps the store's upkeep: it
 //! compacts history that nobody may ask for any more and raises the level floor.
 
-use crate::planes::plane_slot::Slot;
+use crate::planes::plane_slot::PlaneSlot;
 use crate::planes::release::Parted;
 use crate::planes::{Planes, ROOT};
 use polyplane_fencing::Event;
@@ -80,9 +80,9 @@ pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) 
 }
 
 /// Ends the plane of a slot whose life is over. Its fence is its next holder's affair.
-pub(crate) fn end_slot(slot: Arc<Slot>) {
+pub(crate) fn end_slot(slot: Arc<PlaneSlot>) {
     slot.fence.step(Event::MemberLost);
-    if let Some(awake) = slot.sleeps() {
+    if let Some(awake) = slot.take_awake() {
         awake.plane.end(Ended::Lost);
     }
 }
@@ -94,7 +94,7 @@ impl Planes {
             if slot.fence.life().over().is_cancelled() {
                 self.drop_dead(&slot);
                 end_slot(slot);
-            } else if let Some(lost) = slot.lost_plane() {
+            } else if let Some(lost) = slot.take_lost_plane() {
                 self.metrics().conflict();
                 lost.plane.end(Ended::Lost);
                 self.drop_if_idle(&slot);
@@ -105,7 +105,7 @@ impl Planes {
     /// Hands off every plane that another member is designated for; the root last. A few at a
     /// time: the others wait for their turn.
     pub(crate) fn hand_off_misplaced(&self) {
-        let mut misplaced: Vec<Arc<Slot>> = self.slots();
+        let mut misplaced: Vec<Arc<PlaneSlot>> = self.slots();
         misplaced.retain(|slot| slot.fence.holds() && self.is_misplaced(slot));
         let tenants = misplaced.iter().any(|slot| slot.birth.id != ROOT);
         for slot in misplaced {
@@ -121,12 +121,12 @@ impl Planes {
         }
     }
 
-    fn is_misplaced(&self, slot: &Slot) -> bool {
+    fn is_misplaced(&self, slot: &PlaneSlot) -> bool {
         let designated = self.designated(&slot.birth);
         designated.is_some_and(|member| member.id != *self.ring().id())
     }
 
-    async fn hand_off_one(self: Arc<Self>, slot: Arc<Slot>) {
+    async fn hand_off_one(self: Arc<Self>, slot: Arc<PlaneSlot>) {
         let place = tokio::select! {
             // Whoever closes lets go of everything itself.
             biased;
@@ -195,15 +195,15 @@ impl Planes {
 
     /// Releases what nobody watches or writes to at the moment, many fences at once.
     async fn release_unused(&self, deadline: Instant) {
-        let unused = |slot: &Arc<Slot>| match slot.awake() {
+        let unused = |slot: &Arc<PlaneSlot>| match slot.awake() {
             Some(awake) => {
                 let stats = awake.plane.stats();
                 stats.watchers == 0 && stats.queued == 0 && slot.birth.id != ROOT
             }
             None => false,
         };
-        let slots: Vec<Arc<Slot>> = self.slots().into_iter().filter(unused).collect();
-        let misplaced: Vec<Arc<Slot>> = slots
+        let slots: Vec<Arc<PlaneSlot>> = self.slots().into_iter().filter(unused).collect();
+        let misplaced: Vec<Arc<PlaneSlot>> = slots
             .into_iter()
             .filter(|slot| self.is_misplaced(slot))
             .collect();

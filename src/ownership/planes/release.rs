@@ -4,7 +4,7 @@
 use crate::backoff::Backoff;
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
 use crate::planes::fence_driver::Sending;
-use crate::planes::plane_slot::{Awake, Slot};
+use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
 use crate::planes::{Planes, ROOT};
 use crate::transactions::{refusal, revision, stored};
 use bytes::Bytes;
@@ -54,7 +54,7 @@ impl Planes {
     /// Hands a plane to its successor, or just lets it go if there is none.
     pub(crate) async fn hand_off(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        slot: &Arc<PlaneSlot>,
         successor: Option<&Member>,
     ) -> Parted {
         let began = Instant::now();
@@ -102,8 +102,8 @@ impl Planes {
     /// Has the plane's head stand still before the last word names it. Says whether it does.
     pub(crate) async fn stand_still(
         &self,
-        slot: &Slot,
-        awake: Option<&Awake>,
+        slot: &PlaneSlot,
+        awake: Option<&AwakePlane>,
         deadline: Instant,
     ) -> bool {
         let Some(awake) = awake else {
@@ -127,7 +127,7 @@ impl Planes {
         }
     }
 
-    fn parted(slot: &Slot, word: Word) -> Parted {
+    fn parted(slot: &PlaneSlot, word: Word) -> Parted {
         match word {
             Word::CalledOff => {
                 resume(slot);
@@ -147,7 +147,7 @@ impl Planes {
 
     /// The fence is released for it and the plane was in use: it is to take it at once, not at the
     /// next request. Only a hint. Who asked for the plane is not told: it waits for the answer.
-    pub(crate) async fn tell_successor(&self, slot: &Slot, member: &Member) {
+    pub(crate) async fn tell_successor(&self, slot: &PlaneSlot, member: &Member) {
         let take = PeerMessage::Take {
             birth: slot.birth.clone(),
             view: self.ring().view().number().get(),
@@ -161,9 +161,9 @@ impl Planes {
     /// Carries out what the machine asks for until the last word is said, or called off.
     pub(crate) async fn say(
         &self,
-        slot: &Arc<Slot>,
+        slot: &Arc<PlaneSlot>,
         actions: Vec<Action>,
-        awake: Option<&Awake>,
+        awake: Option<&AwakePlane>,
         successor: Option<&Member>,
     ) -> Word {
         let fence = &slot.fence;
@@ -227,8 +227,8 @@ impl Planes {
     /// Streams a paused plane to its successor. Says how the hand-off goes on.
     async fn stream(
         &self,
-        slot: &Slot,
-        awake: Option<&Awake>,
+        slot: &PlaneSlot,
+        awake: Option<&AwakePlane>,
         to: Option<&Member>,
         head: Revision,
     ) -> Event {
@@ -243,8 +243,8 @@ impl Planes {
 
     async fn try_stream(
         &self,
-        slot: &Slot,
-        awake: Option<&Awake>,
+        slot: &PlaneSlot,
+        awake: Option<&AwakePlane>,
         to: Option<&Member>,
         head: Revision,
     ) -> Result<(), String> {
@@ -297,7 +297,7 @@ impl Planes {
     }
 
     /// Closes and releases these planes, but for those that a task is busy with.
-    pub(crate) async fn put_to_sleep(&self, slots: Vec<Arc<Slot>>) {
+    pub(crate) async fn put_to_sleep(&self, slots: Vec<Arc<PlaneSlot>>) {
         let idle = slots.into_iter().filter_map(|slot| {
             let busy = slot.try_busy()?;
             Some((slot, busy))
@@ -307,7 +307,7 @@ impl Planes {
     }
 
     /// Closes and releases these planes, those that a task is busy with too.
-    pub(crate) async fn let_go_of_all(&self, slots: Vec<Arc<Slot>>) {
+    pub(crate) async fn let_go_of_all(&self, slots: Vec<Arc<PlaneSlot>>) {
         let (mut roots, mut tenants) = (Vec::new(), Vec::new());
         for slot in slots {
             let busy = slot.busy().await;
@@ -317,11 +317,12 @@ impl Planes {
             }
         }
         for group in [tenants, roots] {
-            let slots: Vec<Arc<Slot>> = group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
+            let slots: Vec<Arc<PlaneSlot>> =
+                group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
             self.release(group, Ended::Closed).await;
             for slot in slots {
                 // The store did not take its last word, and this replica ends all the same.
-                if let Some(kept) = slot.sleeps() {
+                if let Some(kept) = slot.take_awake() {
                     slot.fence.abandon();
                     kept.plane.end(Ended::Closed);
                 }
@@ -331,7 +332,11 @@ impl Planes {
 
     /// Releases the fences of planes, many in one transaction, and ends those in memory. A plane
     /// whose last word the store refuses goes on. Returns how many were released.
-    async fn release(&self, slots: Vec<(Arc<Slot>, OwnedMutexGuard<()>)>, ended: Ended) -> usize {
+    async fn release_many(
+        &self,
+        slots: Vec<(Arc<PlaneSlot>, OwnedMutexGuard<()>)>,
+        ended: Ended,
+    ) -> usize {
         let deadline = Instant::now() + PAUSE_PATIENCE;
         let mut leaving = Vec::new();
         for (slot, busy) in slots {
@@ -398,7 +403,7 @@ impl Planes {
 
 /// A plane whose last word is still to be said.
 struct Leaving {
-    slot: Arc<Slot>,
+    slot: Arc<PlaneSlot>,
     busy: OwnedMutexGuard<()>,
     /// What is to be sent next.
     word: Sending,
@@ -414,7 +419,7 @@ enum Next {
     Stays,
 }
 
-fn next_word(slot: &Slot, actions: Vec<Action>) -> Next {
+fn next_word(slot: &PlaneSlot, actions: Vec<Action>) -> Next {
     for action in actions {
         match action {
             Action::Transact {
@@ -440,16 +445,16 @@ fn next_word(slot: &Slot, actions: Vec<Action>) -> Next {
 
 /// Ends the plane in memory, if there is one: also one that a task left there when it died with its
 /// last word under way.
-pub(crate) fn forget(slot: &Slot, ended: Ended) {
+pub(crate) fn forget(slot: &PlaneSlot, ended: Ended) {
     // Sleeping first: nobody finds the plane any more.
-    if let Some(awake) = slot.sleeps() {
+    if let Some(awake) = slot.take_awake() {
         awake.plane.end(ended);
     }
 }
 
 /// Lets the plane in memory, if there is one, go on as before its pause. Looks at the slot, for whoever
 /// paused the plane may be a task that died.
-pub(crate) fn resume(slot: &Slot) {
+pub(crate) fn resume(slot: &PlaneSlot) {
     if let Some(awake) = slot.awake() {
         awake.plane.resume();
     }

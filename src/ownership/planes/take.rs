@@ -5,7 +5,7 @@ use crate::backoff::Backoff;
 use crate::membership::member_record::members_prefix;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
 use crate::planes::fence_driver::RingGuard;
-use crate::planes::plane_slot::{Awake, Held, Slot};
+use crate::planes::plane_slot::{AwakePlane, NewTenure, PlaneSlot};
 use crate::planes::{Planes, ROOT, WakeError};
 use crate::transactions::revision;
 use polyplane_fencing::{Action, Epoch, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
@@ -34,7 +34,7 @@ pub(crate) enum Wanted {
 
 /// What became of the actions of one step.
 enum Carried {
-    Held(Held),
+    Held(NewTenure),
     /// Look at the fence again.
     Again,
     /// The holder lives.
@@ -57,7 +57,7 @@ impl Planes {
     /// Takes the fence of a plane and loads it. The slot's `busy` is held.
     pub(crate) async fn take_and_load(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        slot: &Arc<PlaneSlot>,
     ) -> Result<Arc<Plane>, WakeError> {
         let began = Instant::now();
         if let Some(awake) = slot.awake() {
@@ -89,7 +89,7 @@ impl Planes {
             "took a control plane"
         );
         let guard = held.guard;
-        slot.wakes(Awake {
+        slot.set_awake(AwakePlane {
             plane: Arc::clone(&plane),
             guard,
         });
@@ -99,9 +99,9 @@ impl Planes {
     /// Takes the fence of a plane.
     pub(crate) async fn take(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        slot: &Arc<PlaneSlot>,
         wanted: Wanted,
-    ) -> Result<Held, NotToDelete> {
+    ) -> Result<NewTenure, NotToDelete> {
         let deadline = Instant::now() + TAKE_PATIENCE;
         let unavailable = |why: String| NotToDelete::Failed(WakeError::Unavailable(why));
         let mut backoff = Backoff::default();
@@ -147,7 +147,7 @@ impl Planes {
     }
 
     /// Refuses to serve what another member is to serve.
-    fn check_designated(&self, slot: &Slot) -> Result<(), NotToDelete> {
+    fn check_designated(&self, slot: &PlaneSlot) -> Result<(), NotToDelete> {
         let designated = self.designated(&slot.birth);
         match designated {
             Some(member) if member.id == *self.ring().id() => Ok(()),
@@ -161,7 +161,7 @@ impl Planes {
     /// Takes a fence that names this life without a tenure, for whoever is to have it next.
     pub(crate) async fn look_and_adopt(
         &self,
-        slot: &Slot,
+        slot: &PlaneSlot,
         fence: Observed<Fence>,
     ) -> Result<(), String> {
         match self.acquire(slot, Some(fence)).await {
@@ -172,13 +172,13 @@ impl Planes {
         }
     }
 
-    async fn look(&self, slot: &Slot) -> Result<Option<Observed<Fence>>, String> {
+    async fn look(&self, slot: &PlaneSlot) -> Result<Option<Observed<Fence>>, String> {
         let read = slot.fence.read_fence().await;
         read.map_err(|error| format!("the fence cannot be read: {error}"))
     }
 
     /// One try, by the rules.
-    async fn acquire(&self, slot: &Slot, fence: Option<Observed<Fence>>) -> Carried {
+    async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> Carried {
         if let Some(head) = self.received().head(&slot.birth.id) {
             slot.fence.step(Event::StreamReceived {
                 head: revision(head),
@@ -205,7 +205,7 @@ impl Planes {
                         slot.fence.outdate_guards();
                     }
                     let guard = RingGuard::new(Arc::clone(&slot.fence), tenure);
-                    return Carried::Held(Held {
+                    return Carried::Held(NewTenure {
                         guard: Arc::new(guard),
                         acquired: slot.fence.put_at(),
                         serve_from,
@@ -251,7 +251,7 @@ impl Planes {
     }
 
     /// Rule 3: the living are asked, never robbed.
-    async fn ask(&self, slot: &Slot, holder: &Holder) -> Result<Asked, NotToDelete> {
+    async fn ask(&self, slot: &PlaneSlot, holder: &Holder) -> Result<Asked, NotToDelete> {
         let view = self.ring().view();
         let known = view.member(&holder.replica);
         let Some(member) = known.filter(|m| m.incarnation == holder.incarnation) else {
@@ -293,7 +293,7 @@ impl Planes {
     }
 
     /// Opens the plane of a tenure.
-    async fn load(&self, slot: &Slot, held: &Held) -> Result<Arc<Plane>, WakeError> {
+    async fn load(&self, slot: &PlaneSlot, held: &NewTenure) -> Result<Arc<Plane>, WakeError> {
         let birth = &slot.birth;
         let received = self.received().take(&birth.id);
         let record = PlaneRecord {

@@ -171,7 +171,7 @@ async fn dead_hand_off() -> Orphan {
     }
 }
 
-fn slot_of(replica: &Replica, birth: &Birth) -> Arc<crate::planes::plane_slot::Slot> {
+fn slot_of(replica: &Replica, birth: &Birth) -> Arc<crate::planes::plane_slot::PlaneSlot> {
     let slots = replica.planes.slots().into_iter();
     let mut slots = slots.filter(|slot| slot.birth.id == birth.id);
     slots.next().expect("the plane has a slot")

@@ -49,7 +49,7 @@ enum Barriers {
     /// The caller of this step, by [`CommitGuard::barrier`].
     Caller,
     /// The slot's task.
-    Slot,
+    SlotTask,
 }
 
 impl RingGuard {
@@ -235,16 +235,16 @@ impl CommitGuard for RingGuard {
 
     fn landed(&self, at: Revision) {
         let at = revision(at);
-        self.step(Event::Landed { at }, Barriers::Slot);
+        self.step(Event::Landed { at }, Barriers::SlotTask);
     }
 
     fn not_done(&self, outcome: NotDone) {
         let (outcome, barriers) = match outcome {
             NotDone::Refused { at, found } => {
                 let refusal = refusal(at, &found, &self.fence.keys);
-                (Outcome::Refused(refusal), Barriers::Slot)
+                (Outcome::Refused(refusal), Barriers::SlotTask)
             }
-            NotDone::Rejected => (Outcome::Rejected, Barriers::Slot),
+            NotDone::Rejected => (Outcome::Rejected, Barriers::SlotTask),
             NotDone::Unknown => (Outcome::Unknown, Barriers::Caller),
         };
         self.fence.watch_for_loss(&outcome);
@@ -253,15 +253,15 @@ impl CommitGuard for RingGuard {
 
     fn never_done(&self) {
         let head = revision(self.fence.inner.lock().head);
-        self.step(Event::Replayed { head }, Barriers::Slot);
+        self.step(Event::Replayed { head }, Barriers::SlotTask);
     }
 
     fn pause(&self) {
-        self.step(Event::Pause, Barriers::Slot);
+        self.step(Event::Pause, Barriers::SlotTask);
     }
 
     fn resume(&self) {
-        self.step(Event::CallOff, Barriers::Slot);
+        self.step(Event::CallOff, Barriers::SlotTask);
     }
 
     fn stands_still(&self) -> bool {
@@ -270,7 +270,7 @@ impl CommitGuard for RingGuard {
     }
 
     fn store_writable(&self) {
-        self.step(Event::StoreWritable, Barriers::Slot);
+        self.step(Event::StoreWritable, Barriers::SlotTask);
     }
 
     fn answerable(&self) -> Answerable {
@@ -319,7 +319,7 @@ impl CommitGuard for RingGuard {
             inner.barrier = None;
         }
         let barriers = match settled {
-            Some(_) => Barriers::Slot,
+            Some(_) => Barriers::SlotTask,
             None => Barriers::Caller,
         };
         self.absorb(&mut inner, actions, barriers);
@@ -353,7 +353,7 @@ impl CommitGuard for RingGuard {
         };
         let (outcome, words) = self.fence.commit(&transaction).await;
         let is_final = matches!(outcome, Outcome::Applied(_) | Outcome::Refused(_));
-        self.step(Event::Done { attempt, outcome }, Barriers::Slot);
+        self.step(Event::Done { attempt, outcome }, Barriers::SlotTask);
         match (self.intake(), is_final) {
             (Intake::Ended, _) => Err(BarrierError::Lost),
             (_, true) => Ok(()),
