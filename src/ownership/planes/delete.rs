@@ -6,7 +6,7 @@ use crate::directory::birth::Birth;
 use crate::peers::{PeerMessage, PeerReply};
 use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
 use crate::planes::release::{Word, forget, resume};
-use crate::planes::take::{NotToDelete, Wanted};
+use crate::planes::take::{TakeError, TakeFor};
 use crate::planes::{Planes, WakeError};
 use crate::records::fence_key;
 use crate::transactions::stored;
@@ -85,15 +85,15 @@ impl Planes {
         let busy = slot.busy().await;
         let awake = slot.awake();
         if !slot.fence.holds() {
-            match self.take(slot, Wanted::Deleted).await {
+            match self.take(slot, TakeFor::Deleting).await {
                 Ok(_) => {}
-                Err(NotToDelete::Already(fence)) => return Ok(Some(fence)),
-                Err(NotToDelete::HeldBy(holder)) => {
+                Err(TakeError::AlreadyDeleted(fence)) => return Ok(Some(fence)),
+                Err(TakeError::HeldBy(holder)) => {
                     drop(busy);
                     let asked = self.ask_to_delete(&slot.birth, &holder, forward);
                     return asked.await.map(|()| None);
                 }
-                Err(NotToDelete::Failed(error)) => return Err(DeleteError::Fence(error)),
+                Err(TakeError::Failed(error)) => return Err(DeleteError::Fence(error)),
             }
         }
         let deadline = Instant::now() + SETTLE_PATIENCE;

@@ -139,7 +139,7 @@ impl Planes {
             Ok(Some(fence))
                 if fence.value.state == FenceState::Held && own(&fence.value.holder) =>
             {
-                match self.look_and_adopt(&slot, fence).await {
+                match self.adopt(&slot, fence).await {
                     Ok(()) => None,
                     Err(reason) => Some(failed(&reason)),
                 }

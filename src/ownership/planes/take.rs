@@ -25,15 +25,15 @@ pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who may take a plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum TakeFor {
     /// The designated replica, to serve it.
-    Served,
+    Serving,
     /// Whoever is to delete it, designated or not, if no living replica holds it.
-    Deleted,
+    Deleting,
 }
 
 /// What became of the actions of one step.
-enum Carried {
+enum AcquireOutcome {
     Held(NewTenure),
     /// Look at the fence again.
     Again,
@@ -44,11 +44,11 @@ enum Carried {
 
 /// Why a plane to be deleted was not taken.
 #[derive(Debug)]
-pub(crate) enum NotToDelete {
+pub(crate) enum TakeError {
     /// A living replica holds it.
     HeldBy(Holder),
     /// Its fence says Deleted, at this revision.
-    Already(Revision),
+    AlreadyDeleted(Revision),
     /// It was not taken for another reason.
     Failed(WakeError),
 }
@@ -63,10 +63,10 @@ impl Planes {
         if let Some(awake) = slot.awake() {
             return Ok(awake.plane);
         }
-        let taken = self.take(slot, Wanted::Served).await;
+        let taken = self.take(slot, TakeFor::Serving).await;
         let held = taken.map_err(|not| match not {
-            NotToDelete::Failed(error) => error,
-            NotToDelete::HeldBy(_) | NotToDelete::Already(_) => WakeError::Deleted,
+            TakeError::Failed(error) => error,
+            TakeError::HeldBy(_) | TakeError::AlreadyDeleted(_) => WakeError::Deleted,
         })?;
         let plane = self.load(slot, &held).await?;
         let head = revision(plane.head());
@@ -100,35 +100,35 @@ impl Planes {
     pub(crate) async fn take(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
-        wanted: Wanted,
-    ) -> Result<NewTenure, NotToDelete> {
+        wanted: TakeFor,
+    ) -> Result<NewTenure, TakeError> {
         let deadline = Instant::now() + TAKE_PATIENCE;
-        let unavailable = |why: String| NotToDelete::Failed(WakeError::Unavailable(why));
+        let unavailable = |why: String| TakeError::Failed(WakeError::Unavailable(why));
         let mut backoff = Backoff::default();
         let mut why = "it took too long".to_owned();
         while Instant::now() < deadline {
             if slot.fence.life().over().is_cancelled() {
                 return Err(unavailable("this replica lost its member key".to_owned()));
             }
-            if wanted == Wanted::Served {
+            if wanted == TakeFor::Serving {
                 self.check_designated(slot)?;
             }
-            match self.look(slot).await {
+            match self.read_fence(slot).await {
                 Ok(fence) => match self.acquire(slot, fence).await {
-                    Carried::Held(held) => return Ok(held),
-                    Carried::Again => {}
-                    Carried::Ask(holder) if wanted == Wanted::Deleted => {
-                        return Err(NotToDelete::HeldBy(holder));
+                    AcquireOutcome::Held(held) => return Ok(held),
+                    AcquireOutcome::Again => {}
+                    AcquireOutcome::Ask(holder) if wanted == TakeFor::Deleting => {
+                        return Err(TakeError::HeldBy(holder));
                     }
-                    Carried::Ask(holder) => match self.ask(slot, &holder).await? {
-                        Asked::Released => continue,
-                        Asked::Not(reason) => {
+                    AcquireOutcome::Ask(holder) => match self.ask_holder(slot, &holder).await? {
+                        HolderReply::LookAgain => continue,
+                        HolderReply::Declined(reason) => {
                             why = reason;
-                            self.view_changes_or(backoff.next()).await;
+                            self.wait_for_view_change(backoff.next()).await;
                             continue;
                         }
                     },
-                    Carried::NotTaken(not) => {
+                    AcquireOutcome::NotTaken(not) => {
                         Self::not_taken(not, wanted)?;
                     }
                 },
@@ -140,45 +140,45 @@ impl Planes {
     }
 
     /// Waits so long, or until the view changes.
-    async fn view_changes_or(&self, patience: Duration) {
+    async fn wait_for_view_change(&self, patience: Duration) {
         let mut views = self.ring().view_changes();
         // Either way everything is looked at again.
         let _ = tokio::time::timeout(patience, views.changed()).await;
     }
 
     /// Refuses to serve what another member is to serve.
-    fn check_designated(&self, slot: &PlaneSlot) -> Result<(), NotToDelete> {
+    fn check_designated(&self, slot: &PlaneSlot) -> Result<(), TakeError> {
         let designated = self.designated(&slot.birth);
         match designated {
             Some(member) if member.id == *self.ring().id() => Ok(()),
             other => {
                 let other = other.map(Box::new);
-                Err(NotToDelete::Failed(WakeError::Moved(other)))
+                Err(TakeError::Failed(WakeError::Moved(other)))
             }
         }
     }
 
     /// Takes a fence that names this life without a tenure, for whoever is to have it next.
-    pub(crate) async fn look_and_adopt(
+    pub(crate) async fn adopt(
         &self,
         slot: &PlaneSlot,
         fence: Observed<Fence>,
     ) -> Result<(), String> {
         match self.acquire(slot, Some(fence)).await {
-            Carried::Held(_) => Ok(()),
-            Carried::Again | Carried::Ask(_) | Carried::NotTaken(_) => {
+            AcquireOutcome::Held(_) => Ok(()),
+            AcquireOutcome::Again | AcquireOutcome::Ask(_) | AcquireOutcome::NotTaken(_) => {
                 Err("the fence has changed".to_owned())
             }
         }
     }
 
-    async fn look(&self, slot: &PlaneSlot) -> Result<Option<Observed<Fence>>, String> {
+    async fn read_fence(&self, slot: &PlaneSlot) -> Result<Option<Observed<Fence>>, String> {
         let read = slot.fence.read_fence().await;
         read.map_err(|error| format!("the fence cannot be read: {error}"))
     }
 
     /// One try, by the rules.
-    async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> Carried {
+    async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> AcquireOutcome {
         if let Some(head) = self.received().head(&slot.birth.id) {
             slot.fence.step(Event::StreamReceived {
                 head: revision(head),
@@ -205,23 +205,23 @@ impl Planes {
                         slot.fence.outdate_guards();
                     }
                     let guard = RingGuard::new(Arc::clone(&slot.fence), tenure);
-                    return Carried::Held(NewTenure {
+                    return AcquireOutcome::Held(NewTenure {
                         guard: Arc::new(guard),
                         acquired: slot.fence.put_at(),
                         serve_from,
                         load,
                     });
                 }
-                Action::AskHolder(holder) => return Carried::Ask(holder),
+                Action::AskHolder(holder) => return AcquireOutcome::Ask(holder),
                 Action::NotTaken(NotTaken::ViewTooOld) => {
                     if let Some(holder) = &holder {
                         let number = ViewNumber::new(holder.incarnation.get());
                         self.ring().reach(number, VIEW_PATIENCE).await;
                     }
                 }
-                Action::NotTaken(not) => return Carried::NotTaken(not),
+                Action::NotTaken(not) => return AcquireOutcome::NotTaken(not),
                 Action::RemoveRange { fence } => {
-                    return Carried::NotTaken(NotTaken::Deleted { fence });
+                    return AcquireOutcome::NotTaken(NotTaken::Deleted { fence });
                 }
                 Action::ReadFence
                 | Action::EndTenure { .. }
@@ -233,30 +233,36 @@ impl Planes {
                 | Action::NotYet { .. } => {}
             }
         }
-        Carried::Again
+        AcquireOutcome::Again
     }
 
-    fn not_taken(not: NotTaken, wanted: Wanted) -> Result<(), NotToDelete> {
+    fn not_taken(not: NotTaken, wanted: TakeFor) -> Result<(), TakeError> {
         match (not, wanted) {
-            (NotTaken::Deleted { fence }, Wanted::Deleted) => Err(NotToDelete::Already(fence)),
+            (NotTaken::Deleted { fence }, TakeFor::Deleting) => {
+                Err(TakeError::AlreadyDeleted(fence))
+            }
             (NotTaken::Deleted { .. } | NotTaken::NoDirectoryRecord, _) => {
-                Err(NotToDelete::Failed(WakeError::Deleted))
+                Err(TakeError::Failed(WakeError::Deleted))
             }
             (NotTaken::Rejected, _) => {
                 let why = "the store takes no writes".to_owned();
-                Err(NotToDelete::Failed(WakeError::Unavailable(why)))
+                Err(TakeError::Failed(WakeError::Unavailable(why)))
             }
             (NotTaken::Changed | NotTaken::ViewTooOld, _) => Ok(()),
         }
     }
 
     /// Rule 3: the living are asked, never robbed.
-    async fn ask(&self, slot: &PlaneSlot, holder: &Holder) -> Result<Asked, NotToDelete> {
+    async fn ask_holder(
+        &self,
+        slot: &PlaneSlot,
+        holder: &Holder,
+    ) -> Result<HolderReply, TakeError> {
         let view = self.ring().view();
         let known = view.member(&holder.replica);
         let Some(member) = known.filter(|m| m.incarnation == holder.incarnation) else {
             // The view has moved on: judge the fence anew.
-            return Ok(Asked::Released);
+            return Ok(HolderReply::LookAgain);
         };
         let message = PeerMessage::HandOver {
             birth: slot.birth.clone(),
@@ -265,7 +271,7 @@ impl Planes {
         };
         let reply = self.ring().call(member, message.into(), ASK_PATIENCE).await;
         match reply {
-            Ok(PeerReply::Done | PeerReply::NotHeld) => Ok(Asked::Released),
+            Ok(PeerReply::Done | PeerReply::NotHeld) => Ok(HolderReply::LookAgain),
             Ok(PeerReply::Kept { view: theirs }) => {
                 let number = ViewNumber::new(theirs);
                 self.ring().reach(number, VIEW_PATIENCE).await;
@@ -273,22 +279,28 @@ impl Planes {
                 // Both think themselves designated, for a wish that one does not know yet: who
                 // holds it serves it.
                 let member = Some(Box::new(member.clone()));
-                Err(NotToDelete::Failed(WakeError::Moved(member)))
+                Err(TakeError::Failed(WakeError::Moved(member)))
             }
-            Ok(PeerReply::Busy) => Ok(Asked::Not("its holder hands others over".to_owned())),
-            Ok(PeerReply::Failed { reason }) => Ok(Asked::Not(reason)),
+            Ok(PeerReply::Busy) => Ok(HolderReply::Declined(
+                "its holder hands others over".to_owned(),
+            )),
+            Ok(PeerReply::Failed { reason }) => Ok(HolderReply::Declined(reason)),
             Ok(
                 PeerReply::Pong { .. }
                 | PeerReply::Load { .. }
                 | PeerReply::Figures { .. }
                 | PeerReply::View { .. },
-            ) => Ok(Asked::Not("its holder gave a wrong answer".to_owned())),
+            ) => Ok(HolderReply::Declined(
+                "its holder gave a wrong answer".to_owned(),
+            )),
             Err(
                 error @ (PeerError::Refused
                 | PeerError::TimedOut
                 | PeerError::Ended(_)
                 | PeerError::Failed(_)),
-            ) => Ok(Asked::Not(format!("its holder was asked: {error}"))),
+            ) => Ok(HolderReply::Declined(format!(
+                "its holder was asked: {error}"
+            ))),
         }
     }
 
@@ -336,9 +348,9 @@ impl Planes {
 }
 
 /// What the holder of a plane said.
-enum Asked {
+enum HolderReply {
     /// The fence is to be looked at again at once.
-    Released,
+    LookAgain,
     /// It did not let go, for now.
-    Not(String),
+    Declined(String),
 }
