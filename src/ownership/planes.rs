@@ -383,7 +383,7 @@ impl Planes {
     pub async fn close(&self) {
         self.closing.cancel();
         let slots = self.slots();
-        self.let_go_of_all(slots).await;
+        self.release_all(slots).await;
         self.ring.leave().await;
     }
 }

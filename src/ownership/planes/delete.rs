@@ -5,7 +5,7 @@
 use crate::directory::birth::Birth;
 use crate::peers::{PeerMessage, PeerReply};
 use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
-use crate::planes::release::{Word, forget, resume};
+use crate::planes::release::{ReleaseOutcome, end_in_memory, resume};
 use crate::planes::take::{TakeError, TakeFor};
 use crate::planes::{Planes, WakeError};
 use crate::records::fence_key;
@@ -34,7 +34,7 @@ pub enum DeleteError {
     /// Its fence does not say Deleted yet: something is in flight, or the store refused or did not
     /// answer. Calling again goes on.
     #[error("the fence of the control plane could not be put to Deleted yet")]
-    Unsaid,
+    NotYet,
     /// Its objects cannot be removed.
     #[error("cannot remove the objects of the control plane")]
     Range(#[source] polyplane_plane::DeleteError),
@@ -97,36 +97,36 @@ impl Planes {
             }
         }
         let deadline = Instant::now() + SETTLE_PATIENCE;
-        if !self.stand_still(slot, awake.as_ref(), deadline).await {
-            return Err(DeleteError::Unsaid);
+        if !self.settle(slot, awake.as_ref(), deadline).await {
+            return Err(DeleteError::NotYet);
         }
-        self.say_deleted(slot, awake.as_ref()).await.map(Some)
+        self.put_deleted(slot, awake.as_ref()).await.map(Some)
     }
 
-    async fn say_deleted(
+    async fn put_deleted(
         &self,
         slot: &Arc<PlaneSlot>,
         awake: Option<&AwakePlane>,
     ) -> Result<FenceRevision, DeleteError> {
         let actions = slot.fence.step(Event::Delete);
-        match self.say(slot, actions, awake, None).await {
-            Word::RemoveRange(fence) => {
-                forget(slot, Ended::Deleted);
+        match self.drive_release(slot, actions, awake, None).await {
+            ReleaseOutcome::RemoveRange(fence) => {
+                end_in_memory(slot, Ended::Deleted);
                 Ok(fence)
             }
-            Word::CalledOff => {
+            ReleaseOutcome::CalledOff => {
                 resume(slot);
-                Err(DeleteError::Unsaid)
+                Err(DeleteError::NotYet)
             }
-            Word::Unsaid => {
-                forget(slot, Ended::Lost);
+            ReleaseOutcome::Unknown => {
+                end_in_memory(slot, Ended::Lost);
                 slot.fence.abandon();
-                Err(DeleteError::Unsaid)
+                Err(DeleteError::NotYet)
             }
             // It was lost to somebody else meanwhile: look again.
-            Word::Released => {
-                forget(slot, Ended::Lost);
-                Err(DeleteError::Unsaid)
+            ReleaseOutcome::Released => {
+                end_in_memory(slot, Ended::Lost);
+                Err(DeleteError::NotYet)
             }
         }
     }
@@ -168,7 +168,7 @@ impl Planes {
     ///
     /// # Errors
     /// What the store said.
-    pub async fn forget(&self, birth: &Birth) -> Result<(), CommitError> {
+    pub async fn remove_deleted_fence(&self, birth: &Birth) -> Result<(), CommitError> {
         let key = fence_key(&birth.id);
         let mut compares = vec![Compare::Present { key: key.clone() }];
         let directory = birth.directory.as_ref();

@@ -5,7 +5,7 @@ use crate::directory::birth::Birth;
 use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, Told};
 use crate::planes::Planes;
 use crate::planes::delete::Forward;
-use crate::planes::release::Parted;
+use crate::planes::release::HandOffOutcome;
 use crate::planes::take::VIEW_PATIENCE;
 use async_trait::async_trait;
 use polyplane_fencing::{FenceState, Holder};
@@ -118,8 +118,8 @@ impl Planes {
         };
         let successor = self.designated(birth);
         match self.hand_off(&slot, successor.as_ref()).await {
-            Parted::Released => PeerReply::Done,
-            Parted::Kept(reason) => PeerReply::Failed { reason },
+            HandOffOutcome::Released => PeerReply::Done,
+            HandOffOutcome::Kept(reason) => PeerReply::Failed { reason },
         }
     }
 

@@ -3,7 +3,7 @@
 //! compacts history that nobody may ask for any more and raises the level floor.
 
 use crate::planes::plane_slot::PlaneSlot;
-use crate::planes::release::Parted;
+use crate::planes::release::HandOffOutcome;
 use crate::planes::{Planes, ROOT};
 use polyplane_fencing::Event;
 use polyplane_plane::Ended;
@@ -141,9 +141,11 @@ impl Planes {
             let parted = self.hand_off(&slot, Some(&successor)).await;
             drop(place);
             match parted {
-                Parted::Released if was_awake => self.tell_successor(&slot, &successor).await,
-                Parted::Released => {}
-                Parted::Kept(reason) => {
+                HandOffOutcome::Released if was_awake => {
+                    self.notify_successor(&slot, &successor).await
+                }
+                HandOffOutcome::Released => {}
+                HandOffOutcome::Kept(reason) => {
                     tracing::info!(plane = slot.birth.id, reason, "a plane was not handed off");
                 }
             }
@@ -173,7 +175,7 @@ impl Planes {
                 }
                 if self.is_last() {
                     // Nobody is there to take anything.
-                    self.let_go_of_all(held).await;
+                    self.release_all(held).await;
                     return true;
                 }
             }

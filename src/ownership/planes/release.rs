@@ -25,13 +25,13 @@ const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a successor may take to take a streamed state in.
 const STREAM_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a successor may take to hear that a plane is released for it.
-const TELL_PATIENCE: Duration = Duration::from_secs(2);
+const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a last word is repeated until its outcome is final.
-const WORD_PATIENCE: Duration = Duration::from_secs(30);
+const FINAL_REPLY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a plane parted from this replica, or did not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Parted {
+pub(crate) enum HandOffOutcome {
     /// The fence says Released, or is another's already.
     Released,
     /// The plane stays, for this reason.
@@ -40,14 +40,14 @@ pub(crate) enum Parted {
 
 /// What the machine's actions came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum ReleaseOutcome {
     Released,
     /// The range goes, under this fence.
     RemoveRange(FenceRevision),
     /// The hand-off was called off: nothing was said.
     CalledOff,
     /// No final reply came; what the fence says, holds.
-    Unsaid,
+    Unknown,
 }
 
 impl Planes {
@@ -56,18 +56,18 @@ impl Planes {
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
         successor: Option<&Member>,
-    ) -> Parted {
+    ) -> HandOffOutcome {
         let began = Instant::now();
         let busy = slot.busy().await;
         if !slot.fence.holds() && !slot.fence.is_parting() {
-            return Parted::Released;
+            return HandOffOutcome::Released;
         }
         let epoch = slot.fence.epoch().map(Epoch::get);
         let awake = slot.awake();
         let deadline = Instant::now() + PAUSE_PATIENCE;
-        if !self.stand_still(slot, awake.as_ref(), deadline).await {
+        if !self.settle(slot, awake.as_ref(), deadline).await {
             self.metrics().kept();
-            return Parted::Kept("what is in flight does not settle".to_owned());
+            return HandOffOutcome::Kept("what is in flight does not settle".to_owned());
         }
         let streaming = match (successor, &awake) {
             (Some(member), Some(_)) => Streaming::To(member.id.clone()),
@@ -78,11 +78,13 @@ impl Planes {
             streaming,
         };
         let actions = slot.fence.step(hand_off);
-        let word = self.say(slot, actions, awake.as_ref(), successor).await;
-        let parted = Self::parted(slot, word);
+        let word = self
+            .drive_release(slot, actions, awake.as_ref(), successor)
+            .await;
+        let parted = Self::hand_off_outcome(slot, word);
         drop(busy);
         match &parted {
-            Parted::Released => {
+            HandOffOutcome::Released => {
                 tracing::info!(
                     plane = slot.birth.id,
                     epoch,
@@ -94,13 +96,13 @@ impl Planes {
                 self.metrics().handed_off(began.elapsed());
                 self.drop_if_idle(slot);
             }
-            Parted::Kept(_) => self.metrics().kept(),
+            HandOffOutcome::Kept(_) => self.metrics().kept(),
         }
         parted
     }
 
     /// Has the plane's head stand still before the last word names it. Says whether it does.
-    pub(crate) async fn stand_still(
+    pub(crate) async fn settle(
         &self,
         slot: &PlaneSlot,
         awake: Option<&AwakePlane>,
@@ -127,47 +129,47 @@ impl Planes {
         }
     }
 
-    fn parted(slot: &PlaneSlot, word: Word) -> Parted {
+    fn hand_off_outcome(slot: &PlaneSlot, word: ReleaseOutcome) -> HandOffOutcome {
         match word {
-            Word::CalledOff => {
+            ReleaseOutcome::CalledOff => {
                 resume(slot);
-                Parted::Kept("the hand-off was called off".to_owned())
+                HandOffOutcome::Kept("the hand-off was called off".to_owned())
             }
-            Word::Unsaid => {
-                forget(slot, Ended::Moved);
+            ReleaseOutcome::Unknown => {
+                end_in_memory(slot, Ended::Moved);
                 slot.fence.abandon();
-                Parted::Kept("the store does not say what became of it".to_owned())
+                HandOffOutcome::Kept("the store does not say what became of it".to_owned())
             }
-            Word::Released | Word::RemoveRange(_) => {
-                forget(slot, Ended::Moved);
-                Parted::Released
+            ReleaseOutcome::Released | ReleaseOutcome::RemoveRange(_) => {
+                end_in_memory(slot, Ended::Moved);
+                HandOffOutcome::Released
             }
         }
     }
 
     /// The fence is released for it and the plane was in use: it is to take it at once, not at the
     /// next request. Only a hint. Who asked for the plane is not told: it waits for the answer.
-    pub(crate) async fn tell_successor(&self, slot: &PlaneSlot, member: &Member) {
+    pub(crate) async fn notify_successor(&self, slot: &PlaneSlot, member: &Member) {
         let take = PeerMessage::Take {
             birth: slot.birth.clone(),
             view: self.ring().view().number().get(),
         };
-        let told = self.ring().call(member, take.into(), TELL_PATIENCE).await;
+        let told = self.ring().call(member, take.into(), NOTIFY_PATIENCE).await;
         if let Err(error) = told {
             tracing::debug!(%error, plane = slot.birth.id, "the successor was not told");
         }
     }
 
     /// Carries out what the machine asks for until the last word is said, or called off.
-    pub(crate) async fn say(
+    pub(crate) async fn drive_release(
         &self,
         slot: &Arc<PlaneSlot>,
         actions: Vec<Action>,
         awake: Option<&AwakePlane>,
         successor: Option<&Member>,
-    ) -> Word {
+    ) -> ReleaseOutcome {
         let fence = &slot.fence;
-        let deadline = Instant::now() + WORD_PATIENCE;
+        let deadline = Instant::now() + FINAL_REPLY_PATIENCE;
         let mut backoff = Backoff::default();
         let mut sent = false;
         let mut queue: VecDeque<Action> = actions.into();
@@ -181,7 +183,7 @@ impl Planes {
                         if sent {
                             // The same words again: the last reply was not final.
                             if Instant::now() >= deadline || fence.life().over().is_cancelled() {
-                                return Word::Unsaid;
+                                return ReleaseOutcome::Unknown;
                             }
                             backoff.wait().await;
                         }
@@ -193,11 +195,11 @@ impl Planes {
                         let event = self.stream(slot, awake, to, stored(head)).await;
                         queue.extend(fence.step(event));
                     }
-                    Action::Released { .. } => return Word::Released,
-                    Action::RemoveRange { fence } => return Word::RemoveRange(fence),
+                    Action::Released { .. } => return ReleaseOutcome::Released,
+                    Action::RemoveRange { fence } => return ReleaseOutcome::RemoveRange(fence),
                     // Called off, or refused for good: the tenure goes on.
                     Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
-                        return Word::CalledOff;
+                        return ReleaseOutcome::CalledOff;
                     }
                     Action::StopAccepting
                     | Action::EndTenure { .. }
@@ -209,7 +211,7 @@ impl Planes {
             }
             if !fence.holds() {
                 // Lost before or while it was said: somebody else's word stands.
-                return Word::Released;
+                return ReleaseOutcome::Released;
             }
             let changed = fence.changed().notified();
             tokio::pin!(changed);
@@ -292,7 +294,7 @@ impl Planes {
                 sleepy.push((slot, busy));
             }
         }
-        let slept = self.release(sleepy, Ended::Closed).await;
+        let slept = self.release_many(sleepy, Ended::Closed).await;
         self.metrics().released(slept);
     }
 
@@ -302,12 +304,12 @@ impl Planes {
             let busy = slot.try_busy()?;
             Some((slot, busy))
         });
-        let slept = self.release(idle.collect(), Ended::Closed).await;
+        let slept = self.release_many(idle.collect(), Ended::Closed).await;
         self.metrics().released(slept);
     }
 
     /// Closes and releases these planes, those that a task is busy with too.
-    pub(crate) async fn let_go_of_all(&self, slots: Vec<Arc<PlaneSlot>>) {
+    pub(crate) async fn release_all(&self, slots: Vec<Arc<PlaneSlot>>) {
         let (mut roots, mut tenants) = (Vec::new(), Vec::new());
         for slot in slots {
             let busy = slot.busy().await;
@@ -319,7 +321,7 @@ impl Planes {
         for group in [tenants, roots] {
             let slots: Vec<Arc<PlaneSlot>> =
                 group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
-            self.release(group, Ended::Closed).await;
+            self.release_many(group, Ended::Closed).await;
             for slot in slots {
                 // The store did not take its last word, and this replica ends all the same.
                 if let Some(kept) = slot.take_awake() {
@@ -338,71 +340,71 @@ impl Planes {
         ended: Ended,
     ) -> usize {
         let deadline = Instant::now() + PAUSE_PATIENCE;
-        let mut leaving = Vec::new();
+        let mut releasing = Vec::new();
         for (slot, busy) in slots {
             let awake = slot.awake();
-            if !self.stand_still(&slot, awake.as_ref(), deadline).await {
+            if !self.settle(&slot, awake.as_ref(), deadline).await {
                 continue;
             }
             let actions = slot.fence.step(Event::HandOff {
                 successor: None,
                 streaming: Streaming::Nothing,
             });
-            match next_word(&slot, actions) {
-                Next::Say(word) => leaving.push(Leaving { slot, busy, word }),
-                Next::Stays => resume(&slot),
-                Next::Said => forget(&slot, ended),
+            match next_release_step(&slot, actions) {
+                ReleaseStep::Send(word) => releasing.push(Releasing { slot, busy, word }),
+                ReleaseStep::CalledOff => resume(&slot),
+                ReleaseStep::Done => end_in_memory(&slot, ended),
             }
         }
         let mut released = 0;
-        while !leaving.is_empty() {
-            let rest = leaving.split_off(leaving.len().min(BULK_MAX));
-            released += self.release_bulk(leaving, ended).await;
-            leaving = rest;
+        while !releasing.is_empty() {
+            let rest = releasing.split_off(releasing.len().min(BULK_MAX));
+            released += self.release_bulk(releasing, ended).await;
+            releasing = rest;
         }
         released
     }
 
     /// Says the last word of up to [`BULK_MAX`] planes in one transaction, again and again until
     /// each has its final reply.
-    async fn release_bulk(&self, mut leaving: Vec<Leaving>, ended: Ended) -> usize {
-        let deadline = Instant::now() + WORD_PATIENCE;
+    async fn release_bulk(&self, mut releasing: Vec<Releasing>, ended: Ended) -> usize {
+        let deadline = Instant::now() + FINAL_REPLY_PATIENCE;
         let mut backoff = Backoff::default();
         let mut released = 0;
-        while !leaving.is_empty() {
-            let txn = bulk(&leaving);
+        while !releasing.is_empty() {
+            let txn = bulk_txn(&releasing);
             let compares = txn.compares.clone();
             let result = self.store().commit(txn).await;
-            let before = leaving.len();
+            let before = releasing.len();
             let late = Instant::now() >= deadline;
-            let (done, again) = sort(leaving, &compares, &result);
-            for leaving in done {
+            let (done, again) = sort_outcomes(releasing, &compares, &result);
+            for releasing in done {
                 released += 1;
-                forget(&leaving.slot, ended);
-                tracing::debug!(plane = leaving.slot.birth.id, "went to sleep");
-                drop(leaving.busy);
-                self.drop_if_idle(&leaving.slot);
+                end_in_memory(&releasing.slot, ended);
+                tracing::debug!(plane = releasing.slot.birth.id, "went to sleep");
+                drop(releasing.busy);
+                self.drop_if_idle(&releasing.slot);
             }
             if late || self.ring().stopped().is_cancelled() {
-                for leaving in again {
-                    forget(&leaving.slot, ended);
-                    leaving.slot.fence.abandon();
-                    drop(leaving.busy);
-                    self.drop_if_idle(&leaving.slot);
+                for releasing in again {
+                    end_in_memory(&releasing.slot, ended);
+                    releasing.slot.fence.abandon();
+                    drop(releasing.busy);
+                    self.drop_if_idle(&releasing.slot);
                 }
                 return released;
             }
             if again.len() == before {
                 backoff.wait().await;
             }
-            leaving = again;
+            releasing = again;
         }
         released
     }
 }
 
 /// A plane whose last word is still to be said.
-struct Leaving {
+struct Releasing {
     slot: Arc<PlaneSlot>,
     busy: OwnedMutexGuard<()>,
     /// What is to be sent next.
@@ -410,24 +412,24 @@ struct Leaving {
 }
 
 /// Where a plane stands on its way out.
-enum Next {
+enum ReleaseStep {
     /// This is to be sent.
-    Say(Sending),
+    Send(Sending),
     /// It was said, or is somebody else's to say.
-    Said,
+    Done,
     /// It will not be: the tenure goes on.
-    Stays,
+    CalledOff,
 }
 
-fn next_word(slot: &PlaneSlot, actions: Vec<Action>) -> Next {
+fn next_release_step(slot: &PlaneSlot, actions: Vec<Action>) -> ReleaseStep {
     for action in actions {
         match action {
             Action::Transact {
                 attempt,
                 transaction,
-            } => return Next::Say(slot.fence.sending(attempt, &transaction)),
+            } => return ReleaseStep::Send(slot.fence.sending(attempt, &transaction)),
             Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
-                return Next::Stays;
+                return ReleaseStep::CalledOff;
             }
             Action::ReadFence
             | Action::EndTenure { .. }
@@ -440,12 +442,12 @@ fn next_word(slot: &PlaneSlot, actions: Vec<Action>) -> Next {
             | Action::NotTaken(_) => {}
         }
     }
-    Next::Said
+    ReleaseStep::Done
 }
 
 /// Ends the plane in memory, if there is one: also one that a task left there when it died with its
 /// last word under way.
-pub(crate) fn forget(slot: &PlaneSlot, ended: Ended) {
+pub(crate) fn end_in_memory(slot: &PlaneSlot, ended: Ended) {
     // Sleeping first: nobody finds the plane any more.
     if let Some(awake) = slot.take_awake() {
         awake.plane.end(ended);
@@ -461,54 +463,54 @@ pub(crate) fn resume(slot: &PlaneSlot) {
 }
 
 /// The last words of many planes in one transaction.
-fn bulk(leaving: &[Leaving]) -> Txn {
+fn bulk_txn(releasing: &[Releasing]) -> Txn {
     let mut txn = Txn::default();
-    for leaving in leaving {
-        for compare in &leaving.word.txn.compares {
+    for releasing in releasing {
+        for compare in &releasing.word.txn.compares {
             if !txn.compares.contains(compare) {
                 txn.compares.push(compare.clone());
             }
         }
-        txn.ops.extend(leaving.word.txn.ops.iter().cloned());
+        txn.ops.extend(releasing.word.txn.ops.iter().cloned());
     }
     txn
 }
 
 /// Tells each machine its outcome. A refusal is told only to those whose own compare failed; for
 /// the others it is as if nothing had been sent, for nothing was done and nothing will be.
-fn sort(
-    leaving: Vec<Leaving>,
+fn sort_outcomes(
+    releasing: Vec<Releasing>,
     compares: &[Compare],
     result: &Result<Committed, CommitError>,
-) -> (Vec<Leaving>, Vec<Leaving>) {
+) -> (Vec<Releasing>, Vec<Releasing>) {
     let (mut done, mut again) = (Vec::new(), Vec::new());
-    for mut leaving in leaving {
+    for mut releasing in releasing {
         let outcome = match result {
             Ok(committed) => Outcome::Applied(revision(committed.revision)),
             Err(CommitError::Refused { failed, at, found }) => {
-                let own = &leaving.word.txn.compares;
+                let own = &releasing.word.txn.compares;
                 let concerned = failed.iter().filter_map(|at| compares.get(*at));
                 if !concerned.into_iter().any(|failed| own.contains(failed)) {
-                    again.push(leaving);
+                    again.push(releasing);
                     continue;
                 }
                 let keys = compares.iter().map(|compare| compare.key().clone());
                 let found: Vec<(Bytes, Option<KeyValue>)> =
                     keys.zip(found.iter().cloned()).collect();
-                Outcome::Refused(refusal(*at, &found, leaving.slot.fence.keys()))
+                Outcome::Refused(refusal(*at, &found, releasing.slot.fence.keys()))
             }
             Err(CommitError::Rejected(_)) => Outcome::Rejected,
             Err(CommitError::Unknown(_)) => Outcome::Unknown,
         };
-        let fence = Arc::clone(&leaving.slot.fence);
-        let actions = fence.outcome_of(&leaving.word, outcome);
-        match next_word(&leaving.slot, actions) {
-            Next::Say(word) => {
-                leaving.word = word;
-                again.push(leaving);
+        let fence = Arc::clone(&releasing.slot.fence);
+        let actions = fence.outcome_of(&releasing.word, outcome);
+        match next_release_step(&releasing.slot, actions) {
+            ReleaseStep::Send(word) => {
+                releasing.word = word;
+                again.push(releasing);
             }
-            Next::Stays => resume(&leaving.slot),
-            Next::Said => done.push(leaving),
+            ReleaseStep::CalledOff => resume(&releasing.slot),
+            ReleaseStep::Done => done.push(releasing),
         }
     }
     (done, again)

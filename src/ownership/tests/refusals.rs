@@ -212,7 +212,7 @@ async fn a_hand_off_that_finds_a_word_that_was_not_said_resumes_the_plane() {
     drop(slot.fence.step(polyplane_fencing::Event::CallOff));
     assert!(!slot.fence.holds(), "nothing is held until it is settled");
     let parted = a.planes.hand_off(&slot, None).await;
-    let kept = matches!(parted, crate::planes::release::Parted::Kept(_));
+    let kept = matches!(parted, crate::planes::release::HandOffOutcome::Kept(_));
     assert!(kept && slot.fence.holds(), "{parted:?}");
     let written = write.await.expect("it does not panic");
     written.expect("what waited is written, without a further request");
@@ -242,7 +242,7 @@ async fn whoever_drives_a_dead_tasks_word_on_ends_the_plane_in_memory() {
         match finder {
             Finder::HandOff => {
                 let parted = a.planes.hand_off(&slot_of(&a, &birth), None).await;
-                assert_eq!(parted, crate::planes::release::Parted::Released);
+                assert_eq!(parted, crate::planes::release::HandOffOutcome::Released);
             }
             Finder::Delete => a.planes.delete(&birth).await.expect("it is deleted"),
         }
