@@ -49,7 +49,7 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
     };
     own.send(&desk.registry, root).await?;
     if last {
-        let forgotten = desk.planes.forget(&birth).await;
+        let forgotten = desk.planes.remove_deleted_fence(&birth).await;
         forgotten.map_err(|error| ApiError::service_unavailable(error.to_string()))?;
     }
     Ok(Progress::Done)

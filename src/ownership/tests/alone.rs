@@ -142,7 +142,11 @@ async fn a_deleted_plane_stays_deleted() {
     let woken = replica.planes.wake(&birth).await;
     assert!(matches!(woken, Err(WakeError::Deleted)), "{woken:?}");
     replica.planes.delete(&birth).await.expect("again is fine");
-    replica.planes.forget(&birth).await.expect("it answers");
+    replica
+        .planes
+        .remove_deleted_fence(&birth)
+        .await
+        .expect("it answers");
     let fence = crate::records::fence_key(&birth.id);
     let kept = town.store.get(&fence).await.expect("it answers").1;
     assert!(kept.is_some(), "the directory record is still there");
@@ -152,7 +156,11 @@ async fn a_deleted_plane_stays_deleted() {
         ops: vec![Op::Delete { key: directory.key }],
     };
     town.store.commit(txn).await.expect("it is removed");
-    replica.planes.forget(&birth).await.expect("it answers");
+    replica
+        .planes
+        .remove_deleted_fence(&birth)
+        .await
+        .expect("it answers");
     assert!(
         town.store
             .get(&fence)
