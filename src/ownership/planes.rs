@@ -26,7 +26,7 @@ use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
 use crate::planes::metrics::{PlaneMetrics, PlanesStats};
 use crate::planes::plane_slot::{PlaneSlot, WakeResult, WakeStep};
-use crate::planes::streamed_states::Received;
+use crate::planes::streamed_states::StreamedStates;
 use crate::records::Damaged;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -118,12 +118,12 @@ pub struct Planes {
     root: (Version, String),
     started: Instant,
     slots: Mutex<HashMap<String, Arc<PlaneSlot>>>,
-    received: Received,
+    streamed_states: StreamedStates,
     /// Where users want planes; none in a ring whose planes are not in a directory.
     directory: OnceLock<Arc<Directory>>,
     /// Hand-offs to others at once. What comes in has limits of its own, so that two replicas that
     /// swap planes never wait for each other (PROTOCOL 19).
-    places_out: Semaphore,
+    hand_off_permits: Semaphore,
     metrics: PlaneMetrics,
     /// No plane is taken any more.
     closing: CancellationToken,
@@ -168,7 +168,7 @@ impl Planes {
             me: me.clone(),
             ring,
             committer: Committer::with_memory(Arc::clone(&store), Arc::clone(&options.memory)),
-            received: Received::new(Arc::clone(&options.memory)),
+            streamed_states: StreamedStates::new(Arc::clone(&options.memory)),
             layers: Layers::new(store),
             first_layer: LayerHash(record.layer.clone()),
             floor,
@@ -178,7 +178,7 @@ impl Planes {
             started: Instant::now(),
             slots: Mutex::default(),
             directory: OnceLock::new(),
-            places_out: Semaphore::new(HAND_OFFS_MAX),
+            hand_off_permits: Semaphore::new(HAND_OFFS_MAX),
             metrics: PlaneMetrics::default(),
             closing: CancellationToken::new(),
         });
@@ -194,7 +194,7 @@ impl Planes {
 
     /// Obeys the directory from now on: a plane is wanted where its row says, whatever its birth
     /// said, and one that is awake moves when the row changes. Once.
-    pub fn obey(&self, directory: &Arc<Directory>) {
+    pub fn attach_directory(&self, directory: &Arc<Directory>) {
         if self.directory.set(Arc::clone(directory)).is_ok() {
             crate::planes::rebalance::follow_pins(self.me.clone(), directory.pin_changes());
         }
@@ -411,8 +411,8 @@ impl Planes {
         &self.secret
     }
 
-    pub(crate) fn places_out(&self) -> &Semaphore {
-        &self.places_out
+    pub(crate) fn hand_off_permits(&self) -> &Semaphore {
+        &self.hand_off_permits
     }
 
     /// This, for a task of its own; none while the planes are being dropped.
@@ -424,8 +424,8 @@ impl Planes {
         &self.metrics
     }
 
-    pub(crate) fn received(&self) -> &Received {
-        &self.received
+    pub(crate) fn streamed_states(&self) -> &StreamedStates {
+        &self.streamed_states
     }
 
     pub(crate) fn closing(&self) -> &CancellationToken {

@@ -361,5 +361,7 @@ async fn follow_directory(town: &Town, replica: &Replica) {
     // Ends with the test.
     let stop = tokio_util::sync::CancellationToken::new();
     let directory = follow(Arc::clone(&town.store), prefix, read_row, stop).await;
-    replica.planes.obey(&directory.expect("it is read"));
+    replica
+        .planes
+        .attach_directory(&directory.expect("it is read"));
 }

@@ -351,8 +351,8 @@ async fn build_world(
         let (prefix, store) = (world::directory_prefix(), Arc::clone(&setup.store));
         Directory::follow(store, prefix, world::read_row, stop.clone()).await
     });
-    let directory = directory.await?;
-    planes.obey(&directory);
+    let rows = rows.await?;
+    planes.attach_directory(&rows);
     let (base, bits) = bootstrap::SERVICE_RANGE;
     let settings = PlaneSettings {
         service_range: ServiceRange {

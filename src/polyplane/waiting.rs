@@ -34,11 +34,11 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The wait for a store: since when, and why it is not over.
 pub struct StoreWait {
     since: Instant,
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitState {
     /// None while nothing has failed.
     reason: Option<String>,
     /// When the next line goes to the log, and how long after it the one behind it.

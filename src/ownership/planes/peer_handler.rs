@@ -40,7 +40,7 @@ impl Planes {
             }
             PeerMessage::State { plane, head } => {
                 let head = Revision(head);
-                match self.received().put(plane, head, request.payload) {
+                match self.streamed_states().put(plane, head, request.payload) {
                     true => PeerReply::Done,
                     false => PeerReply::Busy,
                 }
@@ -113,7 +113,7 @@ impl Planes {
                 },
             },
         };
-        let Ok(_place) = self.places_out().try_acquire() else {
+        let Ok(_place) = self.hand_off_permits().try_acquire() else {
             return PeerReply::Busy;
         };
         let successor = self.designated(birth);

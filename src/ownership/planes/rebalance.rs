@@ -131,7 +131,7 @@ impl Planes {
             // Whoever closes lets go of everything itself.
             biased;
             () = self.closing().cancelled() => None,
-            place = self.places_out().acquire() => place.ok(),
+            place = self.hand_off_permits().acquire() => place.ok(),
         };
         // The view may have changed while it waited.
         let designated = self.designated(&slot.birth);

@@ -276,7 +276,7 @@ impl Planes {
     /// Puts planes to sleep that nobody has used or watched for a while, and drops log events that
     /// are too old. For one clock that runs for all planes together.
     pub async fn sweep(&self) {
-        self.received().sweep();
+        self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
         let now = self.seconds();
         let mut sleepy = Vec::new();

@@ -16,7 +16,7 @@ const STATES_MAX: usize = 16;
 const KEPT: Duration = Duration::from_secs(10);
 
 /// One streamed state.
-pub(crate) struct State {
+pub(crate) struct StreamedState {
     /// The plane's last commit in it.
     pub(crate) head: Revision,
     /// The plane's export; in the memory budget until nobody has it any more.
@@ -25,12 +25,12 @@ pub(crate) struct State {
 }
 
 /// The streamed states that wait for their fences, by plane.
-pub(crate) struct Received {
-    states: Mutex<HashMap<String, State>>,
+pub(crate) struct StreamedStates {
+    states: Mutex<HashMap<String, StreamedState>>,
     memory: Arc<Memory>,
 }
 
-impl Received {
+impl StreamedStates {
     pub(crate) fn new(memory: Arc<Memory>) -> Self {
         Self {
             states: Mutex::default(),
@@ -49,7 +49,7 @@ impl Received {
         let Some(hold) = self.memory.take(Share::StreamedStates, export.len()) else {
             return false;
         };
-        let state = State {
+        let state = StreamedState {
             head,
             export: hold.keep(export),
             at: Instant::now(),
@@ -64,7 +64,7 @@ impl Received {
     }
 
     /// Takes a plane's state out.
-    pub(crate) fn take(&self, plane: &str) -> Option<State> {
+    pub(crate) fn take(&self, plane: &str) -> Option<StreamedState> {
         self.states.lock().remove(plane)
     }
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn states_are_few_and_do_not_last() {
-        let received = Received::new(Arc::default());
+        let received = StreamedStates::new(Arc::default());
         for n in 0..STATES_MAX {
             assert!(received.put(format!("p{n}"), Revision(1), Bytes::new()));
         }
@@ -96,7 +96,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn states_keep_to_their_share() {
         let memory = Memory::with_limits(|_| 100);
-        let received = Received::new(Arc::clone(&memory));
+        let received = StreamedStates::new(Arc::clone(&memory));
         let state = |len: usize| Bytes::from(vec![0; len]);
         assert!(received.put("a".to_owned(), Revision(1), state(60)));
         assert!(!received.put("b".to_owned(), Revision(1), state(41)));

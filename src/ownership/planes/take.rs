@@ -179,7 +179,7 @@ impl Planes {
 
     /// One try, by the rules.
     async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> AcquireOutcome {
-        if let Some(head) = self.received().head(&slot.birth.id) {
+        if let Some(head) = self.streamed_states().head(&slot.birth.id) {
             slot.fence.step(Event::StreamReceived {
                 head: revision(head),
             });
@@ -307,7 +307,7 @@ impl Planes {
     /// Opens the plane of a tenure.
     async fn load(&self, slot: &PlaneSlot, held: &NewTenure) -> Result<Arc<Plane>, WakeError> {
         let birth = &slot.birth;
-        let received = self.received().take(&birth.id);
+        let received = self.streamed_states().take(&birth.id);
         let record = PlaneRecord {
             id: birth.id.clone(),
             base: birth.base,
