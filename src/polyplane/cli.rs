@@ -1,6 +1,9 @@
 //! What can be typed.
 
-use crate::limits::LimitOptions;
+pub mod limits;
+pub mod memory;
+
+use crate::cli::limits::LimitOptions;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -205,7 +208,7 @@ pub struct ServeOptions {
 pub struct MemoryOptions {
     /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers on their
     /// way; objects are not counted. Half of the memory of the container or machine if absent.
-    #[arg(long, value_name = "BYTES", env = "POLYPLANE_MEMORY_BUDGET", value_parser = crate::memory::parse)]
+    #[arg(long, value_name = "BYTES", env = "POLYPLANE_MEMORY_BUDGET", value_parser = crate::cli::memory::parse)]
     pub memory_budget: Option<usize>,
 }
 

@@ -4,25 +4,14 @@
 //! A library so that a binary of another release can be made of it: what differs between two
 //! releases to their stores and planes is a [`Release`], and it is handed in.
 
-mod access;
-mod backend;
 mod cli;
-mod contexts;
 mod drain;
-mod fences;
-mod limits;
-mod link;
-mod measure;
-mod memory;
 mod plugin;
 mod process;
 mod replica;
-mod report;
 mod serve;
 mod store;
 mod up;
-mod waiting;
-mod world;
 
 use clap::{CommandFactory, Parser};
 use std::io::Write;

@@ -2,11 +2,18 @@
 //!
 //! `up` runs one or several of these on one embedded store, `serve` runs one on a shared store.
 
-use crate::access::{Access, MetricsFile};
-use crate::backend::{Front, Shared};
-use crate::fences::Fences;
-use crate::waiting::StoreWait;
-use crate::world::{self, World, layer_params};
+pub mod access;
+pub mod backend;
+pub mod fences;
+pub mod metrics;
+pub mod plane_directory;
+pub mod ring_report;
+
+use crate::replica::access::{Access, MetricsFile};
+use crate::replica::backend::{Front, Shared};
+use crate::replica::fences::Fences;
+use crate::replica::plane_directory::{self, World, layer_params};
+use crate::serve::waiting_server::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
@@ -348,8 +355,11 @@ async fn build_world(
     let (planes, root_layer) = started.await?;
     settled(setup, async || planes.layers().bring(layer).await).await?;
     let directory = settled(setup, async || {
-        let (prefix, store) = (world::directory_prefix(), Arc::clone(&setup.store));
-        Directory::follow(store, prefix, world::read_row, stop.clone()).await
+        let (prefix, store) = (
+            plane_directory::directory_prefix(),
+            Arc::clone(&setup.store),
+        );
+        Directory::follow(store, prefix, plane_directory::read_row, stop.clone()).await
     });
     let rows = rows.await?;
     planes.attach_directory(&rows);

@@ -9,14 +9,16 @@
 //! that was asked by `/drain` waits for the signal. A second signal ends it at once. A lost store
 //! delays nothing beyond the deadline.
 
-use crate::access::{Access, MetricsFile, authority};
+pub mod waiting_server;
+
+use crate::cli::limits;
+use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions};
-use crate::limits;
-use crate::memory;
 use crate::process::{self, Signals};
+use crate::replica::access::{Access, MetricsFile, authority};
 use crate::replica::{Replica, Setup};
+use crate::serve::waiting_server::{StoreWait, WaitingServer};
 use crate::store;
-use crate::waiting::{StoreWait, WaitingServer};
 use anyhow::{Context, anyhow};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};

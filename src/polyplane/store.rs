@@ -1,7 +1,7 @@
 //! Opening the store that somebody named.
 
 use crate::cli::{StoreKind, StoreOptions};
-use crate::waiting::StoreWait;
+use crate::serve::waiting_server::StoreWait;
 use anyhow::{Context, bail};
 use polyplane_storage::{
     EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, Secret, SledOptions, SledStore,

@@ -1,13 +1,16 @@
 //! `polyplane up`: one server, or a small ring, on a store of its own, in the foreground.
 
-use crate::access::authority;
+pub mod contexts;
+pub mod plugin_link;
+
+use crate::cli::limits;
+use crate::cli::memory;
 use crate::cli::{StoreKind, UpOptions};
-use crate::contexts::Contexts;
-use crate::limits;
-use crate::memory;
 use crate::process::{self, Signals};
+use crate::replica::access::authority;
 use crate::replica::{Replica, Setup};
 use crate::store;
+use crate::up::contexts::Contexts;
 use anyhow::{Context, anyhow, bail};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
@@ -97,7 +100,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let stop = CancellationToken::new();
     let path = folder.join("kubeconfig");
     keep_contexts(&path, &endpoint, pki, &replicas[0], stop.clone())?;
-    crate::link::write_plugin(&folder);
+    plugin_link::write_plugin(&folder);
     std::fs::write(folder.join("pid"), std::process::id().to_string())
         .context("cannot write the file `pid`")?;
     // Whoever reads that the server is up may ask it to end at once.

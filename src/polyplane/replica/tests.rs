@@ -1,10 +1,10 @@
 //! Replicas of one process on a store in memory, with their real listeners.
 
 use super::*;
-use crate::access::authority;
 use crate::cli::StoreKind;
 use crate::plugin::client::{Client, Refusal};
 use crate::plugin::config::Target;
+use crate::replica::access::authority;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::{Attributes, Decision, Masters};
 use polyplane_batteries::bootstrap::{BootstrapObject, LEVEL, Restore, objects};

@@ -5,7 +5,7 @@
 //! somebody has to set right (an address that is none, a certificate that is not trusted, a wrong
 //! password, an etcd that is too old) ends the process with its reason.
 
-use crate::access::{Access, authority};
+use crate::replica::access::{Access, authority};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};

@@ -1,7 +1,7 @@
 //! The fences of all planes, as objects of the root plane. Owns putting what the store says together
 //! with what the directory knows; must not know how fences change.
 
-use crate::world::World;
+use crate::replica::plane_directory::World;
 use async_trait::async_trait;
 use polyplane_apimachinery::Str;
 use polyplane_batteries::polyplane::fence::{FenceFacts, QUALIFIED};

@@ -3,7 +3,7 @@
 //! The directory is the store's, not the root plane's: every replica has it whole, so an asleep
 //! plane costs nothing here until somebody asks for it, and the root may be anybody's.
 
-use crate::backend::Api;
+use crate::replica::backend::Api;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 use polyplane_batteries::bootstrap::params;

@@ -1,6 +1,6 @@
 //! The kubeconfig that `up` keeps beside its data: a context for the root and one for each plane.
 
-use crate::world::World;
+use crate::replica::plane_directory::World;
 use polyplane_apimachinery::{json, yaml};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_pki::{Identity, Pki};

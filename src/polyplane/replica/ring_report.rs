@@ -1,7 +1,7 @@
 //! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
 //! with what the others say of themselves. The plugin prints it.
 
-use crate::world::{Asked, Missing, World};
+use crate::replica::plane_directory::{Asked, Missing, World};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{

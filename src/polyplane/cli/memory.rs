@@ -1,7 +1,7 @@
 //! How large the memory budget of this process is.
 
 use crate::cli::MemoryOptions;
-use crate::limits::LimitOptions;
+use crate::cli::limits::LimitOptions;
 use polyplane_plane::{Memory, Share};
 use std::fs;
 use std::path::Path;

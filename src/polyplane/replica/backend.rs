@@ -1,10 +1,10 @@
 //! What stands behind the server: planes found by name, woken when somebody proven asks, and
 //! answered by the registry.
 
-use crate::access::Access;
-use crate::measure;
-use crate::report;
-use crate::world::{Asked, Located, Missing, World};
+use crate::replica::access::Access;
+use crate::replica::metrics;
+use crate::replica::plane_directory::{Asked, Located, Missing, World};
+use crate::replica::ring_report;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_controllers::Reconcilers;
@@ -106,11 +106,11 @@ impl Backend for Front {
     }
 
     fn report<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
-        report::of(&self.shared.world, path)
+        ring_report::of(&self.shared.world, path)
     }
 
     fn command<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
-        report::command(&self.shared.world, path)
+        ring_report::command(&self.shared.world, path)
     }
 
     fn checks(&self) -> Vec<HealthCheck> {
@@ -146,7 +146,7 @@ impl Backend for Front {
     }
 
     fn expose_metrics(&self, out: &mut Exposition) {
-        measure::expose(&self.shared.world, out);
+        metrics::expose(&self.shared.world, out);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the number of series does not grow with planes.
 
-use crate::world::World;
+use crate::replica::plane_directory::World;
 use polyplane_plane::{Memory, Plane, Prefix, Share};
 use polyplane_server::{Exposition, Kind};
 use polyplane_storage::Health;
