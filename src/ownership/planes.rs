@@ -20,7 +20,7 @@ mod take;
 
 use crate::directory::Directory;
 use crate::directory::birth::Birth;
-use crate::membership::options::Place;
+use crate::membership::options::PlaneLocation;
 use crate::membership::ring::Ring;
 use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
@@ -238,15 +238,15 @@ impl Planes {
 
     /// Where a plane is. Asks nobody: what is held or being taken here is here, all else is where
     /// the newest view wants it.
-    pub fn place(&self, birth: &Birth) -> Place {
+    pub fn location(&self, birth: &Birth) -> PlaneLocation {
         let slot = self.slots.lock().get(&birth.id).cloned();
         if slot.is_some_and(|slot| slot.is_here()) {
-            return Place::Here;
+            return PlaneLocation::Here;
         }
         match self.designated(birth) {
-            Some(member) if member.id == *self.ring.id() => Place::Here,
-            Some(member) => Place::There(member),
-            None => Place::Nobody,
+            Some(member) if member.id == *self.ring.id() => PlaneLocation::Here,
+            Some(member) => PlaneLocation::There(member),
+            None => PlaneLocation::Nobody,
         }
     }
 

@@ -22,7 +22,7 @@ use polyplane_batteries::kind_tables;
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
-    Birth, NoPeers, Peers, Place, Planes, PlanesOptions, ReplicaOptions, Ring,
+    Birth, NoPeers, Peers, PlaneLocation, Planes, PlanesOptions, ReplicaOptions, Ring,
 };
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
@@ -243,7 +243,7 @@ async fn wake_root(shared: &Arc<Shared>) -> anyhow::Result<()> {
     let Some(root) = shared.world.root() else {
         return Ok(());
     };
-    let here = shared.world.planes.place(&root.birth) == Place::Here;
+    let here = shared.world.planes.location(&root.birth) == PlaneLocation::Here;
     if !here || root.awake(&shared.world).is_some() {
         return Ok(());
     }

@@ -78,7 +78,7 @@ impl ReplicaOptions {
 
 /// Where a plane is, as far as this replica knows without asking anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum PlaneLocation {
     /// Here, or this replica is to take it.
     Here,
     /// At this member, or it is to take it.

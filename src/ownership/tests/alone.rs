@@ -13,7 +13,7 @@ async fn a_sole_replica_serves_and_finds_everything_again() {
             "h:1".parse().expect("ok"),
         ));
         let replica = replica.await;
-        assert_eq!(replica.planes.place(&birth), Place::Here);
+        assert_eq!(replica.planes.location(&birth), PlaneLocation::Here);
         town.write(&birth, "x", "1").await;
         assert_eq!(replica.planes.stats().owned, 1);
         replica.planes.close().await;

@@ -43,9 +43,9 @@ async fn whoever_is_cut_off_from_the_store_forwards_by_its_peers_view() {
     cut_off(&a);
     let told = tokio::time::timeout(PATIENCE, over.cancelled()).await;
     told.expect("its peers tell it that it is gone");
-    let elsewhere = || match a.planes.place(&birth) {
-        Place::There(member) => Some(member),
-        Place::Here | Place::Nobody => None,
+    let elsewhere = || match a.planes.location(&birth) {
+        PlaneLocation::There(member) => Some(member),
+        PlaneLocation::Here | PlaneLocation::Nobody => None,
     };
     until("it knows who serves instead", || elsewhere().is_some()).await;
     println!("from the cut to the first forward: {:?}", began.elapsed());
@@ -70,7 +70,7 @@ async fn whoever_is_cut_off_from_the_store_forwards_by_its_peers_view() {
     assert!(second.incarnation > first.incarnation);
     until("its own view shows it", || members(&a) == ["a", "b", "c"]).await;
     until("its planes come back", || {
-        a.planes.place(&birth) == Place::Here
+        a.planes.location(&birth) == PlaneLocation::Here
     })
     .await;
     for (name, value) in [("x", "1"), ("y", "2")] {
@@ -91,9 +91,9 @@ async fn whoever_is_cut_off_follows_the_ring_by_hearsay() {
     cut_off(&a);
     let told = tokio::time::timeout(PATIENCE, over.cancelled()).await;
     told.expect("its peers tell it that it is gone");
-    let at = |birth: &Birth, name: &str| match a.planes.place(birth) {
-        Place::There(member) => member.id == id(name),
-        Place::Here | Place::Nobody => false,
+    let at = |birth: &Birth, name: &str| match a.planes.location(birth) {
+        PlaneLocation::There(member) => member.id == id(name),
+        PlaneLocation::Here | PlaneLocation::Nobody => false,
     };
     until("it goes by its peers", || at(&births[0], "b")).await;
     assert!(at(&births[1], "c"));

@@ -70,8 +70,8 @@ async fn a_plane_goes_to_the_newcomer_under_writes_and_comes_back() {
     writer.more(20).await;
     // The successor may be faster than the rest of the predecessor's farewell.
     until("a has let go", || a.planes.stats().hand_offs_done == 1).await;
-    let there = Place::There(b.ring.own_member().expect("it is in"));
-    until("a knows where it is", || a.planes.place(&birth) == there).await;
+    let there = PlaneLocation::There(b.ring.own_member().expect("it is in"));
+    until("a knows where it is", || a.planes.location(&birth) == there).await;
     let deadline = Instant::now() + PATIENCE;
     assert!(b.planes.drain(deadline).await, "everything went in time");
     assert_eq!(b.planes.stats().owned, 0);

@@ -5,8 +5,8 @@ use crate::replica::plane_directory::{Asked, Missing, World};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
-    ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, Place, ROOT, Standing,
-    Terms,
+    ChangeError, LeaseTerms, Length, Member, PeerMessage, PeerReply, Pin, PlaneLocation, ROOT,
+    Standing, Terms,
 };
 use polyplane_registry::write::chain;
 use polyplane_server::BoxFuture;
@@ -224,7 +224,8 @@ async fn locate(world: &World, name: &str) -> Result<Found, ApiError> {
     let fence = fence.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
     let designated = world.planes.designated(birth);
     let held = fence.as_ref().filter(|fence| fence.state == "Held");
-    let here = world.planes.place(birth) == Place::Here && located.awake(world).is_some();
+    let here =
+        world.planes.location(birth) == PlaneLocation::Here && located.awake(world).is_some();
     Ok(Found {
         name: located.name.as_str().to_owned(),
         id: birth.id.clone(),
