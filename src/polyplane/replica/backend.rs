@@ -203,10 +203,10 @@ impl PlaneRecord for Record {
     }
 
     fn location(&self) -> Location {
-        match self.shared.world.planes.place(&self.located.birth) {
-            ownership::Place::Here => Location::Here,
-            ownership::Place::There(member) => Location::There(peer(&member)),
-            ownership::Place::Nobody => Location::Nobody,
+        match self.shared.world.planes.location(&self.located.birth) {
+            ownership::PlaneLocation::Here => Location::Here,
+            ownership::PlaneLocation::There(member) => Location::There(peer(&member)),
+            ownership::PlaneLocation::Nobody => Location::Nobody,
         }
     }
 
