@@ -53,7 +53,7 @@ pub use membership::options::{PlaneLocation, ReplicaOptions};
 pub use membership::ring::{JoinError, Ring, RingStats};
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
-    Told,
+    ViewMember,
 };
 pub use planes::delete::DeleteError;
 pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};

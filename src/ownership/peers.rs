@@ -151,7 +151,7 @@ pub enum PeerReply {
         /// The view's number.
         number: u64,
         /// All its members.
-        members: Vec<Told>,
+        members: Vec<ViewMember>,
     },
 }
 
@@ -175,7 +175,7 @@ pub struct Figures {
 /// One member of a view, as replicas tell each other of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct ViewMember {
     /// The life.
     pub life: Life,
     /// Where peers reach it.
@@ -188,7 +188,7 @@ pub struct Told {
     pub draining: bool,
 }
 
-impl From<&Member> for Told {
+impl From<&Member> for ViewMember {
     fn from(member: &Member) -> Self {
         Self {
             life: Life::from(&crate::membership::members::holder(member)),
@@ -200,7 +200,7 @@ impl From<&Member> for Told {
     }
 }
 
-impl Told {
+impl ViewMember {
     /// The member; none if this makes no sense.
     pub(crate) fn member(&self) -> Option<Member> {
         let Holder {
@@ -302,8 +302,8 @@ mod tests {
                 weight: Weight::new(30).expect("a weight"),
                 standing,
             };
-            let text = serde_json::to_string(&Told::from(&member)).expect("plain data");
-            let back: Told = serde_json::from_str(&text).expect("its own encoding");
+            let text = serde_json::to_string(&ViewMember::from(&member)).expect("plain data");
+            let back: ViewMember = serde_json::from_str(&text).expect("its own encoding");
             assert_eq!(back.member(), Some(member));
         }
     }

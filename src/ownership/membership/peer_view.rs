@@ -7,7 +7,7 @@
 //! lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
 
 use crate::membership::ring::Shared;
-use crate::peers::{PeerMessage, PeerReply, Told};
+use crate::peers::{PeerMessage, PeerReply, ViewMember};
 use polyplane_ring::{Member, View, ViewNumber};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,8 +77,8 @@ async fn newest_of_peers(shared: &Arc<Shared>, turn: usize) -> Option<View> {
 
 /// A view as it was told; none if one of its members makes no sense, for a view that lacks a member
 /// says that the member is gone.
-fn read(number: u64, members: &[Told]) -> Option<View> {
-    let members: Option<Vec<Member>> = members.iter().map(Told::member).collect();
+fn read(number: u64, members: &[ViewMember]) -> Option<View> {
+    let members: Option<Vec<Member>> = members.iter().map(ViewMember::member).collect();
     Some(View::new(ViewNumber::new(number), members?))
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_view_with_a_member_that_makes_no_sense_is_no_view() {
-        let told = |address: &str| Told {
+        let told = |address: &str| ViewMember {
             life: Life {
                 replica: "a".to_owned(),
                 incarnation: 4,

@@ -2,7 +2,7 @@
 //! calls what hands off, takes or deletes.
 
 use crate::directory::birth::Birth;
-use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, Told};
+use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, ViewMember};
 use crate::planes::Planes;
 use crate::planes::delete::Forward;
 use crate::planes::release::HandOffOutcome;
@@ -77,7 +77,7 @@ impl Planes {
                 let view = self.ring().view();
                 PeerReply::View {
                     number: view.number().get(),
-                    members: view.members().map(Told::from).collect(),
+                    members: view.members().map(ViewMember::from).collect(),
                 }
             }
         }

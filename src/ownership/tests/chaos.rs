@@ -7,14 +7,14 @@ use polyplane_storage::CommitFault;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct ViewMember {
     done: Vec<(String, Version)>,
     denied: Vec<String>,
 }
 
 /// Writes names that are used once, until it is told to stop.
-pub(super) async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>) -> Told {
-    let mut told = Told::default();
+pub(super) async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>) -> ViewMember {
+    let mut told = ViewMember::default();
     for n in 0.. {
         if stop.load(Ordering::Acquire) {
             break;
@@ -120,7 +120,7 @@ async fn run(seed: u64, misfortunes: u64) {
 }
 
 /// What a client was told is so.
-pub(super) async fn judge(town: &Town, birth: &Birth, told: &Told, run: &str) {
+pub(super) async fn judge(town: &Town, birth: &Birth, told: &ViewMember, run: &str) {
     let versions = told.done.iter().map(|(_, version)| *version);
     assert!(versions.is_sorted_by(|a, b| a < b), "{run}: versions fell");
     let plane = town.find(birth).await;
