@@ -18,7 +18,7 @@ use polyplane_storage::{
 use crate::backoff::Backoff;
 use crate::membership::members::holder;
 use crate::membership::own_life::OwnLife;
-use crate::membership::ring::{READ_EVERY, Shared};
+use crate::membership::ring::{READ_EVERY, RingState};
 use crate::planes::Planes;
 use crate::records::{
     Adoption, Damaged, FLOOR_KEY, TERMS_KEY, adoption_of, decode_adoption, decode_floor,
@@ -111,7 +111,7 @@ impl TermsSeen {
 }
 
 /// Follows the lease terms for ever. A watch that ends is taken up by a new read.
-pub(crate) async fn follow(shared: &Arc<Shared>) {
+pub(crate) async fn follow(shared: &Arc<RingState>) {
     let mut backoff = Backoff::default();
     loop {
         match follow_once(shared, &mut backoff).await {
@@ -122,7 +122,10 @@ pub(crate) async fn follow(shared: &Arc<Shared>) {
     }
 }
 
-async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<WatchEnd, ReadError> {
+async fn follow_once(
+    shared: &Arc<RingState>,
+    backoff: &mut Backoff,
+) -> Result<WatchEnd, ReadError> {
     let start = Bytes::from_static(TERMS_KEY);
     let mut found = TermsSeen::default();
     let mut read_at = None;
@@ -156,7 +159,7 @@ async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<Watc
 
 /// Has a life go by what the store says of the lease terms. Called at each change of it, and again
 /// and again while a change is under way.
-pub(crate) fn tell(shared: &Arc<Shared>, life: &Arc<OwnLife>) {
+pub(crate) fn tell(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record else {
         return;
@@ -183,9 +186,9 @@ pub(crate) fn tell(shared: &Arc<Shared>, life: &Arc<OwnLife>) {
 }
 
 /// The members of the view, and which record of the terms each has said that it goes by.
-fn adopters(shared: &Shared) -> (ViewNumber, Vec<Adopter>) {
+fn adopters(shared: &RingState) -> (ViewNumber, Vec<Adopter>) {
     // The revision first: the view is then at least as new.
-    let told = *shared.told.borrow();
+    let told = *shared.members_seen_to.borrow();
     let view = shared.view.load_full();
     let seen = shared.terms.borrow();
     let members = view.members().map(|member| Adopter {
@@ -196,7 +199,7 @@ fn adopters(shared: &Shared) -> (ViewNumber, Vec<Adopter>) {
 }
 
 /// The members of whom it is not known that they go by the record of a change that is under way.
-pub(crate) fn awaited(shared: &Shared) -> Vec<ReplicaId> {
+pub(crate) fn awaited(shared: &RingState) -> Vec<ReplicaId> {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record.filter(|record| record.value.next.is_some()) else {
         return Vec::new();
@@ -208,7 +211,7 @@ pub(crate) fn awaited(shared: &Shared) -> Vec<ReplicaId> {
 }
 
 /// Does what the membership machine says about the lease terms.
-pub(crate) fn act(shared: &Arc<Shared>, life: &Arc<OwnLife>, action: Action) {
+pub(crate) fn act(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Action) {
     match action {
         Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
         Action::Transact {

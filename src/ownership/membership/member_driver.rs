@@ -9,7 +9,7 @@ use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
 use crate::membership::own_life::OwnLife;
-use crate::membership::ring::{Command, JoinError, Shared, newcomer};
+use crate::membership::ring::{JoinError, RingCommand, RingState, newcomer};
 use crate::records::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::transactions::{MemberPut, member_outcome, member_txn, revision};
 use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
@@ -40,8 +40,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Starts the thread and waits until the replica has joined and sees itself in the view.
 pub(crate) async fn start(
-    shared: &Arc<Shared>,
-    commands: mpsc::Receiver<Command>,
+    shared: &Arc<RingState>,
+    commands: mpsc::Receiver<RingCommand>,
 ) -> Result<(), JoinError> {
     let (tell, joined) = oneshot::channel();
     let planes = Handle::current();
@@ -58,7 +58,7 @@ pub(crate) async fn start(
         life.map(|life| life.holder().clone())
     };
     let mut views = shared.view_changed.subscribe();
-    let seen = |shared: &Shared| {
+    let seen = |shared: &RingState| {
         let view = shared.view.load();
         let own = own.as_ref();
         own.is_none_or(|own| {
@@ -78,8 +78,8 @@ pub(crate) async fn start(
 }
 
 async fn run(
-    shared: Arc<Shared>,
-    commands: mpsc::Receiver<Command>,
+    shared: Arc<RingState>,
+    commands: mpsc::Receiver<RingCommand>,
     planes: Handle,
     tell: oneshot::Sender<Result<(), JoinError>>,
 ) {
@@ -143,8 +143,8 @@ enum After {
 }
 
 struct Driver {
-    shared: Arc<Shared>,
-    commands: mpsc::Receiver<Command>,
+    shared: Arc<RingState>,
+    commands: mpsc::Receiver<RingCommand>,
     beats: Beats,
     reads: Arc<Semaphore>,
     /// Whom to tell that Draining stands in the member key.
@@ -281,11 +281,11 @@ impl Driver {
                 biased;
                 () = life.over().cancelled() => return After::Newcomer,
                 command = self.commands.recv() => match command {
-                    Some(Command::Drain(done)) => {
+                    Some(RingCommand::Drain(done)) => {
                         self.draining = Some(done);
                         self.drain(life).await;
                     }
-                    Some(Command::Leave(done)) => {
+                    Some(RingCommand::Leave(done)) => {
                         self.leave(life).await;
                         let _ = done.send(());
                         return After::Left;
@@ -403,12 +403,12 @@ impl Driver {
 }
 
 /// Waits until the store says whether this program may serve it.
-pub(crate) async fn admitted(shared: &Shared) -> Result<(), JoinError> {
+pub(crate) async fn admitted(shared: &RingState) -> Result<(), JoinError> {
     facts(shared, &mut Backoff::default()).await.map(drop)
 }
 
 /// What a newcomer reads before it joins.
-async fn facts(shared: &Shared, backoff: &mut Backoff) -> Result<JoinFacts, JoinError> {
+async fn facts(shared: &RingState, backoff: &mut Backoff) -> Result<JoinFacts, JoinError> {
     loop {
         match read_facts(shared).await {
             Ok(facts) => return facts,
@@ -419,7 +419,7 @@ async fn facts(shared: &Shared, backoff: &mut Backoff) -> Result<JoinFacts, Join
 }
 
 /// Read one after the other: the transaction that joins compares all three.
-async fn read_facts(shared: &Shared) -> Result<Result<JoinFacts, JoinError>, ReadError> {
+async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, ReadError> {
     let store = &shared.store;
     let own = member_key(&shared.options.id);
     let (_, predecessor) = store.get(&own).await?;

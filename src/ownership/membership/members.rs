@@ -3,7 +3,7 @@
 
 use crate::backoff::Backoff;
 use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
-use crate::membership::ring::{Level, Shared};
+use crate::membership::ring::{Level, RingState};
 use bytes::Bytes;
 use polyplane_fencing::Holder;
 use polyplane_ring::{Incarnation, Member, Membership, ViewNumber};
@@ -26,7 +26,7 @@ pub(crate) fn holder(member: &Member) -> Holder {
 }
 
 /// Follows the member keys for ever. A watch that ends is taken up by a new read.
-pub(crate) async fn follow(shared: &Arc<Shared>) {
+pub(crate) async fn follow(shared: &Arc<RingState>) {
     let mut backoff = Backoff::default();
     loop {
         match follow_once(shared, &mut backoff).await {
@@ -42,7 +42,7 @@ enum Follow {
     Read(ReadError),
 }
 
-async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Follow {
+async fn follow_once(shared: &Arc<RingState>, backoff: &mut Backoff) -> Follow {
     let (mut known, read_at) = match read(shared).await {
         Ok(read) => read,
         Err(error) => return Follow::Read(error),
@@ -65,14 +65,14 @@ async fn follow_once(shared: &Arc<Shared>, backoff: &mut Backoff) -> Follow {
                     }
                     known.publish(shared, batch.revision);
                 }
-                shared.told.send_replace(batch.revision);
+                shared.members_seen_to.send_replace(batch.revision);
             }
             Err(end) => return Follow::Watch(end),
         }
     }
 }
 
-async fn read(shared: &Arc<Shared>) -> Result<(Known, Revision), ReadError> {
+async fn read(shared: &Arc<RingState>) -> Result<(Known, Revision), ReadError> {
     let mut known = Known::default();
     let mut read_at = None;
     let mut request = Some(RangeRequest::prefix(members_store_prefix()));
@@ -123,7 +123,7 @@ impl Known {
         self.by_key.insert(event.key.clone(), seen);
     }
 
-    fn publish(&self, shared: &Shared, at: Revision) {
+    fn publish(&self, shared: &RingState, at: Revision) {
         let number = ViewNumber::new(at.0);
         let levels = self.by_key.values().map(|seen| {
             let level = Level {
@@ -141,8 +141,8 @@ impl Known {
             let nobody = shared.options.id.clone();
             membership.remove(number, &nobody);
         }
-        shared.see(membership.view());
-        shared.told.send_replace(at);
+        shared.publish_view(membership.view());
+        shared.members_seen_to.send_replace(at);
     }
 }
 

@@ -6,7 +6,7 @@
 //! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves no
 //! lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
 
-use crate::membership::ring::Shared;
+use crate::membership::ring::RingState;
 use crate::peers::{PeerMessage, PeerReply, ViewMember};
 use polyplane_ring::{Member, View, ViewNumber};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const PEER_PATIENCE: Duration = Duration::from_millis(500);
 const PEERS_POLLED_MAX: usize = 3;
 
 /// Asks peers for their views while the store says nothing, until the ring ends.
-pub(crate) async fn poll(shared: Arc<Shared>) {
+pub(crate) async fn poll(shared: Arc<RingState>) {
     let mut ticks = interval(POLL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = 0;
@@ -47,7 +47,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) {
 /// Whether the store has been silent for so long that this replica may have lost its member key: it
 /// is renewed at a third of its time, so two thirds must have passed without a word. A newcomer
 /// hears nothing until it has a life.
-fn store_is_silent(shared: &Shared) -> bool {
+fn store_is_silent(shared: &RingState) -> bool {
     match shared.current().filter(|life| !life.over().is_cancelled()) {
         Some(life) => life.silent() >= shared.options.member_ttl * 2 / 3,
         None => true,
@@ -55,7 +55,7 @@ fn store_is_silent(shared: &Shared) -> bool {
 }
 
 /// The newest view that some peers have; they take turns.
-async fn newest_of_peers(shared: &Arc<Shared>, turn: usize) -> Option<View> {
+async fn newest_of_peers(shared: &Arc<RingState>, turn: usize) -> Option<View> {
     let view = shared.newest_view();
     let own = &shared.options.id;
     let peers: Vec<&Member> = view.members().filter(|member| member.id != *own).collect();
@@ -83,7 +83,7 @@ fn read(number: u64, members: &[ViewMember]) -> Option<View> {
 }
 
 /// Takes in what a peer said: the own machine judges what that says of the own life.
-fn observe(shared: &Shared, view: View) {
+fn observe(shared: &RingState, view: View) {
     if view.number() <= shared.newest_view().number() {
         return;
     }

@@ -87,7 +87,7 @@ pub(crate) struct Level {
 }
 
 /// What the driver is told.
-pub(crate) enum Command {
+pub(crate) enum RingCommand {
     /// Say Draining in the member key; answered when it stands there.
     Drain(oneshot::Sender<()>),
     /// Remove the own member key and end; answered when it is gone or the store does not answer.
@@ -95,7 +95,7 @@ pub(crate) enum Command {
 }
 
 /// Everything that the tasks of one ring share.
-pub(crate) struct Shared {
+pub(crate) struct RingState {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: ReplicaOptions,
     pub(crate) peers: Arc<dyn Peers>,
@@ -109,7 +109,7 @@ pub(crate) struct Shared {
     /// Told at each change of the view.
     pub(crate) view_changed: watch::Sender<ViewNumber>,
     /// Everything up to here has been told by the watch on the member keys.
-    pub(crate) told: watch::Sender<Revision>,
+    pub(crate) members_seen_to: watch::Sender<Revision>,
     /// What the store says of the lease terms, and each member of what it goes by.
     pub(crate) terms: watch::Sender<TermsSeen>,
     /// The level of each member's binary.
@@ -123,9 +123,9 @@ pub(crate) struct Shared {
 /// The membership of this replica. A newcomer sees nobody and owns nothing; from [`Ring::join`] on
 /// it goes on by itself: whoever loses the member key starts again as a newcomer without planes.
 pub struct Ring {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     /// To the driver; none before it was told to join.
-    commands: OnceLock<mpsc::Sender<Command>>,
+    commands: OnceLock<mpsc::Sender<RingCommand>>,
 }
 
 impl Ring {
@@ -146,7 +146,7 @@ impl Ring {
             None => Witness::shared_store(options.terms),
         };
         let (machine, _) = newcomer(&options);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RingState {
             store,
             peers,
             clock,
@@ -156,7 +156,7 @@ impl Ring {
             view: ArcSwap::default(),
             peer_view: ArcSwap::default(),
             view_changed: watch::Sender::new(ViewNumber::default()),
-            told: watch::Sender::new(Revision(0)),
+            members_seen_to: watch::Sender::new(Revision(0)),
             terms: watch::Sender::default(),
             levels: Mutex::default(),
             suspicion: Suspicion::default(),
@@ -260,7 +260,7 @@ impl Ring {
 
     /// Waits until the view has come to this number or a newer one; whether it did in time.
     pub async fn reach(&self, number: ViewNumber, patience: Duration) -> bool {
-        let mut told = self.shared.told.subscribe();
+        let mut told = self.shared.members_seen_to.subscribe();
         if told.borrow().0 >= number.get() {
             return true;
         }
@@ -307,17 +307,17 @@ impl Ring {
     /// Says Draining in the member key: planes are given away from now on. There is no way back
     /// for this process. Returns when the store has taken it.
     pub async fn announce_drain(&self) {
-        self.tell(Command::Drain).await;
+        self.send_command(RingCommand::Drain).await;
     }
 
     /// Removes the own member key and ends the membership. Every plane must have been let go.
     pub async fn leave(&self) {
-        self.tell(Command::Leave).await;
+        self.send_command(RingCommand::Leave).await;
         self.shared.stop.cancel();
     }
 
     /// Returns when it is done, or there is no driver that could.
-    async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) {
+    async fn send_command(&self, command: impl FnOnce(oneshot::Sender<()>) -> RingCommand) {
         let (done, heard) = oneshot::channel();
         if let Some(commands) = self.commands.get()
             && commands.send(command(done)).await.is_ok()
@@ -425,7 +425,7 @@ impl Drop for Ring {
     }
 }
 
-impl Shared {
+impl RingState {
     /// The time, for a check made now.
     pub(crate) fn now(&self) -> Time {
         clock_time(&*self.clock)
@@ -446,7 +446,7 @@ impl Shared {
     }
 
     /// A new view is known.
-    pub(crate) fn see(&self, view: View) {
+    pub(crate) fn publish_view(&self, view: View) {
         let now = self.now();
         let holders: Vec<Holder> = view.members().map(members::holder).collect();
         {

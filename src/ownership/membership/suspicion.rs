@@ -6,7 +6,7 @@
 //! time-outs evict only when half of the ring complains (PROTOCOL 18).
 
 use crate::backoff::Backoff;
-use crate::membership::ring::Shared;
+use crate::membership::ring::RingState;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
 use crate::records::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
 use crate::transactions::member_txn;
@@ -97,7 +97,7 @@ impl Suspicion {
 }
 
 /// A new life suspects nobody yet.
-pub(crate) fn begin(shared: &Shared, me: Holder) {
+pub(crate) fn begin(shared: &RingState, me: Holder) {
     *shared.suspicion.machine.lock() = Some(Eviction::new(me));
     let view = shared.view.load();
     let members = view
@@ -108,12 +108,12 @@ pub(crate) fn begin(shared: &Shared, me: Holder) {
 }
 
 /// A new view is known.
-pub(crate) fn view(shared: &Shared, members: Vec<Holder>) {
+pub(crate) fn view(shared: &RingState, members: Vec<Holder>) {
     step(shared, Event::View(members));
 }
 
 /// Notes whether a member could be reached.
-pub(crate) fn report(shared: &Shared, about: &Member, result: Result<(), &PeerError>) {
+pub(crate) fn report(shared: &RingState, about: &Member, result: Result<(), &PeerError>) {
     if let Some(event) = evidence(crate::membership::members::holder(about), result) {
         step(shared, event);
     }
@@ -138,7 +138,7 @@ fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
 /// Sends a request. Any answer shows that the peer lives; a refused connection that it does not.
 /// Only pings count as timed out.
 pub(crate) async fn call(
-    shared: &Shared,
+    shared: &RingState,
     to: &Member,
     request: PeerRequest,
     patience: Duration,
@@ -155,7 +155,7 @@ pub(crate) async fn call(
 }
 
 /// Pings a member, and notes whether it answered.
-async fn ping_one(shared: &Shared, to: &Member) {
+async fn ping_one(shared: &RingState, to: &Member) {
     let view = shared.view.load();
     let (number, peer) = (view.number().get(), crate::membership::members::holder(to));
     drop(view);
@@ -202,7 +202,7 @@ async fn own_turns(turns: u32) {
     }
 }
 
-fn step(shared: &Shared, event: Event) {
+fn step(shared: &RingState, event: Event) {
     let now = shared.now();
     let actions = {
         let mut machine = shared.suspicion.machine.lock();
@@ -218,7 +218,7 @@ fn step(shared: &Shared, event: Event) {
 
 /// Does one thing, on a task of its own. Its outcome is told by the view, or by the watch on
 /// complaints.
-fn perform(shared: &Shared, action: Action) {
+fn perform(shared: &RingState, action: Action) {
     let Some(life) = shared.current() else {
         return;
     };
@@ -282,7 +282,7 @@ fn perform(shared: &Shared, action: Action) {
 }
 
 /// Pings the neighbours, and whoever is complained about, until the ring ends.
-pub(crate) async fn ping(shared: Arc<Shared>) {
+pub(crate) async fn ping(shared: Arc<RingState>) {
     let mut ticks = interval(PING_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let places = Arc::new(Semaphore::new(PINGS_MAX));
@@ -318,7 +318,7 @@ pub(crate) async fn ping(shared: Arc<Shared>) {
 }
 
 /// Whom to ping now: the next members by name, and whoever somebody complains about.
-fn asked(shared: &Shared) -> Vec<Member> {
+fn asked(shared: &RingState) -> Vec<Member> {
     let view = shared.view.load_full();
     let own = &shared.options.id;
     let after = view.members().filter(|member| member.id > *own);
@@ -339,7 +339,7 @@ fn asked(shared: &Shared) -> Vec<Member> {
 }
 
 /// Follows the complaints of others until the ring ends.
-pub(crate) async fn hear_complaints(shared: Arc<Shared>) {
+pub(crate) async fn hear_complaints(shared: Arc<RingState>) {
     let mut backoff = Backoff::default();
     loop {
         tokio::select! {
@@ -353,7 +353,7 @@ pub(crate) async fn hear_complaints(shared: Arc<Shared>) {
 }
 
 /// Reads all complaints, then follows them until the watch ends.
-async fn hear_once(shared: &Shared, backoff: &mut Backoff) {
+async fn hear_once(shared: &RingState, backoff: &mut Backoff) {
     let request = RangeRequest::prefix(Bytes::from_static(COMPLAINTS));
     let Ok(reply) = shared.store.range(request).await else {
         return;
@@ -383,7 +383,7 @@ async fn hear_once(shared: &Shared, backoff: &mut Backoff) {
     }
 }
 
-fn hear(shared: &Shared, key: &Bytes, value: Option<&Bytes>) {
+fn hear(shared: &RingState, key: &Bytes, value: Option<&Bytes>) {
     let Some((from, _)) = complaint_of(key) else {
         return;
     };
@@ -410,7 +410,7 @@ fn hear(shared: &Shared, key: &Bytes, value: Option<&Bytes>) {
     }
 }
 
-fn withdrawn(shared: &Shared, from: &ReplicaId, before: Option<Holder>) {
+fn withdrawn(shared: &RingState, from: &ReplicaId, before: Option<Holder>) {
     if let Some(about) = before {
         let from = from.clone();
         step(shared, Event::Withdrawn { from, about });
