@@ -261,7 +261,7 @@ impl Driver {
         );
         read_member(&shared.store, &life).await;
         shared.life.send_replace(Some(Arc::clone(&life)));
-        crate::membership::suspicion::begin(shared, life.holder().clone());
+        crate::membership::suspicion::start_life(shared, life.holder().clone());
         life
     }
 

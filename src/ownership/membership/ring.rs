@@ -188,7 +188,7 @@ impl Ring {
         let shared = &self.shared;
         member_driver::start(shared, received).await?;
         tokio::spawn(crate::membership::suspicion::ping(Arc::clone(shared)));
-        tokio::spawn(crate::membership::suspicion::hear_complaints(Arc::clone(
+        tokio::spawn(crate::membership::suspicion::follow_complaints(Arc::clone(
             shared,
         )));
         tokio::spawn(crate::membership::peer_view::poll(Arc::clone(shared)));
@@ -318,12 +318,12 @@ impl Ring {
 
     /// Returns when it is done, or there is no driver that could.
     async fn send_command(&self, command: impl FnOnce(oneshot::Sender<()>) -> RingCommand) {
-        let (done, heard) = oneshot::channel();
+        let (done, complaints) = oneshot::channel();
         if let Some(commands) = self.commands.get()
             && commands.send(command(done)).await.is_ok()
         {
             // An error means that the driver has ended.
-            let _ = heard.await;
+            let _ = complaints.await;
         }
     }
 
@@ -460,7 +460,7 @@ impl RingState {
         tracing::info!(view = %number, members = holders.len(), "the ring has changed");
         self.view.store(Arc::new(view));
         self.view_changed.send_replace(number);
-        crate::membership::suspicion::view(self, holders);
+        crate::membership::suspicion::view_changed(self, holders);
     }
 }
 

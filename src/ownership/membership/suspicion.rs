@@ -39,7 +39,7 @@ const SILENT_TURNS: u32 = 5;
 /// One turn of waiting for an answer.
 const PING_TURN: Duration = Duration::from_millis(50);
 /// How long an eviction or a complaint may take to be said; then it is decided anew.
-const SAY_PATIENCE: Duration = Duration::from_secs(1);
+const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a complaint may take to be withdrawn: it stands until then.
 const WITHDRAW_PATIENCE: Duration = Duration::from_secs(30);
 /// Neighbours that a member pings.
@@ -52,7 +52,7 @@ const PINGS_MAX: usize = 32;
 pub(crate) struct Suspicion {
     machine: Mutex<Option<Eviction>>,
     /// The newest complaints of others, by key: whom about.
-    heard: Mutex<BTreeMap<Bytes, Holder>>,
+    complaints: Mutex<BTreeMap<Bytes, Holder>>,
     /// Those among the pinged that owe an answer. Whoever is not pinged any more could not leave,
     /// so each turn of pings takes it out. Most of the time this is empty, and each forwarded
     /// request looks.
@@ -97,7 +97,7 @@ impl Suspicion {
 }
 
 /// A new life suspects nobody yet.
-pub(crate) fn begin(shared: &RingState, me: Holder) {
+pub(crate) fn start_life(shared: &RingState, me: Holder) {
     *shared.suspicion.machine.lock() = Some(Eviction::new(me));
     let view = shared.view.load();
     let members = view
@@ -108,7 +108,7 @@ pub(crate) fn begin(shared: &RingState, me: Holder) {
 }
 
 /// A new view is known.
-pub(crate) fn view(shared: &RingState, members: Vec<Holder>) {
+pub(crate) fn view_changed(shared: &RingState, members: Vec<Holder>) {
     step(shared, Event::View(members));
 }
 
@@ -160,9 +160,9 @@ async fn ping_one(shared: &RingState, to: &Member) {
     let (number, peer) = (view.number().get(), crate::membership::members::holder(to));
     drop(view);
     let patience = async {
-        own_turns(SILENT_TURNS).await;
+        wait_turns(SILENT_TURNS).await;
         shared.suspicion.fell_silent(&peer);
-        own_turns(PING_TURNS - SILENT_TURNS).await;
+        wait_turns(PING_TURNS - SILENT_TURNS).await;
     };
     let result = ping_until(&*shared.peers, to, number, patience).await;
     if !matches!(result, Err(PeerError::TimedOut)) {
@@ -196,7 +196,7 @@ async fn ping_until(
 }
 
 /// Ends when the executor has come back here so many times.
-async fn own_turns(turns: u32) {
+async fn wait_turns(turns: u32) {
     for _ in 0..turns {
         sleep(PING_TURN).await;
     }
@@ -228,7 +228,7 @@ fn perform(shared: &RingState, action: Action) {
         revision: Revision(me.incarnation.get()),
     };
     let patience = match &action {
-        Action::Evict { .. } | Action::Complain(_) => SAY_PATIENCE,
+        Action::Evict { .. } | Action::Complain(_) => COMMIT_PATIENCE,
         Action::Withdraw(_) => WITHDRAW_PATIENCE,
     };
     let mut evicted = None;
@@ -296,14 +296,14 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
             }
             _ = ticks.tick() => {}
         }
-        let asked = asked(&shared);
-        let is_asked = |peer: &Holder| {
-            asked
+        let targets = ping_targets(&shared);
+        let is_target = |peer: &Holder| {
+            targets
                 .iter()
                 .any(|one| crate::membership::members::holder(one) == *peer)
         };
-        shared.suspicion.keep_silent(is_asked);
-        for member in asked {
+        shared.suspicion.keep_silent(is_target);
+        for member in targets {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                 break;
             };
@@ -318,42 +318,42 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
 }
 
 /// Whom to ping now: the next members by name, and whoever somebody complains about.
-fn asked(shared: &RingState) -> Vec<Member> {
+fn ping_targets(shared: &RingState) -> Vec<Member> {
     let view = shared.view.load_full();
     let own = &shared.options.id;
     let after = view.members().filter(|member| member.id > *own);
     let before = view.members().filter(|member| member.id < *own);
-    let mut asked: Vec<Member> = after.chain(before).take(NEIGHBOURS).cloned().collect();
-    let heard = shared.suspicion.heard.lock();
-    for about in heard.values() {
-        let known = asked.iter().any(|member| member.id == about.replica);
+    let mut targets: Vec<Member> = after.chain(before).take(NEIGHBOURS).cloned().collect();
+    let complaints = shared.suspicion.complaints.lock();
+    for about in complaints.values() {
+        let known = targets.iter().any(|member| member.id == about.replica);
         if let Some(member) = view.member(&about.replica)
             && member.incarnation == about.incarnation
             && member.id != *own
             && !known
         {
-            asked.push(member.clone());
+            targets.push(member.clone());
         }
     }
-    asked
+    targets
 }
 
 /// Follows the complaints of others until the ring ends.
-pub(crate) async fn hear_complaints(shared: Arc<RingState>) {
+pub(crate) async fn follow_complaints(shared: Arc<RingState>) {
     let mut backoff = Backoff::default();
     loop {
         tokio::select! {
             // The end of the ring comes first.
             biased;
             () = shared.stop.cancelled() => return,
-            () = hear_once(&shared, &mut backoff) => {}
+            () = follow_complaints_once(&shared, &mut backoff) => {}
         }
         backoff.wait().await;
     }
 }
 
 /// Reads all complaints, then follows them until the watch ends.
-async fn hear_once(shared: &RingState, backoff: &mut Backoff) {
+async fn follow_complaints_once(shared: &RingState, backoff: &mut Backoff) {
     let request = RangeRequest::prefix(Bytes::from_static(COMPLAINTS));
     let Ok(reply) = shared.store.range(request).await else {
         return;
@@ -363,12 +363,12 @@ async fn hear_once(shared: &RingState, backoff: &mut Backoff) {
         .iter()
         .map(|item| (item.key.clone(), item))
         .collect();
-    let known: Vec<Bytes> = shared.suspicion.heard.lock().keys().cloned().collect();
+    let known: Vec<Bytes> = shared.suspicion.complaints.lock().keys().cloned().collect();
     for gone in known.iter().filter(|key| !fresh.contains_key(*key)) {
-        hear(shared, gone, None);
+        observe_complaint(shared, gone, None);
     }
     for (key, item) in &fresh {
-        hear(shared, key, Some(&item.value));
+        observe_complaint(shared, key, Some(&item.value));
     }
     let start = Bytes::from_static(COMPLAINTS);
     let end = prefix_end(&start);
@@ -378,12 +378,12 @@ async fn hear_once(shared: &RingState, backoff: &mut Backoff) {
     *backoff = Backoff::default();
     while let Ok(batch) = watch.next().await {
         for StoreEvent { key, value, .. } in &batch.events {
-            hear(shared, key, value.as_ref());
+            observe_complaint(shared, key, value.as_ref());
         }
     }
 }
 
-fn hear(shared: &RingState, key: &Bytes, value: Option<&Bytes>) {
+fn observe_complaint(shared: &RingState, key: &Bytes, value: Option<&Bytes>) {
     let Some((from, _)) = complaint_of(key) else {
         return;
     };
@@ -394,13 +394,13 @@ fn hear(shared: &RingState, key: &Bytes, value: Option<&Bytes>) {
         .and_then(|value| decode_life(value))
         .and_then(|life| Holder::try_from(&life).ok());
     let before = {
-        let mut heard = shared.suspicion.heard.lock();
+        let mut complaints = shared.suspicion.complaints.lock();
         match &about {
-            Some(about) => heard.insert(key.clone(), about.clone()),
-            None => heard.remove(key),
+            Some(about) => complaints.insert(key.clone(), about.clone()),
+            None => complaints.remove(key),
         }
     };
-    withdrawn(
+    withdraw_complaint(
         shared,
         &from,
         before.filter(|before| Some(before) != about.as_ref()),
@@ -410,7 +410,7 @@ fn hear(shared: &RingState, key: &Bytes, value: Option<&Bytes>) {
     }
 }
 
-fn withdrawn(shared: &RingState, from: &ReplicaId, before: Option<Holder>) {
+fn withdraw_complaint(shared: &RingState, from: &ReplicaId, before: Option<Holder>) {
     if let Some(about) = before {
         let from = from.clone();
         step(shared, Event::Withdrawn { from, about });
@@ -487,7 +487,7 @@ mod tests {
         };
         let ping = async |ends: u64, then: Result<(), PeerError>| {
             let ends = AtomicU64::new(ends);
-            ping_until(&Ending { ends, then }, &to, 3, own_turns(PING_TURNS)).await
+            ping_until(&Ending { ends, then }, &to, 3, wait_turns(PING_TURNS)).await
         };
         assert_eq!(ping(3, Ok(())).await, Ok(()));
         let refused = ping(3, Err(PeerError::Refused)).await;
@@ -497,7 +497,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_pingers_own_pause_is_one_turn_of_patience() {
-        let mut patience = pin!(own_turns(PING_TURNS));
+        let mut patience = pin!(wait_turns(PING_TURNS));
         let mut over = async || {
             tokio::select! {
                 biased;
