@@ -80,7 +80,7 @@ pub enum ChangeError {
 }
 
 impl TermsSeen {
-    fn see(&mut self, key: &[u8], value: Option<&Bytes>, at: storage::Revision) {
+    fn observe(&mut self, key: &[u8], value: Option<&Bytes>, at: storage::Revision) {
         if let Some(replica) = adoption_of(key) {
             match value.and_then(|value| decode_adoption(value)) {
                 Some(adoption) => self.adopted.insert(replica, adoption),
@@ -135,7 +135,7 @@ async fn follow_once(
         request = page.next_page(&reply);
         read_at.get_or_insert(reply.revision);
         for item in &reply.items {
-            found.see(&item.key, Some(&item.value), item.modified);
+            found.observe(&item.key, Some(&item.value), item.modified);
         }
     }
     shared.terms.send_replace(found);
@@ -150,7 +150,7 @@ async fn follow_once(
         if !batch.events.is_empty() {
             shared.terms.send_modify(|seen| {
                 for event in &batch.events {
-                    seen.see(&event.key, event.value.as_ref(), event.revision);
+                    seen.observe(&event.key, event.value.as_ref(), event.revision);
                 }
             });
         }
@@ -159,14 +159,14 @@ async fn follow_once(
 
 /// Has a life go by what the store says of the lease terms. Called at each change of it, and again
 /// and again while a change is under way.
-pub(crate) fn tell(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
+pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record else {
         return;
     };
     let (changes, since) = (record.value.next.is_some(), record.revision);
     for action in life.see_terms(record) {
-        act(shared, life, action);
+        perform(shared, life, action);
     }
     if changes {
         let (at, members) = adopters(shared);
@@ -180,7 +180,7 @@ pub(crate) fn tell(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
             });
         }
         for action in life.see_adopters(at, members) {
-            act(shared, life, action);
+            perform(shared, life, action);
         }
     }
 }
@@ -211,7 +211,7 @@ pub(crate) fn awaited(shared: &RingState) -> Vec<ReplicaId> {
 }
 
 /// Does what the membership machine says about the lease terms.
-pub(crate) fn act(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Action) {
+pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Action) {
     match action {
         Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
         Action::Transact {

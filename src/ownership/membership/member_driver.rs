@@ -269,8 +269,8 @@ impl Driver {
     async fn live(&mut self, life: &Arc<OwnLife>) -> After {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = self.shared.terms.subscribe();
-        told.mark_changed();
+        let mut terms = self.shared.terms.subscribe();
+        terms.mark_changed();
         if self.draining.is_some() {
             self.drain(life).await;
         }
@@ -292,14 +292,14 @@ impl Driver {
                     }
                     None => return After::Left,
                 },
-                _ = told.changed() => lease_terms::tell(&self.shared, life),
+                _ = terms.changed() => lease_terms::apply(&self.shared, life),
                 _ = ticks.tick() => {
                     let progress = self.beats.progress();
                     for action in self.step(Event::Tick(progress)) {
                         self.routine(life, action);
                     }
                     if changes {
-                        lease_terms::tell(&self.shared, life);
+                        lease_terms::apply(&self.shared, life);
                     }
                 }
             }
@@ -323,7 +323,7 @@ impl Driver {
             }
             Action::Renew => drop(tokio::spawn(renew(store, life))),
             Action::Transact { .. } | Action::WaitBy(_) => {
-                lease_terms::act(&self.shared, &life, action)
+                lease_terms::perform(&self.shared, &life, action)
             }
             Action::ReadJoinFacts
             | Action::Joined(_)
