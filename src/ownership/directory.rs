@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// What an object of the directory's resource says of its plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct DirectoryRow {
     /// The plane's id.
     pub id: Str,
     /// The content hash of the layer it was born with.
@@ -41,11 +41,11 @@ pub struct Row {
 }
 
 /// Reads a row out of an object's canonical bytes; `None` if they are no plane's.
-pub type ReadRow = fn(&[u8]) -> Option<Row>;
+pub type ReadRow = fn(&[u8]) -> Option<DirectoryRow>;
 
 /// One plane, as the directory knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// The name; another plane may get it once this one is gone.
     pub name: Str,
     /// The plane's id.
@@ -62,7 +62,7 @@ pub struct Entry {
     pub deleting: bool,
 }
 
-impl Entry {
+impl DirectoryEntry {
     /// The revision of its object's first put: another one is another plane.
     #[must_use]
     pub fn created(&self) -> Revision {
@@ -89,8 +89,8 @@ pub enum DirectoryError {
 
 #[derive(Default)]
 struct Rows {
-    by_name: HashMap<Str, Arc<Entry>>,
-    by_id: HashMap<Str, Arc<Entry>>,
+    by_name: HashMap<Str, Arc<DirectoryEntry>>,
+    by_id: HashMap<Str, Arc<DirectoryEntry>>,
     /// Layers that rows name: a handful.
     layers: Vec<Arc<str>>,
 }
@@ -150,13 +150,13 @@ impl Directory {
 
     /// The plane of this name, from memory.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<Arc<Entry>> {
+    pub fn named(&self, name: &str) -> Option<Arc<DirectoryEntry>> {
         self.rows.read().by_name.get(name).cloned()
     }
 
     /// The plane of this id, from memory.
     #[must_use]
-    pub fn by_id(&self, id: &str) -> Option<Arc<Entry>> {
+    pub fn by_id(&self, id: &str) -> Option<Arc<DirectoryEntry>> {
         self.rows.read().by_id.get(id).cloned()
     }
 
@@ -179,8 +179,9 @@ impl Directory {
 
     /// The first `most` planes by name.
     #[must_use]
-    pub fn first(&self, most: usize) -> Vec<Arc<Entry>> {
-        let mut entries: Vec<Arc<Entry>> = self.rows.read().by_name.values().cloned().collect();
+    pub fn first(&self, most: usize) -> Vec<Arc<DirectoryEntry>> {
+        let mut entries: Vec<Arc<DirectoryEntry>> =
+            self.rows.read().by_name.values().cloned().collect();
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         entries.truncate(most);
         entries
@@ -230,7 +231,7 @@ impl Directory {
             let ended = match opened {
                 Ok(watch) => {
                     *self.failure.lock() = None;
-                    self.take_in(watch, &mut at).await
+                    self.follow_watch(watch, &mut at).await
                 }
                 Err(ReadError::Compacted { floor }) => WatchEnd::Compacted { floor },
                 Err(error) => WatchEnd::Lost(error.to_string()),
@@ -249,7 +250,7 @@ impl Directory {
         }
     }
 
-    async fn take_in(&self, mut watch: StoreWatch, at: &mut Revision) -> WatchEnd {
+    async fn follow_watch(&self, mut watch: StoreWatch, at: &mut Revision) -> WatchEnd {
         loop {
             match watch.next().await {
                 Ok(batch) => {
@@ -259,7 +260,7 @@ impl Directory {
                     *at = batch.revision;
                     self.advance(batch.revision);
                     if !batch.events.is_empty() {
-                        self.tell();
+                        self.notify();
                     }
                 }
                 Err(end) => return end,
@@ -275,11 +276,11 @@ impl Directory {
         });
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    fn tell_pins(&self) {
+    fn notify_pins(&self) {
         self.pins.send_modify(|changes| *changes += 1);
     }
 
@@ -307,8 +308,8 @@ impl Directory {
         }
         *self.rows.write() = rows;
         self.advance(at);
-        self.tell();
-        self.tell_pins();
+        self.notify();
+        self.notify_pins();
         Ok(at)
     }
 
@@ -320,7 +321,7 @@ impl Directory {
             Ok(Some((entry, layer))) => {
                 let repinned = self.rows.write().put(entry, &layer);
                 if repinned {
-                    self.tell_pins();
+                    self.notify_pins();
                 }
             }
             Ok(None) => self.skipped.store(true, Ordering::Release),
@@ -336,13 +337,13 @@ impl Directory {
         key: &Bytes,
         value: &Bytes,
         modified: Revision,
-    ) -> Result<Option<(Entry, Str)>, RecordError> {
+    ) -> Result<Option<(DirectoryEntry, Str)>, RecordError> {
         let Some((object, born)) = foreign::read(Base(0), modified, value)? else {
             return Ok(None);
         };
         let NewObject { body, flags, .. } = object;
         Ok((self.read)(&body).map(|row| {
-            let entry = Entry {
+            let entry = DirectoryEntry {
                 name: name_of(key).into(),
                 id: row.id,
                 layer: Arc::default(),
@@ -358,7 +359,7 @@ impl Directory {
 
 impl Rows {
     /// Returns whether a plane that was known is wanted elsewhere now.
-    fn put(&mut self, mut entry: Entry, layer: &str) -> bool {
+    fn put(&mut self, mut entry: DirectoryEntry, layer: &str) -> bool {
         let known = self.layers.iter().find(|known| ***known == *layer);
         entry.layer = known.cloned().unwrap_or_else(|| {
             let fresh: Arc<str> = layer.into();

@@ -342,10 +342,10 @@ async fn revision(town: &Town) -> Revision {
 }
 
 /// What the test's directory says: the value of a row is the replica that its user wants, or any.
-fn read_row(body: &[u8]) -> Option<crate::directory::Row> {
+fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let wish = body["data"]["k"].as_str()?;
-    Some(crate::directory::Row {
+    Some(crate::directory::DirectoryRow {
         id: body["metadata"]["name"].as_str()?.into(),
         layer: "l".into(),
         born_at: "2026-01-01T00:00:00Z".into(),

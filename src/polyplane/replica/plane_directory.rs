@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
-use polyplane_ownership::directory::{Directory, Entry, Row};
+use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
 use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, WakeError};
 use polyplane_plane::{Key, LayerHash, Prefix, foreign};
 use polyplane_registry::{KindTable, PlaneSettings, Tenant};
@@ -76,7 +76,7 @@ pub fn directory_prefix() -> bytes::Bytes {
 }
 
 /// Reads a row of the directory out of a ControlPlane's bytes.
-pub fn read_row(body: &[u8]) -> Option<Row> {
+pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
     let record = DirectoryRecord::read(body)?;
     // Wishes were validated when they were written; one of a newer program is passed over.
     let pin = match (record.replica, record.zone) {
@@ -84,7 +84,7 @@ pub fn read_row(body: &[u8]) -> Option<Row> {
         (None, Some(zone)) => zone.parse().map(Pin::Zone).unwrap_or_default(),
         (None, None) => Pin::Anywhere,
     };
-    Some(Row {
+    Some(DirectoryRow {
         id: record.id.into(),
         layer: record.layer.into(),
         born_at: record.born_at.into(),
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    fn locate(&self, entry: &Entry) -> Result<Arc<Located>, Missing> {
+    fn locate(&self, entry: &DirectoryEntry) -> Result<Arc<Located>, Missing> {
         if entry.deleting {
             return Err(Missing::Deleting);
         }
@@ -202,7 +202,7 @@ impl World {
     }
 
     /// All that waking or deleting the plane of an entry needs.
-    pub fn birth(&self, entry: &Entry) -> Birth {
+    pub fn birth(&self, entry: &DirectoryEntry) -> Birth {
         let key = Key::new(GROUP, RESOURCE, None, &entry.name);
         Birth {
             id: entry.id.as_str().to_owned(),
