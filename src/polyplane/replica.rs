@@ -12,7 +12,7 @@ pub mod ring_report;
 use crate::replica::access::{Access, MetricsFile};
 use crate::replica::backend::{Front, Shared};
 use crate::replica::fences::Fences;
-use crate::replica::plane_directory::{self, World, layer_params};
+use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::serve::waiting_server::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
@@ -80,7 +80,7 @@ const CANNOT_JOIN: &str = "cannot join the ring";
 /// A replica that has joined the ring.
 pub struct Replica {
     /// Where its planes are found.
-    pub world: Arc<World>,
+    pub directory: Arc<PlaneDirectory>,
     shared: Arc<Shared>,
     server: Server,
     peers: PeerService,
@@ -98,35 +98,35 @@ impl Replica {
     pub async fn start(mut setup: Setup) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let pki = Arc::clone(&setup.config.pki);
-        let world = build_world(&setup, pki.root_pem(), stop.clone()).await?;
+        let directory = build_directory(&setup, pki.root_pem(), stop.clone()).await?;
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
         let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
-        let registry = registry.with_external(Arc::new(Fences(Arc::clone(&world))));
+        let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
         let registry = Arc::new(registry);
         reconcilers.attach(
             Arc::clone(&registry),
-            Arc::clone(&world.planes),
-            Arc::new(Info(Arc::clone(&world))),
+            Arc::clone(&directory.planes),
+            Arc::new(Info(Arc::clone(&directory))),
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref())?;
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
         }
-        let front = Front::new(Arc::clone(&world), registry, reconcilers, access);
+        let front = Front::new(Arc::clone(&directory), registry, reconcilers, access);
         let shared = Arc::clone(front.shared());
         let drain = Arc::new(Drain {
-            world: Arc::clone(&world),
+            directory: Arc::clone(&directory),
             requested: CancellationToken::new(),
             finished: CancellationToken::new(),
         });
         if let Some((transport, listeners)) = setup.peering {
-            let ring = Arc::clone(world.planes.ring());
+            let ring = Arc::clone(directory.planes.ring());
             tokio::spawn(drop_old_pools(Arc::clone(&transport), ring, stop.clone()));
             setup.config.peering = Some(Peering {
                 transport,
-                handler: Arc::clone(&world.planes) as _,
+                handler: Arc::clone(&directory.planes) as _,
                 listeners,
             });
             setup.config.drain_requested = Some(Box::new({
@@ -139,9 +139,9 @@ impl Replica {
         }
         let mut server = setup.config.build(Arc::new(front), setup.listeners);
         let peers = server.serve_peers();
-        world.planes.ring().join().await.context(CANNOT_JOIN)?;
+        directory.planes.ring().join().await.context(CANNOT_JOIN)?;
         Ok(Self {
-            world,
+            directory,
             shared,
             server,
             peers,
@@ -163,23 +163,26 @@ impl Replica {
         let tasks = tokio_util::task::TaskTracker::new();
         tasks.spawn(keep_root(Arc::clone(&self.shared), self.stop.clone()));
         let root = {
-            let world = Arc::clone(&self.world);
-            move || world.root_here()
+            let directory = Arc::clone(&self.directory);
+            move || directory.root_here()
         };
         let sweeper = Sweeper::new(
             Arc::clone(&self.shared.registry),
-            Arc::clone(&self.world.planes),
+            Arc::clone(&self.directory.planes),
             Box::new(root),
         );
         tasks.spawn(sweeper.run(self.stop.clone()));
-        tasks.spawn(sweep_world(Arc::clone(&self.world), self.stop.clone()));
+        tasks.spawn(sweep_directory(
+            Arc::clone(&self.directory),
+            self.stop.clone(),
+        ));
         tasks.spawn(follow_floor(Arc::clone(&self.shared), self.stop.clone()));
         self.server.run().await;
         self.stop.cancel();
         tasks.close();
         let closing = async {
             self.shared.reconcilers.stop().await;
-            self.world.planes.close().await;
+            self.directory.planes.close().await;
             tasks.wait().await;
         };
         if tokio::time::timeout(CLOSE, closing).await.is_err() {
@@ -202,7 +205,7 @@ impl Replica {
 
 /// The way a replica gives its planes away before it ends.
 pub struct Drain {
-    world: Arc<World>,
+    directory: Arc<PlaneDirectory>,
     requested: CancellationToken,
     /// Cancelled once nothing more is handed over.
     finished: CancellationToken,
@@ -217,7 +220,7 @@ impl Drain {
     /// Says Draining in the lease and hands all planes over; returns whether nothing is held any
     /// more at the deadline.
     pub async fn run(&self, deadline: Instant) -> bool {
-        self.world.planes.drain(deadline).await
+        self.directory.planes.drain(deadline).await
     }
 
     /// Nothing more will be handed over.
@@ -229,7 +232,7 @@ impl Drain {
     async fn requested_by_client(&self) -> Result<(), String> {
         self.requested.cancel();
         self.finished.cancelled().await;
-        let held = self.world.planes.stats().owned;
+        let held = self.directory.planes.stats().owned;
         match held {
             0 => Ok(()),
             held => Err(format!(
@@ -240,11 +243,11 @@ impl Drain {
 }
 
 async fn wake_root(shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let Some(root) = shared.world.root() else {
+    let Some(root) = shared.directory.root() else {
         return Ok(());
     };
-    let here = shared.world.planes.location(&root.birth) == PlaneLocation::Here;
-    if !here || root.awake(&shared.world).is_some() {
+    let here = shared.directory.planes.location(&root.birth) == PlaneLocation::Here;
+    if !here || root.awake(&shared.directory).is_some() {
         return Ok(());
     }
     match shared.wake(root).await {
@@ -256,7 +259,7 @@ async fn wake_root(shared: &Arc<Shared>) -> anyhow::Result<()> {
 /// Wakes the root plane whenever it comes to belong here: its reconcilers have work that nobody
 /// asks for.
 async fn keep_root(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut views = shared.world.planes.ring().view_changes();
+    let mut views = shared.directory.planes.ring().view_changes();
     loop {
         if let Err(error) = wake_root(&shared).await {
             tracing::warn!("{error:#}");
@@ -293,13 +296,13 @@ async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: Ca
     }
 }
 
-async fn sweep_world(world: Arc<World>, stop: CancellationToken) {
+async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken) {
     loop {
         tokio::select! {
             // Nobody looks any more.
             biased;
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_secs(60)) => world.sweep(),
+            () = tokio::time::sleep(Duration::from_secs(60)) => directory.sweep(),
         }
     }
 }
@@ -307,9 +310,9 @@ async fn sweep_world(world: Arc<World>, stop: CancellationToken) {
 /// Has awake planes come to this program's layer when the store's floor allows it. One that wakes
 /// later is looked at then.
 async fn follow_floor(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut floor = shared.world.planes.floor_changes();
+    let mut floor = shared.directory.planes.floor_changes();
     loop {
-        for tenant in shared.world.tenants_awake() {
+        for tenant in shared.directory.tenants_awake() {
             shared.reconcilers.look_at_layer(&tenant);
         }
         tokio::select! {
@@ -323,11 +326,11 @@ async fn follow_floor(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-async fn build_world(
+async fn build_directory(
     setup: &Setup,
     ca: &str,
     stop: CancellationToken,
-) -> anyhow::Result<Arc<World>> {
+) -> anyhow::Result<Arc<PlaneDirectory>> {
     let layer = setup.release.layer();
     let now = Timestamp::from(SystemTime::now()).to_rfc3339();
     let peers: Arc<dyn Peers> = match &setup.peering {
@@ -354,7 +357,7 @@ async fn build_world(
     });
     let (planes, root_layer) = started.await?;
     settled(setup, async || planes.layers().bring(layer).await).await?;
-    let directory = settled(setup, async || {
+    let rows = settled(setup, async || {
         let (prefix, store) = (
             plane_directory::directory_prefix(),
             Arc::clone(&setup.store),
@@ -389,9 +392,9 @@ async fn build_world(
     let params = layer_params(ca, ca, host, port.parse()?);
     let root = planes.root_birth(root_layer, params.clone());
     let kinds = kind_tables::tenant_kinds();
-    let world = World::new(planes, directory, kinds, Arc::new(settings), params);
-    world.set_root(root, kind_tables::root_kinds());
-    Ok(Arc::new(world))
+    let directory = PlaneDirectory::new(planes, rows, kinds, Arc::new(settings), params);
+    directory.set_root(root, kind_tables::root_kinds());
+    Ok(Arc::new(directory))
 }
 
 /// Carries out a step that needs the store. On a store that others share the step waits until the
@@ -408,11 +411,11 @@ where
 }
 
 /// What reconcilers ask.
-struct Info(Arc<World>);
+struct Info(Arc<PlaneDirectory>);
 
 impl PlaneInfo for Info {
     fn birth(&self, name: &str) -> Option<Birth> {
-        let entry = self.0.directory.named(name)?;
+        let entry = self.0.rows.named(name)?;
         Some(self.0.birth(&entry))
     }
 }

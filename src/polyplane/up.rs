@@ -198,7 +198,7 @@ fn keep_contexts(
         server: format!("https://{endpoint}"),
         pki,
         identity,
-        world: Arc::clone(&replica.world),
+        directory: Arc::clone(&replica.directory),
     };
     contexts.write()?;
     tokio::spawn(contexts.run(stop));

@@ -3,7 +3,7 @@
 
 use crate::replica::access::Access;
 use crate::replica::metrics;
-use crate::replica::plane_directory::{Asked, Located, Missing, World};
+use crate::replica::plane_directory::{Asked, Located, Missing, PlaneDirectory};
 use crate::replica::ring_report;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};
@@ -30,7 +30,7 @@ pub struct Front {
 /// What all planes of the replica have in common.
 pub struct Shared {
     /// Where planes are found.
-    pub world: Arc<World>,
+    pub directory: Arc<PlaneDirectory>,
     /// What answers.
     pub registry: Arc<Registry>,
     /// Who is told that a plane woke.
@@ -41,13 +41,13 @@ pub struct Shared {
 impl Front {
     /// Puts the parts together.
     pub fn new(
-        world: Arc<World>,
+        directory: Arc<PlaneDirectory>,
         registry: Arc<Registry>,
         reconcilers: Arc<Reconcilers>,
         access: Access,
     ) -> Self {
         let shared = Shared {
-            world,
+            directory,
             registry,
             reconcilers,
             access,
@@ -65,7 +65,7 @@ impl Front {
 
 impl Backend for Front {
     fn memory(&self) -> Arc<Memory> {
-        Arc::clone(self.shared.world.planes.memory())
+        Arc::clone(self.shared.directory.planes.memory())
     }
 
     fn locate<'a>(
@@ -75,15 +75,15 @@ impl Backend for Front {
         let shared = Arc::clone(&self.shared);
         let asked = match plane {
             PlaneReference::Root | PlaneReference::Id("root") => {
-                let root = shared.world.root().cloned();
+                let root = shared.directory.root().cloned();
                 return Verdict::now(record(shared, root.ok_or(LocateError::Unavailable)));
             }
             PlaneReference::Named(name) => Asked::Name(name.into()),
             PlaneReference::Id(id) => Asked::Id(id.into()),
         };
-        match shared.world.find(&asked) {
+        match shared.directory.find(&asked) {
             Err(Missing::NotFound) => Verdict::later(async move {
-                let found = shared.world.seek(&asked).await;
+                let found = shared.directory.seek(&asked).await;
                 record(shared, found.map_err(Into::into))
             }),
             found => Verdict::now(record(shared, found.map_err(Into::into))),
@@ -91,32 +91,32 @@ impl Backend for Front {
     }
 
     fn view(&self) -> u64 {
-        self.shared.world.planes.ring().view().number().get()
+        self.shared.directory.planes.ring().view().number().get()
     }
 
     fn reach_view(&self, view: u64) -> BoxFuture<'_, ()> {
-        let ring = Arc::clone(self.shared.world.planes.ring());
+        let ring = Arc::clone(self.shared.directory.planes.ring());
         Box::pin(async move {
             ring.reach(ViewNumber::new(view), VIEW_PATIENCE).await;
         })
     }
 
     fn answers(&self, peer: &Peer) -> bool {
-        !self.shared.world.planes.ring().is_silent(&peer.replica)
+        !self.shared.directory.planes.ring().is_silent(&peer.replica)
     }
 
     fn report<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
-        ring_report::of(&self.shared.world, path)
+        ring_report::of(&self.shared.directory, path)
     }
 
     fn command<'a>(&'a self, path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
-        ring_report::command(&self.shared.world, path)
+        ring_report::command(&self.shared.directory, path)
     }
 
     fn checks(&self) -> Vec<HealthCheck> {
-        let store = Arc::clone(self.shared.world.planes.store());
-        let world = Arc::clone(&self.shared.world);
-        let directory = Arc::clone(&world.directory);
+        let store = Arc::clone(self.shared.directory.planes.store());
+        let directory = Arc::clone(&self.shared.directory);
+        let rows = Arc::clone(&directory.rows);
         vec![
             HealthCheck {
                 name: "etcd",
@@ -129,7 +129,7 @@ impl Backend for Front {
             HealthCheck {
                 name: "ring",
                 scope: CheckScope::Ready,
-                check: Arc::new(move || match world.planes.ring().holder() {
+                check: Arc::new(move || match directory.planes.ring().holder() {
                     Some(_) => Ok(()),
                     None => Err("this replica is not a member of the ring".to_owned()),
                 }),
@@ -137,7 +137,7 @@ impl Backend for Front {
             HealthCheck {
                 name: "directory",
                 scope: CheckScope::Ready,
-                check: Arc::new(move || match directory.failure() {
+                check: Arc::new(move || match rows.failure() {
                     None => Ok(()),
                     Some(why) => Err(why),
                 }),
@@ -146,7 +146,7 @@ impl Backend for Front {
     }
 
     fn expose_metrics(&self, out: &mut Exposition) {
-        metrics::expose(&self.shared.world, out);
+        metrics::expose(&self.shared.directory, out);
     }
 }
 
@@ -203,7 +203,7 @@ impl PlaneRecord for Record {
     }
 
     fn location(&self) -> Location {
-        match self.shared.world.planes.location(&self.located.birth) {
+        match self.shared.directory.planes.location(&self.located.birth) {
             ownership::PlaneLocation::Here => Location::Here,
             ownership::PlaneLocation::There(member) => Location::There(peer(&member)),
             ownership::PlaneLocation::Nobody => Location::Nobody,
@@ -211,7 +211,7 @@ impl PlaneRecord for Record {
     }
 
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
-        if let Some(api) = self.located.awake(&self.shared.world) {
+        if let Some(api) = self.located.awake(&self.shared.directory) {
             return Verdict::now(Ok(api as Arc<dyn PlaneApi>));
         }
         Verdict::later(async move {
@@ -228,7 +228,7 @@ impl Shared {
     /// Why it cannot be served here.
     pub async fn wake(self: &Arc<Self>, located: &Located) -> Result<Arc<Api>, LocateError> {
         let shared = Arc::clone(self);
-        let woken = located.wake(&self.world, |tenant| {
+        let woken = located.wake(&self.directory, |tenant| {
             shared.registry.observe(&tenant);
             shared.reconcilers.woke(&tenant);
             Api { shared, tenant }

@@ -1,7 +1,7 @@
 //! The fences of all planes, as objects of the root plane. Owns putting what the store says together
 //! with what the directory knows; must not know how fences change.
 
-use crate::replica::plane_directory::World;
+use crate::replica::plane_directory::PlaneDirectory;
 use async_trait::async_trait;
 use polyplane_apimachinery::Str;
 use polyplane_batteries::polyplane::fence::{FenceFacts, QUALIFIED};
@@ -11,7 +11,7 @@ use polyplane_storage::ReadError;
 use std::sync::Arc;
 
 /// Reads the fences of one store.
-pub struct Fences(pub Arc<World>);
+pub struct Fences(pub Arc<PlaneDirectory>);
 
 #[async_trait]
 impl ExternalObjects for Fences {
@@ -71,7 +71,7 @@ impl Fences {
             let born_at = root.map(|root| root.birth.born_at.as_str().into());
             return (Some(ROOT.into()), born_at);
         }
-        let entry = self.0.directory.by_id(id);
+        let entry = self.0.rows.by_id(id);
         let known = entry.map(|entry| (entry.name.clone(), entry.born_at.clone()));
         known.unzip()
     }

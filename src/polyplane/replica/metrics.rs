@@ -2,7 +2,7 @@
 //!
 //! Invariant: the number of series does not grow with planes.
 
-use crate::replica::plane_directory::World;
+use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_plane::{Memory, Plane, Prefix, Share};
 use polyplane_server::{Exposition, Kind};
 use polyplane_storage::Health;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Writes all of them.
-pub fn expose(world: &World, out: &mut Exposition) {
-    let awake = world.planes.all_awake();
+pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
+    let awake = directory.planes.all_awake();
     gauge(
         out,
         "polyplane_planes_awake",
@@ -22,9 +22,9 @@ pub fn expose(world: &World, out: &mut Exposition) {
         out,
         "polyplane_planes",
         "Control planes of the whole ring, the root aside.",
-        world.directory.len(),
+        directory.rows.len(),
     );
-    let status = world.planes.store().status();
+    let status = directory.planes.store().status();
     gauge(
         out,
         "polyplane_store_used_bytes",
@@ -38,9 +38,9 @@ pub fn expose(world: &World, out: &mut Exposition) {
         i32::from(status.health == Health::Ok),
     );
     planes(&awake, out);
-    memory(world.planes.memory(), out);
-    ring(world, out);
-    moves(world, out);
+    memory(directory.planes.memory(), out);
+    ring(directory, out);
+    moves(directory, out);
 }
 
 /// The shares of the memory budget.
@@ -68,8 +68,8 @@ fn memory(memory: &Memory, out: &mut Exposition) {
 }
 
 /// The ring as this replica sees it.
-fn ring(world: &World, out: &mut Exposition) {
-    let stats = world.planes.ring().stats();
+fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
+    let stats = directory.planes.ring().stats();
     let name = "polyplane_ring_members";
     out.family(
         name,
@@ -88,13 +88,13 @@ fn ring(world: &World, out: &mut Exposition) {
         out,
         "polyplane_level",
         "The level of this program.",
-        world.planes.ring().options().level,
+        directory.planes.ring().options().level,
     );
     gauge(
         out,
         "polyplane_level_floor",
         "The store's level floor: no program below it joins, and planes have its bootstrap objects.",
-        world.planes.floor().level,
+        directory.planes.floor().level,
     );
     gauge(
         out,
@@ -123,8 +123,8 @@ fn ring(world: &World, out: &mut Exposition) {
 }
 
 /// Planes that come and go, and the commits of those that are here.
-fn moves(world: &World, out: &mut Exposition) {
-    let stats = world.planes.stats();
+fn moves(directory: &PlaneDirectory, out: &mut Exposition) {
+    let stats = directory.planes.stats();
     gauge(
         out,
         "polyplane_planes_owned",
@@ -137,7 +137,7 @@ fn moves(world: &World, out: &mut Exposition) {
         "The highest epoch of a fence that is held: how often that control plane was taken.",
         stats.epoch_max,
     );
-    out.collected(&world.planes.collect());
+    out.collected(&directory.planes.collect());
     let name = "polyplane_hand_offs_total";
     out.family(name, Kind::Counter, "Planned hand-offs, by how they ended.");
     out.sample(name, &[("result", "done")], stats.hand_offs_done);

@@ -22,11 +22,11 @@ use tokio::time::Instant;
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// Everything one replica hands to its planes.
-pub struct World {
+pub struct PlaneDirectory {
     /// The planes.
     pub planes: Arc<Planes>,
     /// Which planes there are.
-    pub directory: Arc<Directory>,
+    pub rows: Arc<Directory>,
     /// The kinds of every plane but the root.
     pub kinds: Arc<KindTable>,
     /// Facts that kinds need.
@@ -92,18 +92,18 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
     })
 }
 
-impl World {
-    /// A world whose root is not known yet.
+impl PlaneDirectory {
+    /// A directory whose root is not known yet.
     pub fn new(
         planes: Arc<Planes>,
-        directory: Arc<Directory>,
+        rows: Arc<Directory>,
         kinds: Arc<KindTable>,
         settings: Arc<PlaneSettings>,
         params: BTreeMap<String, String>,
     ) -> Self {
         Self {
             planes,
-            directory,
+            rows,
             kinds,
             settings,
             params,
@@ -159,7 +159,7 @@ impl World {
         let deadline = Instant::now() + CATCH_UP;
         let revision = self.confirmed(deadline).await;
         let caught_up = match revision {
-            Some(revision) => self.directory.reach(revision, deadline).await,
+            Some(revision) => self.rows.reach(revision, deadline).await,
             None => false,
         };
         match self.find(asked) {
@@ -232,7 +232,7 @@ impl World {
 
     /// The names of all planes but the root, at most `most`.
     pub fn names(&self, most: usize) -> Vec<Str> {
-        let entries = self.directory.first(most).into_iter();
+        let entries = self.rows.first(most).into_iter();
         entries
             .filter(|entry| !entry.deleting)
             .map(|entry| entry.name.clone())
@@ -260,8 +260,8 @@ impl World {
 
 impl Located {
     /// The interface of the plane, if it is awake.
-    pub fn awake(&self, world: &World) -> Option<Arc<Api>> {
-        let plane = world.planes.awake(&self.birth.id)?;
+    pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<Api>> {
+        let plane = directory.planes.awake(&self.birth.id)?;
         let api = self.api.lock();
         api.as_ref()
             .filter(|api| Arc::ptr_eq(&api.tenant.plane, &plane))
@@ -274,10 +274,10 @@ impl Located {
     /// See [`WakeError`].
     pub async fn wake(
         &self,
-        world: &World,
+        directory: &PlaneDirectory,
         build: impl FnOnce(Tenant) -> Api,
     ) -> Result<Arc<Api>, WakeError> {
-        let plane = world.planes.wake(&self.birth).await?;
+        let plane = directory.planes.wake(&self.birth).await?;
         let mut api = self.api.lock();
         if let Some(known) = api
             .as_ref()
@@ -289,7 +289,7 @@ impl Located {
             name: self.name.clone(),
             plane,
             base: Arc::clone(&self.kinds),
-            settings: Arc::clone(&world.settings),
+            settings: Arc::clone(&directory.settings),
         }));
         *api = Some(Arc::clone(&fresh));
         Ok(fresh)

@@ -1,7 +1,7 @@
 //! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
 //! with what the others say of themselves. The plugin prints it.
 
-use crate::replica::plane_directory::{Asked, Missing, World};
+use crate::replica::plane_directory::{Asked, Missing, PlaneDirectory};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
@@ -94,37 +94,39 @@ struct Found {
 
 /// What the path shows, if it is one of these.
 pub fn of<'a>(
-    world: &'a Arc<World>,
+    directory: &'a Arc<PlaneDirectory>,
     path: &'a str,
 ) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
     if path == RING {
-        return Some(Box::pin(async { json(&ring(world).await) }));
+        return Some(Box::pin(async { json(&ring(directory).await) }));
     }
     if path == TERMS {
         return Some(Box::pin(async {
-            json(&show_terms(world, world.planes.ring().terms()))
+            json(&show_terms(directory, directory.planes.ring().terms()))
         }));
     }
     let name = path.strip_prefix(LOCATE).filter(|name| !name.is_empty())?;
-    Some(Box::pin(async move { json(&locate(world, name).await?) }))
+    Some(Box::pin(
+        async move { json(&locate(directory, name).await?) },
+    ))
 }
 
 /// Does what the path asks for, if it is one of these.
 pub fn command<'a>(
-    world: &'a Arc<World>,
+    directory: &'a Arc<PlaneDirectory>,
     path: &'a str,
 ) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
     if path == RAISE_FLOOR {
-        return Some(Box::pin(async move { json(&raise(world).await?) }));
+        return Some(Box::pin(async move { json(&raise(directory).await?) }));
     }
     let lengths = path.strip_prefix(TERMS)?.strip_prefix('/')?;
     Some(Box::pin(async move {
-        json(&change_terms(world, lengths).await?)
+        json(&change_terms(directory, lengths).await?)
     }))
 }
 
 /// Begins the change to terms that are named by two numbers of milliseconds.
-async fn change_terms(world: &World, lengths: &str) -> Result<ShownTerms, ApiError> {
+async fn change_terms(directory: &PlaneDirectory, lengths: &str) -> Result<ShownTerms, ApiError> {
     let lengths = lengths.split_once('/').and_then(|(read_lease, margin)| {
         let length = |text: &str| Some(Length::from_millis(text.parse().ok()?));
         LeaseTerms::new(length(read_lease)?, length(margin)?).ok()
@@ -132,8 +134,8 @@ async fn change_terms(world: &World, lengths: &str) -> Result<ShownTerms, ApiErr
     let wanted = lengths.ok_or_else(|| {
         ApiError::bad_request("the terms are a read lease and a margin in milliseconds, not 0")
     })?;
-    match world.planes.change_terms(wanted).await {
-        Ok(terms) => Ok(show_terms(world, terms)),
+    match directory.planes.change_terms(wanted).await {
+        Ok(terms) => Ok(show_terms(directory, terms)),
         Err(error @ ChangeError::Floor { .. }) => Err(ApiError::bad_request(format!(
             "{}, with `kubectl plane ring --raise-floor`",
             chain(&error)
@@ -143,12 +145,12 @@ async fn change_terms(world: &World, lengths: &str) -> Result<ShownTerms, ApiErr
     }
 }
 
-fn show_terms(world: &World, terms: Terms) -> ShownTerms {
+fn show_terms(directory: &PlaneDirectory, terms: Terms) -> ShownTerms {
     let lengths = |terms: LeaseTerms| Lengths {
         read_lease_millis: terms.read_lease().as_nanos() / 1_000_000,
         margin_millis: terms.margin().as_nanos() / 1_000_000,
     };
-    let awaited = world.planes.ring().terms_awaited();
+    let awaited = directory.planes.ring().terms_awaited();
     ShownTerms {
         current: lengths(terms.current),
         next: terms.next.map(lengths),
@@ -156,8 +158,8 @@ fn show_terms(world: &World, terms: Terms) -> ShownTerms {
     }
 }
 
-async fn raise(world: &World) -> Result<Raised, ApiError> {
-    match world.planes.raise_floor().await {
+async fn raise(directory: &PlaneDirectory) -> Result<Raised, ApiError> {
+    match directory.planes.raise_floor().await {
         Ok(floor) => Ok(Raised { floor: floor.level }),
         Err(error) => Err(ApiError::service_unavailable(chain(&error))),
     }
@@ -167,23 +169,23 @@ fn json(shown: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(shown).map_err(|error| ApiError::internal(error.to_string()))
 }
 
-async fn ring(world: &World) -> Ring {
-    let ring = world.planes.ring();
+async fn ring(directory: &PlaneDirectory) -> Ring {
+    let ring = directory.planes.ring();
     let view = ring.view();
     let members: Vec<Member> = view.members().cloned().collect();
-    let asked = members.iter().map(|member| replica(world, member));
+    let asked = members.iter().map(|member| replica(directory, member));
     Ring {
         view: view.number().get(),
-        floor: world.planes.floor().level,
-        planes: world.directory.len(),
+        floor: directory.planes.floor().level,
+        planes: directory.rows.len(),
         replicas: futures_util::future::join_all(asked).await,
     }
 }
 
-async fn replica(world: &World, member: &Member) -> Replica {
-    let ring = world.planes.ring();
+async fn replica(directory: &PlaneDirectory, member: &Member) -> Replica {
+    let ring = directory.planes.ring();
     let load = if member.id == *ring.id() {
-        let stats = world.planes.stats();
+        let stats = directory.planes.stats();
         Some((stats.owned, stats.awake, stats.hand_offs_done))
     } else {
         match ring.call(member, PeerMessage::Load.into(), PATIENCE).await {
@@ -212,20 +214,20 @@ async fn replica(world: &World, member: &Member) -> Replica {
     }
 }
 
-async fn locate(world: &World, name: &str) -> Result<Found, ApiError> {
+async fn locate(directory: &PlaneDirectory, name: &str) -> Result<Found, ApiError> {
     let missing = |_: Missing| ApiError::not_found(Qualified::new(GROUP, RESOURCE), name);
     let located = match name {
-        ROOT => world.root().cloned().ok_or(Missing::NotFound),
-        name => world.seek(&Asked::Name(name.into())).await,
+        ROOT => directory.root().cloned().ok_or(Missing::NotFound),
+        name => directory.seek(&Asked::Name(name.into())).await,
     };
     let located = located.map_err(missing)?;
     let birth = &located.birth;
-    let fence = world.planes.fence(birth).await;
+    let fence = directory.planes.fence(birth).await;
     let fence = fence.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
-    let designated = world.planes.designated(birth);
+    let designated = directory.planes.designated(birth);
     let held = fence.as_ref().filter(|fence| fence.state == "Held");
-    let here =
-        world.planes.location(birth) == PlaneLocation::Here && located.awake(world).is_some();
+    let here = directory.planes.location(birth) == PlaneLocation::Here
+        && located.awake(directory).is_some();
     Ok(Found {
         name: located.name.as_str().to_owned(),
         id: birth.id.clone(),

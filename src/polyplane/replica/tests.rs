@@ -73,15 +73,15 @@ async fn started(
 async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
-    let (mut running, mut worlds, mut roots) = (Vec::new(), Vec::new(), 0);
+    let (mut running, mut directories, mut roots) = (Vec::new(), Vec::new(), 0);
     for number in 0..=NEWCOMERS {
         let name = format!("r-{number}");
         let started = started(&store, folder.path(), &name, Release::own(), authority()).await?;
         let replica = started.replica;
         replica.wake_root().await?;
-        let world = Arc::clone(&replica.world);
-        roots += usize::from(number > 0 && world.root_here().is_some());
-        worlds.push(world);
+        let directory = Arc::clone(&replica.directory);
+        roots += usize::from(number > 0 && directory.root_here().is_some());
+        directories.push(directory);
         running.push((replica.stop_handle(), tokio::spawn(replica.run())));
     }
     assert!(roots > 0, "no newcomer was to own the root plane");
@@ -89,8 +89,8 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
         stop.stop();
         run.await?;
     }
-    for world in worlds {
-        let stats = world.planes.ring().stats();
+    for directory in directories {
+        let stats = directory.planes.ring().stats();
         assert_eq!((stats.lives_lost, stats.evictions), (0, 0), "{stats:?}");
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The kubeconfig that `up` keeps beside its data: a context for the root and one for each plane.
 
-use crate::replica::plane_directory::World;
+use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_apimachinery::{json, yaml};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_pki::{Identity, Pki};
@@ -25,7 +25,7 @@ pub struct Contexts {
     /// The administrator.
     pub identity: Identity,
     /// Where the planes are known.
-    pub world: Arc<World>,
+    pub directory: Arc<PlaneDirectory>,
 }
 
 impl Contexts {
@@ -34,7 +34,7 @@ impl Contexts {
     /// # Errors
     /// If the file cannot be written.
     pub fn write(&self) -> anyhow::Result<()> {
-        let names = self.world.names(CONTEXTS_MAX);
+        let names = self.directory.names(CONTEXTS_MAX);
         let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
         let before = std::fs::read_to_string(&self.path).unwrap_or_default();
         let chosen = current_context(&before);
@@ -55,7 +55,7 @@ impl Contexts {
 
     /// Keeps the file up to date until it is told to stop.
     pub async fn run(self, stop: CancellationToken) {
-        let mut changes = self.world.directory.changes();
+        let mut changes = self.directory.rows.changes();
         loop {
             tokio::select! {
                 // A stopping server writes nothing more.
