@@ -3,7 +3,7 @@
 
 use crate::replica::access::Access;
 use crate::replica::metrics;
-use crate::replica::plane_directory::{Asked, Located, Missing, PlaneDirectory};
+use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};
@@ -78,11 +78,11 @@ impl Backend for Front {
                 let root = shared.directory.root().cloned();
                 return Verdict::now(record(shared, root.ok_or(LocateError::Unavailable)));
             }
-            PlaneReference::Named(name) => Asked::Name(name.into()),
-            PlaneReference::Id(id) => Asked::Id(id.into()),
+            PlaneReference::Named(name) => NameOrId::Name(name.into()),
+            PlaneReference::Id(id) => NameOrId::Id(id.into()),
         };
         match shared.directory.find(&asked) {
-            Err(Missing::NotFound) => Verdict::later(async move {
+            Err(LookupError::NotFound) => Verdict::later(async move {
                 let found = shared.directory.seek(&asked).await;
                 record(shared, found.map_err(Into::into))
             }),
@@ -150,12 +150,12 @@ impl Backend for Front {
     }
 }
 
-impl From<Missing> for LocateError {
-    fn from(missing: Missing) -> Self {
+impl From<LookupError> for LocateError {
+    fn from(missing: LookupError) -> Self {
         match missing {
-            Missing::NotFound => Self::NotFound,
-            Missing::Deleting => Self::Deleting,
-            Missing::Unproven => Self::Unavailable,
+            LookupError::NotFound => Self::NotFound,
+            LookupError::Deleting => Self::Deleting,
+            LookupError::Unproven => Self::Unavailable,
         }
     }
 }
@@ -163,12 +163,12 @@ impl From<Missing> for LocateError {
 /// A plane that was found.
 struct Record {
     shared: Arc<Shared>,
-    located: Arc<Located>,
+    located: Arc<LocatedPlane>,
 }
 
 fn record(
     shared: Arc<Shared>,
-    found: Result<Arc<Located>, LocateError>,
+    found: Result<Arc<LocatedPlane>, LocateError>,
 ) -> Result<Arc<dyn PlaneRecord>, LocateError> {
     found.map(|located| Arc::new(Record { shared, located }) as Arc<dyn PlaneRecord>)
 }
@@ -226,7 +226,7 @@ impl Shared {
     ///
     /// # Errors
     /// Why it cannot be served here.
-    pub async fn wake(self: &Arc<Self>, located: &Located) -> Result<Arc<Api>, LocateError> {
+    pub async fn wake(self: &Arc<Self>, located: &LocatedPlane) -> Result<Arc<Api>, LocateError> {
         let shared = Arc::clone(self);
         let woken = located.wake(&self.directory, |tenant| {
             shared.registry.observe(&tenant);

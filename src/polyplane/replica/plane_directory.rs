@@ -33,12 +33,12 @@ pub struct PlaneDirectory {
     pub settings: Arc<PlaneSettings>,
     /// What fills the layer's placeholders.
     pub params: BTreeMap<String, String>,
-    root: OnceLock<Arc<Located>>,
-    located: RwLock<HashMap<Str, Arc<Located>>>,
+    root: OnceLock<Arc<LocatedPlane>>,
+    located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
 }
 
 /// A plane that somebody asked for.
-pub struct Located {
+pub struct LocatedPlane {
     /// The name.
     pub name: Str,
     /// All that waking it needs.
@@ -49,7 +49,7 @@ pub struct Located {
 
 /// Why a name leads to no plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum LookupError {
     /// There is none.
     NotFound,
     /// It is being deleted.
@@ -60,7 +60,7 @@ pub enum Missing {
 
 /// How a plane is asked for.
 #[derive(Clone, Debug)]
-pub enum Asked {
+pub enum NameOrId {
     /// By its name.
     Name(Str),
     /// By its id.
@@ -114,7 +114,7 @@ impl PlaneDirectory {
 
     /// Says how the root plane is woken. Once.
     pub fn set_root(&self, birth: Birth, kinds: Arc<KindTable>) {
-        let root = Located {
+        let root = LocatedPlane {
             name: polyplane_ownership::ROOT.into(),
             birth,
             kinds,
@@ -124,7 +124,7 @@ impl PlaneDirectory {
     }
 
     /// The root plane, wherever it is.
-    pub fn root(&self) -> Option<&Arc<Located>> {
+    pub fn root(&self) -> Option<&Arc<LocatedPlane>> {
         self.root.get()
     }
 
@@ -138,12 +138,12 @@ impl PlaneDirectory {
     ///
     /// # Errors
     /// If there is none, or it is on its way out.
-    pub fn find(&self, asked: &Asked) -> Result<Arc<Located>, Missing> {
+    pub fn find(&self, asked: &NameOrId) -> Result<Arc<LocatedPlane>, LookupError> {
         let entry = match asked {
-            Asked::Name(name) => self.directory.named(name),
-            Asked::Id(id) => self.directory.by_id(id),
+            NameOrId::Name(name) => self.rows.named(name),
+            NameOrId::Id(id) => self.rows.by_id(id),
         };
-        self.locate(&*entry.ok_or(Missing::NotFound)?)
+        self.locate(&*entry.ok_or(LookupError::NotFound)?)
     }
 
     /// The plane; one that is not known is looked for once the directory has caught up with what
@@ -151,9 +151,9 @@ impl PlaneDirectory {
     ///
     /// # Errors
     /// As [`Self::find`], and if the store does not say in time that there is none.
-    pub async fn seek(&self, asked: &Asked) -> Result<Arc<Located>, Missing> {
+    pub async fn seek(&self, asked: &NameOrId) -> Result<Arc<LocatedPlane>, LookupError> {
         match self.find(asked) {
-            Err(Missing::NotFound) => {}
+            Err(LookupError::NotFound) => {}
             found => return found,
         }
         let deadline = Instant::now() + CATCH_UP;
@@ -163,7 +163,7 @@ impl PlaneDirectory {
             None => false,
         };
         match self.find(asked) {
-            Err(Missing::NotFound) if !caught_up => Err(Missing::Unproven),
+            Err(LookupError::NotFound) if !caught_up => Err(LookupError::Unproven),
             found => found,
         }
     }
@@ -178,9 +178,9 @@ impl PlaneDirectory {
         }
     }
 
-    fn locate(&self, entry: &DirectoryEntry) -> Result<Arc<Located>, Missing> {
+    fn locate(&self, entry: &DirectoryEntry) -> Result<Arc<LocatedPlane>, LookupError> {
         if entry.deleting {
-            return Err(Missing::Deleting);
+            return Err(LookupError::Deleting);
         }
         let known = self.located.read().get(&entry.id).cloned();
         let api = match known {
@@ -189,7 +189,7 @@ impl PlaneDirectory {
             Some(located) => located.api.lock().clone(),
             None => None,
         };
-        let fresh = Arc::new(Located {
+        let fresh = Arc::new(LocatedPlane {
             name: entry.name.clone(),
             birth: self.birth(entry),
             kinds: Arc::clone(&self.kinds),
@@ -242,7 +242,7 @@ impl PlaneDirectory {
     /// All planes that are awake here. Looking at them does not keep them awake.
     pub fn tenants_awake(&self) -> Vec<Tenant> {
         let planes = self.planes.all_awake();
-        let located: Vec<Arc<Located>> = {
+        let located: Vec<Arc<LocatedPlane>> = {
             let known = self.located.read();
             known.values().chain(self.root.get()).cloned().collect()
         };
@@ -258,7 +258,7 @@ impl PlaneDirectory {
     }
 }
 
-impl Located {
+impl LocatedPlane {
     /// The interface of the plane, if it is awake.
     pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<Api>> {
         let plane = directory.planes.awake(&self.birth.id)?;

@@ -1,7 +1,7 @@
 //! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
 //! with what the others say of themselves. The plugin prints it.
 
-use crate::replica::plane_directory::{Asked, Missing, PlaneDirectory};
+use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
@@ -215,10 +215,10 @@ async fn replica(directory: &PlaneDirectory, member: &Member) -> Replica {
 }
 
 async fn locate(directory: &PlaneDirectory, name: &str) -> Result<Found, ApiError> {
-    let missing = |_: Missing| ApiError::not_found(Qualified::new(GROUP, RESOURCE), name);
+    let missing = |_: LookupError| ApiError::not_found(Qualified::new(GROUP, RESOURCE), name);
     let located = match name {
-        ROOT => directory.root().cloned().ok_or(Missing::NotFound),
-        name => directory.seek(&Asked::Name(name.into())).await,
+        ROOT => directory.root().cloned().ok_or(LookupError::NotFound),
+        name => directory.seek(&NameOrId::Name(name.into())).await,
     };
     let located = located.map_err(missing)?;
     let birth = &located.birth;
