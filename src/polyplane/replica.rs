@@ -10,7 +10,7 @@ pub mod plane_directory;
 pub mod ring_report;
 
 use crate::replica::access::{Access, MetricsFile};
-use crate::replica::backend::{Front, Shared};
+use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::fences::Fences;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::serve::waiting_server::StoreWait;
@@ -81,7 +81,7 @@ const CANNOT_JOIN: &str = "cannot join the ring";
 pub struct Replica {
     /// Where its planes are found.
     pub directory: Arc<PlaneDirectory>,
-    shared: Arc<Shared>,
+    shared: Arc<BackendState>,
     server: Server,
     peers: PeerService,
     drain: Arc<Drain>,
@@ -114,8 +114,8 @@ impl Replica {
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
         }
-        let front = Front::new(Arc::clone(&directory), registry, reconcilers, access);
-        let shared = Arc::clone(front.shared());
+        let backend = ReplicaBackend::new(Arc::clone(&directory), registry, reconcilers, access);
+        let shared = Arc::clone(backend.shared());
         let drain = Arc::new(Drain {
             directory: Arc::clone(&directory),
             requested: CancellationToken::new(),
@@ -137,7 +137,7 @@ impl Replica {
                 }
             }));
         }
-        let mut server = setup.config.build(Arc::new(front), setup.listeners);
+        let mut server = setup.config.build(Arc::new(backend), setup.listeners);
         let peers = server.serve_peers();
         directory.planes.ring().join().await.context(CANNOT_JOIN)?;
         Ok(Self {
@@ -242,7 +242,7 @@ impl Drain {
     }
 }
 
-async fn wake_root(shared: &Arc<Shared>) -> anyhow::Result<()> {
+async fn wake_root(shared: &Arc<BackendState>) -> anyhow::Result<()> {
     let Some(root) = shared.directory.root() else {
         return Ok(());
     };
@@ -258,7 +258,7 @@ async fn wake_root(shared: &Arc<Shared>) -> anyhow::Result<()> {
 
 /// Wakes the root plane whenever it comes to belong here: its reconcilers have work that nobody
 /// asks for.
-async fn keep_root(shared: Arc<Shared>, stop: CancellationToken) {
+async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut views = shared.directory.planes.ring().view_changes();
     loop {
         if let Err(error) = wake_root(&shared).await {
@@ -309,7 +309,7 @@ async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken
 
 /// Has awake planes come to this program's layer when the store's floor allows it. One that wakes
 /// later is looked at then.
-async fn follow_floor(shared: Arc<Shared>, stop: CancellationToken) {
+async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut floor = shared.directory.planes.floor_changes();
     loop {
         for tenant in shared.directory.tenants_awake() {

@@ -23,12 +23,12 @@ use std::time::Duration;
 const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The planes of one replica, as the server sees them.
-pub struct Front {
-    shared: Arc<Shared>,
+pub struct ReplicaBackend {
+    shared: Arc<BackendState>,
 }
 
 /// What all planes of the replica have in common.
-pub struct Shared {
+pub struct BackendState {
     /// Where planes are found.
     pub directory: Arc<PlaneDirectory>,
     /// What answers.
@@ -38,7 +38,7 @@ pub struct Shared {
     access: Access,
 }
 
-impl Front {
+impl ReplicaBackend {
     /// Puts the parts together.
     pub fn new(
         directory: Arc<PlaneDirectory>,
@@ -46,7 +46,7 @@ impl Front {
         reconcilers: Arc<Reconcilers>,
         access: Access,
     ) -> Self {
-        let shared = Shared {
+        let shared = BackendState {
             directory,
             registry,
             reconcilers,
@@ -58,12 +58,12 @@ impl Front {
     }
 
     /// What all planes have in common.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<BackendState> {
         &self.shared
     }
 }
 
-impl Backend for Front {
+impl Backend for ReplicaBackend {
     fn memory(&self) -> Arc<Memory> {
         Arc::clone(self.shared.directory.planes.memory())
     }
@@ -161,16 +161,16 @@ impl From<LookupError> for LocateError {
 }
 
 /// A plane that was found.
-struct Record {
-    shared: Arc<Shared>,
+struct BackendRecord {
+    shared: Arc<BackendState>,
     located: Arc<LocatedPlane>,
 }
 
 fn record(
-    shared: Arc<Shared>,
+    shared: Arc<BackendState>,
     found: Result<Arc<LocatedPlane>, LocateError>,
 ) -> Result<Arc<dyn PlaneRecord>, LocateError> {
-    found.map(|located| Arc::new(Record { shared, located }) as Arc<dyn PlaneRecord>)
+    found.map(|located| Arc::new(BackendRecord { shared, located }) as Arc<dyn PlaneRecord>)
 }
 
 /// A member as the server calls it.
@@ -181,7 +181,7 @@ fn peer(member: &Member) -> Peer {
     }
 }
 
-impl PlaneRecord for Record {
+impl PlaneRecord for BackendRecord {
     fn id(&self) -> &str {
         &self.located.birth.id
     }
@@ -221,17 +221,20 @@ impl PlaneRecord for Record {
     }
 }
 
-impl Shared {
+impl BackendState {
     /// Wakes a plane and tells the reconcilers.
     ///
     /// # Errors
     /// Why it cannot be served here.
-    pub async fn wake(self: &Arc<Self>, located: &LocatedPlane) -> Result<Arc<Api>, LocateError> {
+    pub async fn wake(
+        self: &Arc<Self>,
+        located: &LocatedPlane,
+    ) -> Result<Arc<TenantApi>, LocateError> {
         let shared = Arc::clone(self);
         let woken = located.wake(&self.directory, |tenant| {
             shared.registry.observe(&tenant);
             shared.reconcilers.woke(&tenant);
-            Api { shared, tenant }
+            TenantApi { shared, tenant }
         });
         match woken.await {
             Ok(api) => Ok(api),
@@ -247,13 +250,13 @@ impl Shared {
 }
 
 /// An awake plane.
-pub struct Api {
-    shared: Arc<Shared>,
+pub struct TenantApi {
+    shared: Arc<BackendState>,
     /// The plane with its kinds.
     pub tenant: Tenant,
 }
 
-impl PlaneApi for Api {
+impl PlaneApi for TenantApi {
     fn kinds(&self) -> Kinds {
         self.tenant.accepted_kinds()
     }

@@ -3,7 +3,7 @@
 //! The directory is the store's, not the root plane's: every replica has it whole, so an asleep
 //! plane costs nothing here until somebody asks for it, and the root may be anybody's.
 
-use crate::replica::backend::Api;
+use crate::replica::backend::TenantApi;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 use polyplane_batteries::bootstrap::params;
@@ -44,7 +44,7 @@ pub struct LocatedPlane {
     /// All that waking it needs.
     pub birth: Birth,
     kinds: Arc<KindTable>,
-    api: Mutex<Option<Arc<Api>>>,
+    api: Mutex<Option<Arc<TenantApi>>>,
 }
 
 /// Why a name leads to no plane.
@@ -249,7 +249,7 @@ impl PlaneDirectory {
         let apis = located
             .iter()
             .filter_map(|located| located.api.lock().clone());
-        let awake = |api: &Arc<Api>| {
+        let awake = |api: &Arc<TenantApi>| {
             planes
                 .iter()
                 .any(|plane| Arc::ptr_eq(plane, &api.tenant.plane))
@@ -260,7 +260,7 @@ impl PlaneDirectory {
 
 impl LocatedPlane {
     /// The interface of the plane, if it is awake.
-    pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<Api>> {
+    pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<TenantApi>> {
         let plane = directory.planes.awake(&self.birth.id)?;
         let api = self.api.lock();
         api.as_ref()
@@ -275,8 +275,8 @@ impl LocatedPlane {
     pub async fn wake(
         &self,
         directory: &PlaneDirectory,
-        build: impl FnOnce(Tenant) -> Api,
-    ) -> Result<Arc<Api>, WakeError> {
+        build: impl FnOnce(Tenant) -> TenantApi,
+    ) -> Result<Arc<TenantApi>, WakeError> {
         let plane = directory.planes.wake(&self.birth).await?;
         let mut api = self.api.lock();
         if let Some(known) = api
