@@ -18,7 +18,7 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One request, addressed.
-pub(crate) struct Own<'a> {
+pub(crate) struct OwnRequest<'a> {
     /// What to do.
     pub(crate) verb: Verb,
     /// The kind.
@@ -35,7 +35,7 @@ pub(crate) struct Own<'a> {
     pub(crate) body: &'a Value,
 }
 
-impl<'a> Own<'a> {
+impl<'a> OwnRequest<'a> {
     pub(crate) fn new(verb: Verb, row: &'a Resource, namespace: &'a str, name: &'a str) -> Self {
         let body = &Value::Null;
         Self {

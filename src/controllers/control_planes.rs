@@ -1,7 +1,7 @@
 //! A plane that is deleted is removed with everything it holds, then its object.
 
-use crate::client::{Own, tree};
-use crate::work::{Desk, Progress};
+use crate::client::{OwnRequest, tree};
+use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_batteries::polyplane::control_plane;
@@ -12,7 +12,11 @@ use polyplane_registry::{Tenant, Verb};
 pub(crate) use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 
 /// Ends the plane, removes its range, then lets its object go.
-pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Progress, ApiError> {
+pub(crate) async fn remove(
+    context: &ReconcilerContext,
+    root: &Tenant,
+    name: &str,
+) -> Result<Progress, ApiError> {
     let Some(object) = root
         .plane
         .snapshot()
@@ -30,9 +34,9 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
         return Ok(Progress::Waiting);
     }
     // The directory lags a little behind a plane that was made and deleted in one breath.
-    let birth = desk.info.birth(name).filter(|birth| birth.id == id);
+    let birth = context.info.birth(name).filter(|birth| birth.id == id);
     let birth = birth.ok_or_else(|| ApiError::service_unavailable("the directory lags behind"))?;
-    let removed = desk.planes.delete(&birth).await;
+    let removed = context.planes.delete(&birth).await;
     removed.map_err(|error| ApiError::service_unavailable(chain(&error)))?;
     let kept: Vec<Value> = finalizers
         .iter()
@@ -43,13 +47,13 @@ pub(crate) async fn remove(desk: &Desk, root: &Tenant, name: &str) -> Result<Pro
     object.set(&["metadata", "finalizers"], kept);
     let row = root.base.stored(GROUP, RESOURCE);
     let row = row.ok_or_else(|| ApiError::internal("control planes are not served"))?;
-    let own = Own {
+    let own = OwnRequest {
         body: &object,
-        ..Own::new(Verb::Update, row, "", name)
+        ..OwnRequest::new(Verb::Update, row, "", name)
     };
-    own.send(&desk.registry, root).await?;
+    own.send(&context.registry, root).await?;
     if last {
-        let forgotten = desk.planes.remove_deleted_fence(&birth).await;
+        let forgotten = context.planes.remove_deleted_fence(&birth).await;
         forgotten.map_err(|error| ApiError::service_unavailable(error.to_string()))?;
     }
     Ok(Progress::Done)

@@ -5,8 +5,8 @@
 //! and by every write; a plane without owner references keeps nothing. An entry is a hint: before
 //! anything is done the stored object is asked.
 
-use crate::client::{Own, metadata};
-use crate::work::{Desk, Progress};
+use crate::client::{OwnRequest, metadata};
+use crate::work::{Progress, ReconcilerContext};
 use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -25,10 +25,10 @@ const ANCESTORS_MAX: usize = 32;
 /// Which objects name which owner, by plane.
 #[derive(Default)]
 pub(crate) struct Dependents {
-    planes: Mutex<HashMap<Str, Held>>,
+    planes: Mutex<HashMap<Str, PlaneDependents>>,
 }
 
-struct Held {
+struct PlaneDependents {
     plane: Weak<Plane>,
     by_owner: HashMap<Str, BTreeSet<Key>>,
 }
@@ -37,20 +37,21 @@ impl Dependents {
     /// Remembers that the object of `key` names these owners.
     fn remember(&self, tenant: &Tenant, key: &Key, owners: &[Owner]) {
         let mut planes = self.planes.lock();
-        let held = planes
+        let known = planes
             .entry(tenant.plane.id().into())
-            .or_insert_with(|| Held {
+            .or_insert_with(|| PlaneDependents {
                 plane: Arc::downgrade(&tenant.plane),
                 by_owner: HashMap::new(),
             });
-        if !std::ptr::eq(held.plane.as_ptr(), Arc::as_ptr(&tenant.plane)) {
-            *held = Held {
+        if !std::ptr::eq(known.plane.as_ptr(), Arc::as_ptr(&tenant.plane)) {
+            *known = PlaneDependents {
                 plane: Arc::downgrade(&tenant.plane),
                 by_owner: HashMap::new(),
             };
         }
         for owner in owners {
-            held.by_owner
+            known
+                .by_owner
                 .entry(owner.uid.clone())
                 .or_default()
                 .insert(key.clone());
@@ -60,28 +61,28 @@ impl Dependents {
     /// The objects that may name the owner with this uid.
     fn of(&self, tenant: &Tenant, uid: &str) -> Vec<Key> {
         let planes = self.planes.lock();
-        let held = planes.get(tenant.plane.id());
-        let keys = held.and_then(|held| held.by_owner.get(uid));
+        let known = planes.get(tenant.plane.id());
+        let keys = known.and_then(|known| known.by_owner.get(uid));
         keys.into_iter().flatten().cloned().collect()
     }
 
     /// Forgets an object, as an owner and as one that is owned, and planes that sleep.
     fn forget(&self, tenant: &Tenant, key: &Key, uid: &str, owners: &[Owner]) {
         let mut planes = self.planes.lock();
-        planes.retain(|_, held| held.plane.strong_count() > 0);
-        let Some(held) = planes.get_mut(tenant.plane.id()) else {
+        planes.retain(|_, known| known.plane.strong_count() > 0);
+        let Some(known) = planes.get_mut(tenant.plane.id()) else {
             return;
         };
-        held.by_owner.remove(uid);
+        known.by_owner.remove(uid);
         for owner in owners {
-            if let Some(keys) = held.by_owner.get_mut(&owner.uid) {
+            if let Some(keys) = known.by_owner.get_mut(&owner.uid) {
                 keys.remove(key);
                 if keys.is_empty() {
-                    held.by_owner.remove(&owner.uid);
+                    known.by_owner.remove(&owner.uid);
                 }
             }
         }
-        if held.by_owner.is_empty() {
+        if known.by_owner.is_empty() {
             planes.remove(tenant.plane.id());
         }
     }
@@ -92,7 +93,7 @@ impl Dependents {
         tenant: &Tenant,
         object: &ObjectRef,
         removal: Removal,
-    ) -> Vec<Work> {
+    ) -> Vec<DependentWork> {
         let (key, body) = (object.key(), object.body());
         let owners = owners_in(&body);
         let deleting = object.flags().has(Flags::DELETING);
@@ -110,15 +111,15 @@ impl Dependents {
             let kinds = tenant.kinds();
             // An owner that cannot be read keeps its dependents.
             let keeps = |owner: &Owner| {
-                let state = state(&kinds, &cut, key, owner);
-                matches!(state, Ok(State::Solid) | Err(_))
+                let state = owner_state(&kinds, &cut, key, owner);
+                matches!(state, Ok(OwnerState::Solid) | Err(_))
             };
             if !owners.iter().any(keeps) {
-                work.push(Work::Dependent(key.clone()));
+                work.push(DependentWork::Dependent(key.clone()));
             }
         }
         if deleting && awaits_dependents(&body) {
-            work.push(Work::Owner(key.clone()));
+            work.push(DependentWork::Owner(key.clone()));
         }
         work
     }
@@ -130,12 +131,12 @@ impl Dependents {
         key: &Key,
         body: &[u8],
         owners: &[Owner],
-    ) -> Vec<Work> {
+    ) -> Vec<DependentWork> {
         let uid = scan::string_at(body, &["metadata", "uid"]).unwrap_or_default();
-        let mut work: Vec<Work> = self
+        let mut work: Vec<DependentWork> = self
             .of(tenant, &uid)
             .into_iter()
-            .map(Work::Dependent)
+            .map(DependentWork::Dependent)
             .collect();
         self.forget(tenant, key, &uid, owners);
         let kinds = tenant.kinds();
@@ -145,14 +146,14 @@ impl Dependents {
                     .get(&owner)
                     .is_some_and(|object| object.flags().has(Flags::DELETING))
             {
-                work.push(Work::Owner(owner));
+                work.push(DependentWork::Owner(owner));
             }
         }
         work
     }
 
     /// Looks through a plane that woke.
-    pub(crate) async fn survey(&self, tenant: &Tenant) -> Vec<Work> {
+    pub(crate) async fn survey(&self, tenant: &Tenant) -> Vec<DependentWork> {
         let cut = tenant.plane.snapshot();
         if cut.own_bytes() == 0 {
             return Vec::new();
@@ -173,7 +174,7 @@ impl Dependents {
 
 /// Something to do for owners and dependents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Work {
+pub(crate) enum DependentWork {
     /// The object may have lost its owners.
     Dependent(Key),
     /// The object is deleted and waits for its dependents.
@@ -228,7 +229,7 @@ fn awaits_dependents(body: &[u8]) -> bool {
 
 /// What is known of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum OwnerState {
     /// It is there and stays, or cannot be judged.
     Solid,
     /// It is deleted and waits for its dependents.
@@ -254,20 +255,29 @@ fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
     ))
 }
 
-fn state(kinds: &Kinds, cut: &Snapshot, dependent: &Key, owner: &Owner) -> Result<State, ApiError> {
+fn owner_state(
+    kinds: &Kinds,
+    cut: &Snapshot,
+    dependent: &Key,
+    owner: &Owner,
+) -> Result<OwnerState, ApiError> {
     let Some(key) = owner_key(kinds, dependent, owner) else {
-        return Ok(State::Solid);
+        return Ok(OwnerState::Solid);
     };
     let Some(object) = cut.get(&key) else {
-        return Ok(State::Absent);
+        return Ok(OwnerState::Absent);
     };
     let body = object.body();
     if scan::string_at(&body, &["metadata", "uid"]).unwrap_or_default() != owner.uid.as_str() {
-        return Ok(State::Absent);
+        return Ok(OwnerState::Absent);
     }
     let waits =
         object.flags().has(Flags::DELETING) && has_finalizer(&metadata(&object)?, FOREGROUND);
-    Ok(if waits { State::Waiting } else { State::Solid })
+    Ok(if waits {
+        OwnerState::Waiting
+    } else {
+        OwnerState::Solid
+    })
 }
 
 fn has_finalizer(object: &Value, name: &str) -> bool {
@@ -279,7 +289,7 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
 
 /// Deletes an object whose owners are gone or wait for it.
 pub(crate) async fn dependent(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
@@ -289,17 +299,20 @@ pub(crate) async fn dependent(
     };
     let owners = owners_in(&object.body());
     let kinds = tenant.kinds();
-    let states: Vec<State> = owners
+    let states: Vec<OwnerState> = owners
         .iter()
-        .map(|owner| state(&kinds, &cut, key, owner))
+        .map(|owner| owner_state(&kinds, &cut, key, owner))
         .collect::<Result<_, _>>()?;
-    if owners.is_empty() || states.contains(&State::Solid) || object.flags().has(Flags::DELETING) {
+    if owners.is_empty()
+        || states.contains(&OwnerState::Solid)
+        || object.flags().has(Flags::DELETING)
+    {
         return Ok(Progress::Done);
     }
     let object = metadata(&object)?;
     let policy = if has_finalizer(&object, ORPHAN) {
         "Orphan"
-    } else if states.contains(&State::Waiting) || has_finalizer(&object, FOREGROUND) {
+    } else if states.contains(&OwnerState::Waiting) || has_finalizer(&object, FOREGROUND) {
         "Foreground"
     } else {
         "Background"
@@ -310,13 +323,13 @@ pub(crate) async fn dependent(
         "propagationPolicy": policy,
         "preconditions": {"uid": (object["metadata"]["uid"].clone())}
     });
-    send(desk, tenant, Verb::Delete, key, &options).await?;
+    send(context, tenant, Verb::Delete, key, &options).await?;
     Ok(Progress::Done)
 }
 
 /// Sends a request about an object; that it is gone or another one is no failure.
 async fn send(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     verb: Verb,
     key: &Key,
@@ -330,12 +343,12 @@ async fn send(
         Verb::Patch => "application/merge-patch+json",
         _ => "application/json",
     };
-    let own = Own {
+    let own = OwnRequest {
         content_type,
         body,
-        ..Own::new(verb, row, key.namespace().unwrap_or(""), key.name())
+        ..OwnRequest::new(verb, row, key.namespace().unwrap_or(""), key.name())
     };
-    match own.send(&desk.registry, tenant).await {
+    match own.send(&context.registry, tenant).await {
         Ok(_) => Ok(()),
         Err(error) if error.reason == Reason::NotFound => Ok(()),
         Err(error) if error.reason == Reason::Conflict && verb == Verb::Delete => Ok(()),
@@ -345,7 +358,7 @@ async fn send(
 
 /// Does for a deleted object what it waits for, and takes its finalizer away when that is done.
 pub(crate) async fn owner(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     known: &Dependents,
     key: &Key,
@@ -361,15 +374,15 @@ pub(crate) async fn owner(
     let dependents = || known.of(tenant, uid);
     if has_finalizer(&object, ORPHAN) {
         for dependent in dependents() {
-            release(desk, tenant, &dependent, uid).await?;
+            orphan(context, tenant, &dependent, uid).await?;
         }
-        return unfinalize(desk, tenant, key, &object, ORPHAN).await;
+        return remove_finalizer(context, tenant, key, &object, ORPHAN).await;
     }
     if !has_finalizer(&object, FOREGROUND) {
         return Ok(Progress::Done);
     }
     for key in dependents() {
-        dependent(desk, tenant, &key).await?;
+        dependent(context, tenant, &key).await?;
     }
     let cut = tenant.plane.snapshot();
     let ancestors = ancestors(tenant, &cut, key);
@@ -378,7 +391,7 @@ pub(crate) async fn owner(
             return Ok(Progress::Waiting);
         }
     }
-    unfinalize(desk, tenant, key, &object, FOREGROUND).await
+    remove_finalizer(context, tenant, key, &object, FOREGROUND).await
 }
 
 /// True if the dependent is there and its owner has to wait for it. One that itself waits for the
@@ -422,7 +435,12 @@ fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
 }
 
 /// Takes the reference to an owner out of a dependent.
-async fn release(desk: &Desk, tenant: &Tenant, key: &Key, uid: &str) -> Result<(), ApiError> {
+async fn orphan(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    key: &Key,
+    uid: &str,
+) -> Result<(), ApiError> {
     let Some(object) = tenant.plane.snapshot().get(key) else {
         return Ok(());
     };
@@ -436,12 +454,12 @@ async fn release(desk: &Desk, tenant: &Tenant, key: &Key, uid: &str) -> Result<(
     if kept.len() == references.len() {
         return Ok(());
     }
-    let patch = change(&object, "ownerReferences", kept);
-    send(desk, tenant, Verb::Patch, key, &patch).await
+    let patch = metadata_patch(&object, "ownerReferences", kept);
+    send(context, tenant, Verb::Patch, key, &patch).await
 }
 
-async fn unfinalize(
-    desk: &Desk,
+async fn remove_finalizer(
+    context: &ReconcilerContext,
     tenant: &Tenant,
     key: &Key,
     object: &Value,
@@ -452,13 +470,13 @@ async fn unfinalize(
         .filter(|item| item.as_str() != Some(finalizer))
         .cloned()
         .collect();
-    let patch = change(object, "finalizers", kept);
-    send(desk, tenant, Verb::Patch, key, &patch).await?;
+    let patch = metadata_patch(object, "finalizers", kept);
+    send(context, tenant, Verb::Patch, key, &patch).await?;
     Ok(Progress::Done)
 }
 
 /// A merge patch of one list of the metadata, for exactly this state of the object.
-fn change(object: &Value, field: &str, items: Vec<Value>) -> Value {
+fn metadata_patch(object: &Value, field: &str, items: Vec<Value>) -> Value {
     let meta = &object["metadata"];
     let mut patch = Value::object();
     patch.set(

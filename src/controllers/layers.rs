@@ -5,9 +5,9 @@
 //! its kind's rule. Then the plane takes the next commit of the step, which claims that all this is
 //! still so. A crash anywhere leaves a plane that the next wake takes further.
 
-use crate::client::{Own, tree};
+use crate::client::{OwnRequest, tree};
 use crate::restore;
-use crate::work::{Desk, Progress};
+use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
@@ -25,17 +25,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 5;
 
 /// Whether a plane is to take a step.
-pub(crate) fn is_behind(desk: &Desk, tenant: &Tenant) -> bool {
-    let layer = desk.release.layer().hash();
-    desk.planes.may_step() && !tenant.plane.stands_on(layer)
+pub(crate) fn is_behind(context: &ReconcilerContext, tenant: &Tenant) -> bool {
+    let layer = context.release.layer().hash();
+    context.planes.may_step() && !tenant.plane.stands_on(layer)
 }
 
 /// Takes all steps that are to be taken.
-pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiError> {
+pub(crate) async fn take_steps(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+) -> Result<Progress, ApiError> {
     let plane = &tenant.plane;
-    let layer = desk.release.layer();
+    let layer = context.release.layer();
     let (mut rounds, mut commits, began) = (0, 0, Instant::now());
-    while is_behind(desk, tenant) {
+    while is_behind(context, tenant) {
         let kinds = tenant.kinds();
         let recreates =
             |old: &ObjectRef, new: &ObjectRef| match (tree(&kinds, old), tree(&kinds, new)) {
@@ -52,14 +55,14 @@ pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiEr
             break;
         };
         // A program below that level may still join, and could not read the form.
-        let ahead = match desk.planes.floor().level >= FOLDS_LEVEL {
+        let ahead = match context.planes.floor().level >= FOLDS_LEVEL {
             true => ahead.folding(),
             false => ahead,
         };
         if plane.settled(ahead.cut()).await == Settled::Recompute {
             continue;
         }
-        if rounds < ROUNDS_MAX && bring_up_to_date(desk, tenant, &ahead).await? {
+        if rounds < ROUNDS_MAX && bring_up_to_date(context, tenant, &ahead).await? {
             rounds += 1;
             continue;
         }
@@ -82,11 +85,15 @@ pub(crate) async fn step(desk: &Desk, tenant: &Tenant) -> Result<Progress, ApiEr
 }
 
 /// Brings what the plane has of its own up to date with a newer layer; whether anything was tried.
-async fn bring_up_to_date(desk: &Desk, tenant: &Tenant, ahead: &Ahead) -> Result<bool, ApiError> {
+async fn bring_up_to_date(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    ahead: &Ahead,
+) -> Result<bool, ApiError> {
     let mut tried = false;
     for shadowed in ahead.shadowed() {
         let key = shadowed.key.clone();
-        match follow(desk, tenant, shadowed).await {
+        match bring_object_up_to_date(context, tenant, shadowed).await {
             Ok(one) => tried |= one,
             Err(error) if error.is_moved() => return Err(error),
             // Somebody else was faster; the next look tells.
@@ -101,13 +108,17 @@ async fn bring_up_to_date(desk: &Desk, tenant: &Tenant, ahead: &Ahead) -> Result
 }
 
 /// Does to one object what its kind's rule says; whether that was anything.
-async fn follow(desk: &Desk, tenant: &Tenant, shadowed: Shadowed) -> Result<bool, ApiError> {
+async fn bring_object_up_to_date(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    shadowed: Shadowed,
+) -> Result<bool, ApiError> {
     let Shadowed { key, new, own, .. } = shadowed;
     let Some(own) = own else {
         return match new {
             // What comes back at once may be on its way; whoever is later does nothing.
-            Some(new) if desk.release.restore(&key).is_some() => {
-                restore::anew(desk, tenant, &new).await?;
+            Some(new) if context.release.restore(&key).is_some() => {
+                restore::recreate(context, tenant, &new).await?;
                 Ok(true)
             }
             Some(_) | None => Ok(false),
@@ -125,11 +136,11 @@ async fn follow(desk: &Desk, tenant: &Tenant, shadowed: Shadowed) -> Result<bool
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(false);
     };
-    let request = Own {
+    let request = OwnRequest {
         body: &body,
-        ..Own::new(verb, row, key.namespace().unwrap_or(""), key.name())
+        ..OwnRequest::new(verb, row, key.namespace().unwrap_or(""), key.name())
     };
-    request.send(&desk.registry, tenant).await?;
+    request.send(&context.registry, tenant).await?;
     Ok(true)
 }
 

@@ -1,7 +1,7 @@
 //! A namespace that is deleted is emptied, told how that goes, and removed.
 
-use crate::client::{Own, metadata, tree};
-use crate::work::{Desk, Progress};
+use crate::client::{OwnRequest, metadata, tree};
+use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
@@ -12,20 +12,24 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Deletes what is in the namespace, then the namespace.
-pub(crate) async fn empty(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, ApiError> {
+pub(crate) async fn empty(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    name: &str,
+) -> Result<Progress, ApiError> {
     let Some(namespace) = terminating(tenant, name) else {
         return Ok(Progress::Done);
     };
     // Pods go first, so that nothing they use disappears under them.
-    if delete_content(desk, tenant, name, Part::Pods).await? == 0 {
-        delete_content(desk, tenant, name, Part::Rest).await?;
+    if delete_content(context, tenant, name, DeletionPhase::Pods).await? == 0 {
+        delete_content(context, tenant, name, DeletionPhase::Rest).await?;
     }
     let left = content(tenant, name);
     if !left.is_empty() {
-        report(desk, tenant, &namespace, &left).await?;
+        report(context, tenant, &namespace, &left).await?;
         return Ok(Progress::Waiting);
     }
-    finalize(desk, tenant, name).await
+    finalize(context, tenant, name).await
 }
 
 fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
@@ -41,7 +45,7 @@ fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
 
 /// Which of a namespace's objects are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum DeletionPhase {
     Pods,
     Rest,
 }
@@ -58,10 +62,10 @@ fn prefix(row: &Resource, namespace: &str) -> Prefix {
 
 /// Deletes a part of the content and returns how many objects of it are left.
 async fn delete_content(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     namespace: &str,
-    part: Part,
+    phase: DeletionPhase,
 ) -> Result<usize, ApiError> {
     // Some kinds would leave their dependents, and so themselves, if it was not said.
     let options =
@@ -70,18 +74,18 @@ async fn delete_content(
     let mut left = 0;
     for row in namespaced(&kinds) {
         let pods = row.group.is_empty() && row.name == "pods";
-        if pods != (part == Part::Pods) {
+        if pods != (phase == DeletionPhase::Pods) {
             continue;
         }
         let prefix = prefix(row, namespace);
         if tenant.plane.snapshot().count(&prefix) == 0 {
             continue;
         }
-        let all = Own {
+        let all = OwnRequest {
             body: &options,
-            ..Own::new(Verb::DeleteCollection, row, namespace, "")
+            ..OwnRequest::new(Verb::DeleteCollection, row, namespace, "")
         };
-        drop(all.send(&desk.registry, tenant).await?);
+        drop(all.send(&context.registry, tenant).await?);
         left += tenant.plane.snapshot().count(&prefix);
     }
     Ok(left)
@@ -104,7 +108,7 @@ fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>>
 
 /// Writes the conditions that tell why the namespace is still there.
 async fn report(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     namespace: &ObjectRef,
     left: &BTreeMap<String, Vec<ObjectRef>>,
@@ -125,13 +129,13 @@ async fn report(
     let mut patch = Value::object();
     patch.set(&["status", "conditions"], conditions);
     let row = row(tenant)?;
-    let own = Own {
+    let own = OwnRequest {
         subresource: "status",
         content_type: "application/merge-patch+json",
         body: &patch,
-        ..Own::new(Verb::Patch, row, "", namespace.key().name())
+        ..OwnRequest::new(Verb::Patch, row, "", namespace.key().name())
     };
-    own.send(&desk.registry, tenant).await.map(drop)
+    own.send(&context.registry, tenant).await.map(drop)
 }
 
 /// What is left in a namespace, as its conditions say it.
@@ -208,7 +212,11 @@ fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
 }
 
 /// Takes away what kept the namespace; the registry removes it then.
-async fn finalize(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, ApiError> {
+async fn finalize(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    name: &str,
+) -> Result<Progress, ApiError> {
     let Some(namespace) = terminating(tenant, name) else {
         return Ok(Progress::Done);
     };
@@ -220,12 +228,12 @@ async fn finalize(desk: &Desk, tenant: &Tenant, name: &str) -> Result<Progress, 
         .cloned()
         .collect();
     object.set(&["spec", "finalizers"], kept);
-    let own = Own {
+    let own = OwnRequest {
         subresource: "finalize",
         body: &object,
-        ..Own::new(Verb::Update, row(tenant)?, "", name)
+        ..OwnRequest::new(Verb::Update, row(tenant)?, "", name)
     };
-    own.send(&desk.registry, tenant).await?;
+    own.send(&context.registry, tenant).await?;
     Ok(Progress::Done)
 }
 

@@ -1,7 +1,7 @@
 //! What every namespace and every plane has comes back when somebody deletes it.
 
-use crate::client::{Own, tree};
-use crate::work::{Desk, Progress};
+use crate::client::{OwnRequest, tree};
+use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{Flags, Key, ObjectRef};
@@ -19,7 +19,7 @@ pub(crate) fn is_namespace_content(key: &Key) -> bool {
 
 /// Makes or mends what every namespace has, unless the namespace is on its way out.
 pub(crate) async fn namespace_content(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     namespace: &str,
 ) -> Result<Progress, ApiError> {
@@ -31,10 +31,10 @@ pub(crate) async fn namespace_content(
         return Ok(Progress::Done);
     }
     let account = json!({"metadata": {"name": "default"}});
-    ensure(desk, tenant, "serviceaccounts", namespace, &account).await?;
+    ensure(context, tenant, "serviceaccounts", namespace, &account).await?;
     let certificates = tenant.settings.serving_ca.clone();
     let wanted = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": certificates}});
-    ensure(desk, tenant, "configmaps", namespace, &wanted).await?;
+    ensure(context, tenant, "configmaps", namespace, &wanted).await?;
     let map = tenant
         .plane
         .snapshot()
@@ -44,18 +44,18 @@ pub(crate) async fn namespace_content(
         let row = tenant.base.stored("", "configmaps");
         let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
         let patch = json!([{"op": "add", "path": "/data", "value": (wanted["data"].clone())}]);
-        let own = Own {
+        let own = OwnRequest {
             content_type: "application/json-patch+json",
             body: &patch,
-            ..Own::new(Verb::Patch, row, namespace, ROOT_CA)
+            ..OwnRequest::new(Verb::Patch, row, namespace, ROOT_CA)
         };
-        own.send(&desk.registry, tenant).await?;
+        own.send(&context.registry, tenant).await?;
     }
     Ok(Progress::Done)
 }
 
 async fn ensure(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     resource: &str,
     namespace: &str,
@@ -73,19 +73,23 @@ async fn ensure(
     let row = tenant.base.stored("", resource);
     let row = row.ok_or_else(|| ApiError::internal("a core kind is not served"))?;
     create(
-        desk,
+        context,
         tenant,
-        Own {
+        OwnRequest {
             body: object,
-            ..Own::new(Verb::Create, row, namespace, "")
+            ..OwnRequest::new(Verb::Create, row, namespace, "")
         },
     )
     .await
 }
 
 /// Creates; that somebody else was faster, or the namespace is gone, is no failure.
-async fn create(desk: &Desk, tenant: &Tenant, own: Own<'_>) -> Result<(), ApiError> {
-    match own.send(&desk.registry, tenant).await {
+async fn create(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    own: OwnRequest<'_>,
+) -> Result<(), ApiError> {
+    match own.send(&context.registry, tenant).await {
         Ok(_) => Ok(()),
         Err(error)
             if matches!(
@@ -101,7 +105,7 @@ async fn create(desk: &Desk, tenant: &Tenant, own: Own<'_>) -> Result<(), ApiErr
 
 /// Brings an object of the layer back, as a new object with a new uid.
 pub(crate) async fn bootstrap(
-    desk: &Desk,
+    context: &ReconcilerContext,
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
@@ -109,13 +113,17 @@ pub(crate) async fn bootstrap(
         return Ok(Progress::Done);
     }
     if let Some(object) = tenant.plane.layer_object(key) {
-        anew(desk, tenant, &object).await?;
+        recreate(context, tenant, &object).await?;
     }
     Ok(Progress::Done)
 }
 
 /// Creates what a layer has as an object of the plane's own.
-pub(crate) async fn anew(desk: &Desk, tenant: &Tenant, object: &ObjectRef) -> Result<(), ApiError> {
+pub(crate) async fn recreate(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    object: &ObjectRef,
+) -> Result<(), ApiError> {
     let key = object.key();
     let kinds = tenant.kinds();
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
@@ -126,9 +134,9 @@ pub(crate) async fn anew(desk: &Desk, tenant: &Tenant, object: &ObjectRef) -> Re
         drop(body.remove(&["metadata", given]));
     }
     let namespace = key.namespace().unwrap_or("");
-    let own = Own {
+    let own = OwnRequest {
         body: &body,
-        ..Own::new(Verb::Create, row, namespace, "")
+        ..OwnRequest::new(Verb::Create, row, namespace, "")
     };
-    create(desk, tenant, own).await
+    create(context, tenant, own).await
 }

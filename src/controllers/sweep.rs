@@ -1,7 +1,7 @@
 //! The one clock that runs for all planes: objects whose time has come, planes that nobody uses,
 //! figures that have changed.
 
-use crate::client::Own;
+use crate::client::OwnRequest;
 use crate::control_planes::{GROUP, RESOURCE};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Value;
@@ -105,11 +105,11 @@ impl Sweeper {
         let Some(row) = root.base.stored(GROUP, RESOURCE) else {
             return false;
         };
-        let own = Own {
+        let own = OwnRequest {
             subresource: "status",
             content_type: "application/merge-patch+json",
             body: &patch,
-            ..Own::new(Verb::Patch, row, "", name)
+            ..OwnRequest::new(Verb::Patch, row, "", name)
         };
         match own.send(&self.registry, root).await {
             Ok(_) => true,

@@ -1,6 +1,6 @@
 //! The queue of what has to be done, and who is told of writes.
 
-use crate::dependents::{self, Dependents, Work};
+use crate::dependents::{self, DependentWork, Dependents};
 use crate::{control_planes, layers, namespaces, restore};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
@@ -29,7 +29,7 @@ const PAUSE_LAST: Duration = Duration::from_secs(30);
 
 /// One thing that may need doing. Doing it twice is doing it once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Item {
+pub(crate) enum WorkItem {
     /// A namespace that is deleted is emptied and goes.
     Namespace(Str),
     /// What every namespace has comes back.
@@ -43,7 +43,7 @@ pub(crate) enum Item {
     /// A plane that woke is looked through for owners and dependents.
     Survey,
     /// Owners and dependents follow each other.
-    Belonging(Work),
+    Belonging(DependentWork),
 }
 
 /// What reconcilers need to know of a plane beside its tenant.
@@ -53,14 +53,14 @@ pub trait PlaneInfo: Send + Sync {
 }
 
 /// Everything reconcilers work with.
-pub(crate) struct Desk {
+pub(crate) struct ReconcilerContext {
     pub(crate) registry: Arc<Registry>,
     pub(crate) planes: Arc<Planes>,
     pub(crate) info: Arc<dyn PlaneInfo>,
     pub(crate) release: Arc<Release>,
 }
 
-struct Job {
+struct RunningItem {
     /// True if it has to run once more when it is done.
     again: bool,
 }
@@ -75,8 +75,8 @@ pub(crate) enum Progress {
 
 /// The reconcilers of all planes.
 pub struct Reconcilers {
-    desk: OnceLock<Desk>,
-    jobs: Mutex<HashMap<(Str, Item), Job>>,
+    context: OnceLock<ReconcilerContext>,
+    jobs: Mutex<HashMap<(Str, WorkItem), RunningItem>>,
     dependents: Dependents,
     running: Arc<Semaphore>,
     stepping: Arc<Semaphore>,
@@ -87,7 +87,7 @@ pub struct Reconcilers {
 impl Default for Reconcilers {
     fn default() -> Self {
         Self {
-            desk: OnceLock::new(),
+            context: OnceLock::new(),
             jobs: Mutex::new(HashMap::new()),
             dependents: Dependents::default(),
             running: Arc::new(Semaphore::new(RUNNING_MAX)),
@@ -107,7 +107,7 @@ impl Reconcilers {
         info: Arc<dyn PlaneInfo>,
         release: Arc<Release>,
     ) {
-        drop(self.desk.set(Desk {
+        drop(self.context.set(ReconcilerContext {
             registry,
             planes,
             info,
@@ -117,36 +117,36 @@ impl Reconcilers {
 
     /// Looks whether a plane is to come to this program's layer: when it woke, and when the
     /// store's floor has risen. One that is there costs nothing.
-    pub fn look_at_layer(self: &Arc<Self>, tenant: &Tenant) {
-        let Some(desk) = self.desk.get() else {
+    pub fn check_layer(self: &Arc<Self>, tenant: &Tenant) {
+        let Some(context) = self.context.get() else {
             return;
         };
-        if layers::is_behind(desk, tenant) {
-            self.add(tenant, Item::Layer);
+        if layers::is_behind(context, tenant) {
+            self.add(tenant, WorkItem::Layer);
         }
     }
 
     /// True for objects of the layer that come back at once.
     fn is_restored(&self, key: &Key) -> bool {
-        let release = self.desk.get().map(|desk| &desk.release);
+        let release = self.context.get().map(|context| &context.release);
         release.is_some_and(|release| release.restore(key) == Some(Restore::Now))
     }
 
     /// Looks through a plane that was just loaded for work that was left.
-    pub fn woke(self: &Arc<Self>, tenant: &Tenant) {
-        self.add(tenant, Item::Survey);
-        self.look_at_layer(tenant);
+    pub fn plane_woke(self: &Arc<Self>, tenant: &Tenant) {
+        self.add(tenant, WorkItem::Survey);
+        self.check_layer(tenant);
         let cut = tenant.plane.snapshot();
         let namespaces = Prefix::resource("", "namespaces");
         for namespace in cut.range(&namespaces, Start::First) {
             if namespace.flags().has(Flags::TERMINATING) {
-                self.add(tenant, Item::Namespace(namespace.key().name().into()));
+                self.add(tenant, WorkItem::Namespace(namespace.key().name().into()));
             }
         }
         let planes = Prefix::resource(control_planes::GROUP, control_planes::RESOURCE);
         for plane in cut.range(&planes, Start::First) {
             if plane.flags().has(Flags::DELETING) {
-                self.add(tenant, Item::ControlPlane(plane.key().name().into()));
+                self.add(tenant, WorkItem::ControlPlane(plane.key().name().into()));
             }
         }
     }
@@ -158,8 +158,8 @@ impl Reconcilers {
         self.tasks.wait().await;
     }
 
-    pub(crate) fn add(self: &Arc<Self>, tenant: &Tenant, item: Item) {
-        if self.desk.get().is_none() || self.stop.is_cancelled() {
+    pub(crate) fn add(self: &Arc<Self>, tenant: &Tenant, item: WorkItem) {
+        if self.context.get().is_none() || self.stop.is_cancelled() {
             return;
         }
         let name = (Str::from(tenant.plane.id()), item.clone());
@@ -169,18 +169,18 @@ impl Reconcilers {
                 job.again = true;
                 return;
             }
-            jobs.insert(name, Job { again: false });
+            jobs.insert(name, RunningItem { again: false });
         }
         let (this, tenant) = (Arc::clone(self), tenant.clone());
         self.tasks
             .spawn(async move { this.run(tenant, item).await });
     }
 
-    async fn run(self: Arc<Self>, tenant: Tenant, item: Item) {
+    async fn run(self: Arc<Self>, tenant: Tenant, item: WorkItem) {
         let name = (Str::from(tenant.plane.id()), item.clone());
         let mut pause = PAUSE_FIRST;
         let mut _stepping = None;
-        if item == Item::Layer {
+        if item == WorkItem::Layer {
             tokio::select! {
                 // A stopping server steps no further.
                 biased;
@@ -198,7 +198,7 @@ impl Reconcilers {
             };
             let retry = match result {
                 Ok(Progress::Done | Progress::Waiting) => None,
-                // Whoever owns the plane now looks through it anew.
+                // Whoever owns the plane now looks through it recreate.
                 Err(error) if error.is_moved() => None,
                 Err(error) => {
                     tracing::warn!(plane = tenant.plane.id(), ?item, %error, "a reconciler failed");
@@ -230,26 +230,30 @@ impl Reconcilers {
     async fn reconcile(
         self: &Arc<Self>,
         tenant: &Tenant,
-        item: &Item,
+        item: &WorkItem,
     ) -> Result<Progress, ApiError> {
-        let Some(desk) = self.desk.get() else {
+        let Some(context) = self.context.get() else {
             return Ok(Progress::Done);
         };
         match item {
-            Item::Namespace(name) => namespaces::empty(desk, tenant, name).await,
-            Item::NamespaceContent(name) => restore::namespace_content(desk, tenant, name).await,
-            Item::Bootstrap(key) => restore::bootstrap(desk, tenant, key).await,
-            Item::ControlPlane(name) => control_planes::remove(desk, tenant, name).await,
-            Item::Layer => layers::step(desk, tenant).await,
-            Item::Survey => {
+            WorkItem::Namespace(name) => namespaces::empty(context, tenant, name).await,
+            WorkItem::NamespaceContent(name) => {
+                restore::namespace_content(context, tenant, name).await
+            }
+            WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
+            WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
+            WorkItem::Layer => layers::take_steps(context, tenant).await,
+            WorkItem::Survey => {
                 for work in self.dependents.survey(tenant).await {
-                    self.add(tenant, Item::Belonging(work));
+                    self.add(tenant, WorkItem::Belonging(work));
                 }
                 Ok(Progress::Done)
             }
-            Item::Belonging(Work::Dependent(key)) => dependents::dependent(desk, tenant, key).await,
-            Item::Belonging(Work::Owner(key)) => {
-                dependents::owner(desk, tenant, &self.dependents, key).await
+            WorkItem::Belonging(DependentWork::Dependent(key)) => {
+                dependents::dependent(context, tenant, key).await
+            }
+            WorkItem::Belonging(DependentWork::Owner(key)) => {
+                dependents::owner(context, tenant, &self.dependents, key).await
             }
         }
     }
@@ -265,29 +269,30 @@ impl Observer for WriteObserver {
         let gone = removal == Removal::Gone;
         match (row.group.as_str(), row.name.as_str()) {
             ("", "namespaces") if object.flags().has(Flags::TERMINATING) && !gone => {
-                self.0.add(tenant, Item::Namespace(name()));
+                self.0.add(tenant, WorkItem::Namespace(name()));
             }
             (control_planes::GROUP, control_planes::RESOURCE)
                 if object.flags().has(Flags::DELETING) && !gone =>
             {
-                self.0.add(tenant, Item::ControlPlane(name()));
+                self.0.add(tenant, WorkItem::ControlPlane(name()));
             }
             _ => {}
         }
         for work in self.0.dependents.written(tenant, object, removal) {
-            self.0.add(tenant, Item::Belonging(work));
+            self.0.add(tenant, WorkItem::Belonging(work));
         }
         match key.namespace() {
             Some(namespace) if gone => self.0.gone_from_namespace(tenant, key, namespace),
             // Somebody may have changed it.
             Some(namespace) if row.group.is_empty() && restore::is_namespace_content(key) => {
-                self.0.add(tenant, Item::NamespaceContent(namespace.into()));
+                self.0
+                    .add(tenant, WorkItem::NamespaceContent(namespace.into()));
             }
             Some(_) | None => {}
         }
         let absent = || tenant.plane.snapshot().get(key).is_none();
         if self.0.is_restored(key) && absent() {
-            self.0.add(tenant, Item::Bootstrap(key.clone()));
+            self.0.add(tenant, WorkItem::Bootstrap(key.clone()));
         }
     }
 }
@@ -301,10 +306,10 @@ impl Reconcilers {
         let holder = cut.get(&Key::new("", "namespaces", None, namespace));
         match holder {
             Some(holder) if holder.flags().has(Flags::TERMINATING) => {
-                self.add(tenant, Item::Namespace(namespace.into()));
+                self.add(tenant, WorkItem::Namespace(namespace.into()));
             }
             Some(_) if restore::is_namespace_content(key) => {
-                self.add(tenant, Item::NamespaceContent(namespace.into()));
+                self.add(tenant, WorkItem::NamespaceContent(namespace.into()));
             }
             _ => {}
         }

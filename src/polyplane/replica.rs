@@ -217,7 +217,7 @@ impl Drain {
         self.requested.cancelled().await;
     }
 
-    /// Says Draining in the lease and hands all planes over; returns whether nothing is held any
+    /// Says Draining in the lease and hands all planes over; returns whether nothing is known any
     /// more at the deadline.
     pub async fn run(&self, deadline: Instant) -> bool {
         self.directory.planes.drain(deadline).await
@@ -313,7 +313,7 @@ async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut floor = shared.directory.planes.floor_changes();
     loop {
         for tenant in shared.directory.tenants_awake() {
-            shared.reconcilers.look_at_layer(&tenant);
+            shared.reconcilers.check_layer(&tenant);
         }
         tokio::select! {
             // A stopping replica looks at nothing.

@@ -233,7 +233,7 @@ impl BackendState {
         let shared = Arc::clone(self);
         let woken = located.wake(&self.directory, |tenant| {
             shared.registry.observe(&tenant);
-            shared.reconcilers.woke(&tenant);
+            shared.reconcilers.plane_woke(&tenant);
             TenantApi { shared, tenant }
         });
         match woken.await {
