@@ -4,10 +4,10 @@
 //! other is read from the store, once per process.
 
 pub(crate) mod chain;
-pub(crate) mod fills;
 pub(crate) mod layer;
 pub(crate) mod shelf;
 pub(crate) mod step;
+pub(crate) mod template_values;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};

@@ -11,7 +11,7 @@ pub(crate) mod tree;
 use std::sync::Arc;
 
 use crate::key::{Key, Prefix, resource_len};
-use crate::layers::fills::Fills;
+use crate::layers::template_values::TemplateValues;
 use crate::state::entry::{Entry, Flags, ObjectRef};
 use crate::state::index::{Index, IndexId, IndexMap};
 use crate::state::intern::Interner;
@@ -176,7 +176,7 @@ impl Context {
 pub(crate) struct Root {
     pub(crate) resources: Resources,
     /// What makes the templates in it objects.
-    pub(crate) fills: Arc<Fills>,
+    pub(crate) template_values: Arc<TemplateValues>,
     indexes: Vec<IndexMap>,
     /// What the objects in it define; nothing in most planes.
     pub(crate) overlay: Option<Arc<Overlay>>,
@@ -186,18 +186,18 @@ pub(crate) struct Root {
 
 impl Root {
     /// The root of a plane that has nothing of its own: its layers'.
-    pub(crate) fn of_layers(fills: Arc<Fills>, context: &Context) -> Self {
+    pub(crate) fn of_layers(template_values: Arc<TemplateValues>, context: &Context) -> Self {
         let mut root = Self {
-            resources: fills.chain().resources(),
+            resources: template_values.chain().resources(),
             indexes: vec![IndexMap::default(); context.indexes.len()],
             overlay: None,
-            head: fills.birth().end_of_revision(),
-            fills,
+            head: template_values.birth().end_of_revision(),
+            template_values,
         };
         if context.indexes.is_empty() {
             return root;
         }
-        let chain = Arc::clone(root.fills.chain());
+        let chain = Arc::clone(root.template_values.chain());
         if chain.unfinished().is_some() {
             // What a step has left half way is in no other plane.
             root.index_all(context);
@@ -205,7 +205,7 @@ impl Root {
         }
         let layer = chain.newest();
         let shared = layer.indexed();
-        let shared = shared.start(layer.resources(), &context.indexes, &root.fills);
+        let shared = shared.start(layer.resources(), &context.indexes, &root.template_values);
         root.indexes = shared.maps;
         for entry in &*shared.left {
             root.index(entry, context, Change::Add);
@@ -233,7 +233,7 @@ impl Root {
 
     /// An entry as an object of this moment.
     pub(crate) fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
-        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.fills))
+        ObjectRef::new(Arc::clone(entry), Arc::clone(&self.template_values))
     }
 
     pub(crate) fn put(&mut self, entry: Arc<Entry>, context: &Context) -> Option<Arc<Entry>> {
@@ -390,7 +390,7 @@ impl Snapshot {
 
     /// A cut of the past: a root of now with what came later undone.
     pub(crate) fn at(mut root: Root, version: Version) -> Self {
-        root.fills = root.fills.until(version);
+        root.template_values = root.template_values.until(version);
         Self {
             version,
             ..Self::published(Arc::new(root))

@@ -1,11 +1,11 @@
-//! Objects and fills for the tests of this crate.
+//! Objects and template values for the tests of this crate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::layers::chain::Chain;
-use crate::layers::fills::{Fills, FillsOf, RenderCache};
 use crate::layers::layer::Layer;
+use crate::layers::template_values::{RenderCache, TemplateInputs, TemplateValues};
 use crate::state::entry::{Flags, NewObject};
 use crate::version::Version;
 
@@ -31,8 +31,8 @@ pub(crate) fn object_of(identity: &str, created: &str, label: &str, value: &str)
     }
 }
 
-pub(crate) fn fills() -> Arc<Fills> {
-    Fills::new(FillsOf {
+pub(crate) fn template_values() -> Arc<TemplateValues> {
+    TemplateValues::new(TemplateInputs {
         birth: Version::from_raw(1 << 8),
         birth_time: "2026-01-01T00:00:00Z".into(),
         uid_seed: &[0; 32],

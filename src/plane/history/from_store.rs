@@ -15,8 +15,8 @@ use crate::history::forgotten::Forgotten;
 use crate::history::hub::Floor;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
-use crate::layers::fills::{Fills, Times};
 use crate::layers::shelf::ShelfError;
+use crate::layers::template_values::{TemplateValues, ValuesOverTime};
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
 use crate::slices::Slices;
@@ -37,7 +37,7 @@ impl Plane {
     /// is as if it had been dropped.
     pub(crate) async fn load_history(&self) -> Result<(), ReadError> {
         // Taken first: each step after it shows in the history.
-        let fills = Arc::clone(&self.published().fills);
+        let template_values = Arc::clone(&self.published().template_values);
         // Nothing before the birth goes on, so nothing before it is read.
         let born = self
             .birth()
@@ -54,8 +54,8 @@ impl Plane {
                 }
             }
         };
-        let times = match self.times(fills, &past).await {
-            Ok(times) => times,
+        let values_over_time = match self.values_over_time(template_values, &past).await {
+            Ok(values_over_time) => values_over_time,
             Err(error) => {
                 tracing::warn!(plane = self.id(), %error, "the layers of the history cannot be had");
                 return match error {
@@ -67,7 +67,7 @@ impl Plane {
                 };
             }
         };
-        match self.rebuild(&past, times).await {
+        match self.rebuild(&past, values_over_time).await {
             Ok(Rebuilt { events, floor, .. }) => {
                 let defined = self.context().derive.defined(&events);
                 self.log().prepend(events, &defined, floor);
@@ -106,23 +106,27 @@ impl Plane {
         Ok(past)
     }
 
-    /// The fills for the events of a history. What was before a fold stands in the records of the
+    /// The template values for the events of a history. What was before a fold stands in the records of the
     /// steps of that time: each of them knows what was before it since the one before that.
-    async fn times(&self, newest: Arc<Fills>, past: &Past) -> Result<Times, ShelfError> {
+    async fn values_over_time(
+        &self,
+        newest: Arc<TemplateValues>,
+        past: &Past,
+    ) -> Result<ValuesOverTime, ShelfError> {
         let chain = Arc::clone(newest.chain());
-        let mut times = Times::new(newest);
+        let mut values_over_time = ValuesOverTime::new(newest);
         let begins = Version::after(self.base(), past.after);
         if chain.fold().is_none_or(|fold| fold.newest() <= begins) {
-            return Ok(times);
+            return Ok(values_over_time);
         }
         for event in &past.history.events {
             if let Some((version, steps)) = self.steps_of(event)? {
                 let then = steps.landed(version);
                 let then = then.resolve(chain.birth(), self.layers()).await?;
-                times.push(version.end_of_revision(), then);
+                values_over_time.push(version.end_of_revision(), then);
             }
         }
-        Ok(times)
+        Ok(values_over_time)
     }
 
     /// The steps that an event of the store puts, with the version of its first place.
@@ -141,7 +145,11 @@ impl Plane {
     }
 
     /// The events of a history with the versions they had when they were first told.
-    async fn rebuild(&self, past: &Past, times: Times) -> Result<Rebuilt, RecordError> {
+    async fn rebuild(
+        &self,
+        past: &Past,
+        values_over_time: ValuesOverTime,
+    ) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
         // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
         let told = Version::after(self.base(), past.after);
@@ -154,7 +162,7 @@ impl Plane {
             floor: Floor::new(floor.version.min(opened.head), floor.cause),
             events: Vec::new(),
             newest: HashMap::new(),
-            times,
+            values_over_time,
         };
         let mut slices = Slices::default();
         for item in &past.foreign {
@@ -295,7 +303,7 @@ struct Rebuilt {
     events: Vec<Arc<Event>>,
     /// The newest entry of each key so far; `None` if it was deleted.
     newest: HashMap<Key, Option<Arc<Entry>>>,
-    times: Times,
+    values_over_time: ValuesOverTime,
 }
 
 impl Rebuilt {
@@ -321,7 +329,12 @@ impl Rebuilt {
                     | Record::Marker
                     | Record::Steps { .. },
                 ) => return Err(RecordError::Damaged),
-                None => self.times.around(version).0.template(&key).cloned(),
+                None => self
+                    .values_over_time
+                    .around(version)
+                    .0
+                    .template(&key)
+                    .cloned(),
             },
         };
         self.newest.insert(key.clone(), current.clone());
@@ -335,8 +348,8 @@ impl Rebuilt {
 
     /// A commit of a layer step: its events follow from the two layers.
     fn layer_step(&mut self, version: Version, silent: &[u8]) -> Result<(), RecordError> {
-        let fills = Arc::clone(self.times.of(version));
-        let commit = fills.chain().commit_at(version);
+        let template_values = Arc::clone(self.values_over_time.of(version));
+        let commit = template_values.chain().commit_at(version);
         let (step, commit) = commit.ok_or(RecordError::Damaged)?;
         let places = step.difference().places();
         let places = places.get(commit.first..commit.first + commit.count);
@@ -345,7 +358,7 @@ impl Rebuilt {
                 continue;
             }
             let version = version.plus(offset);
-            let at = |version| fills.until(version).template(&place.key).cloned();
+            let at = |version| template_values.until(version).template(&place.key).cloned();
             let (previous, current) = (at(version.before()), at(version));
             self.newest.insert(place.key.clone(), current.clone());
             self.push(version, place.key.clone(), previous, current);
@@ -363,7 +376,7 @@ impl Rebuilt {
     ) -> Result<(), RecordError> {
         let previous = self.newest.get(&key).cloned().flatten();
         let created = previous.as_ref().and_then(|old| {
-            ObjectRef::new(Arc::clone(old), self.times.around(version).1).created()
+            ObjectRef::new(Arc::clone(old), self.values_over_time.around(version).1).created()
         });
         let current = match record {
             Some(Record::Foreign(object)) => {
@@ -401,7 +414,7 @@ impl Rebuilt {
         previous: Option<Arc<Entry>>,
         current: Option<Arc<Entry>>,
     ) {
-        let (was, is) = self.times.around(version);
+        let (was, is) = self.values_over_time.around(version);
         self.events.push(Event::new(
             version,
             key,

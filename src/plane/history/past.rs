@@ -48,7 +48,9 @@ impl Plane {
         for event in later {
             // What was folded since is known to the events of before.
             let known = event.previous().or(event.current());
-            root.fills = known.map_or(root.fills, |object| Arc::clone(object.fills()));
+            root.template_values = known.map_or(root.template_values, |object| {
+                Arc::clone(object.template_values())
+            });
             match event.previous() {
                 Some(previous) => root.replace(Arc::clone(previous.entry())),
                 None => {
@@ -106,7 +108,7 @@ impl Plane {
 
     /// The version of the objects that the plane was born with.
     pub(crate) fn birth(&self) -> Version {
-        self.published().fills.birth()
+        self.published().template_values.birth()
     }
 
     /// The newest version that this plane, here or at an earlier owner, can have told anybody.

@@ -1,10 +1,10 @@
 //! Layers: immutable sorted maps of template objects under a content hash, the same in every plane.
-//! What makes a template an object of one plane are its [`crate::Fills`].
+//! What makes a template an object of one plane are its [`crate::TemplateValues`].
 //!
 //! A plane's map is born as the root of its layer's map, so reading merges nothing. A template body
 //! is canonical JSON with placeholders: `${UID}` (of the object itself), `${UID:<key>}` (of another
 //! template), `${BIRTH_TIME}`, and `${NAME}` for what stands in the plane's record. Labels hold no
-//! placeholders, so selectors need no fills.
+//! placeholders, so selectors need no template values.
 
 mod indexed;
 
@@ -115,7 +115,7 @@ impl Layer {
         &self.hash
     }
 
-    /// The names that a plane's record has to fill.
+    /// The parameters that a plane's record must have a value for.
     pub fn params(&self) -> impl Iterator<Item = &Str> {
         self.params.iter()
     }

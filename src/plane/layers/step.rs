@@ -20,8 +20,8 @@ use crate::history::event::Event;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
 use crate::layers::chain::{Chain, Change, Difference, Place, Step, StepCommit};
-use crate::layers::fills::Fills;
 use crate::layers::layer::{Layer, LayerHash};
+use crate::layers::template_values::TemplateValues;
 use crate::plane::Plane;
 use crate::record::encode_steps;
 use crate::state::entry::{Entry, ObjectRef};
@@ -55,7 +55,7 @@ pub struct Ahead {
     /// Whether earlier steps are folded.
     folds: bool,
     /// The plane as it will be.
-    after: Arc<Fills>,
+    after: Arc<TemplateValues>,
 }
 
 /// An object of the plane's own, or none, where a layer has one.
@@ -86,8 +86,8 @@ impl Plane {
         recreates: &dyn Fn(&ObjectRef, &ObjectRef) -> bool,
     ) -> Result<Option<Ahead>, String> {
         let cut = self.accepted();
-        let fills = Arc::clone(&cut.root().fills);
-        let chain = fills.chain();
+        let template_values = Arc::clone(&cut.root().template_values);
+        let chain = template_values.chain();
         if let Some(step) = chain.unfinished() {
             let difference = Arc::clone(step.difference());
             let (time, next) = (step.time().clone(), step.taken());
@@ -97,7 +97,7 @@ impl Plane {
         if from.hash() == to.hash() {
             return Ok(None);
         }
-        if let Some(name) = to.params().find(|name| !fills.has_param(name)) {
+        if let Some(name) = to.params().find(|name| !template_values.has_param(name)) {
             return Err(name.to_string());
         }
         let plain = self.layers().difference(from, to, Vec::new());
@@ -157,23 +157,28 @@ impl Plane {
     /// The newest layer that the plane has, or is on its way to.
     #[must_use]
     pub fn layer_hash(&self) -> LayerHash {
-        self.published().fills.chain().newest().hash().clone()
+        self.published()
+            .template_values
+            .chain()
+            .newest()
+            .hash()
+            .clone()
     }
 
     /// Whether the plane has come to a layer with all its objects.
     #[must_use]
     pub fn stands_on(&self, layer: &LayerHash) -> bool {
         let published = self.published();
-        let chain = published.fills.chain();
+        let chain = published.template_values.chain();
         chain.newest().hash() == layer && chain.unfinished().is_none()
     }
 
     /// The object that the plane's layers have at a key, as this plane would show it.
     #[must_use]
     pub fn layer_object(&self, key: &Key) -> Option<ObjectRef> {
-        let fills = Arc::clone(&self.published().fills);
-        let entry = Arc::clone(fills.template(key)?);
-        Some(ObjectRef::new(entry, fills))
+        let template_values = Arc::clone(&self.published().template_values);
+        let entry = Arc::clone(template_values.template(key)?);
+        Some(ObjectRef::new(entry, template_values))
     }
 }
 
@@ -181,10 +186,10 @@ impl Ahead {
     fn new(cut: Snapshot, difference: Arc<Difference>, time: Str, next: usize) -> Self {
         let places = difference.places().len();
         let rest = StepCommit::new(next, places - next, None);
-        let fills = &cut.root().fills;
-        let chain = with_commit(fills.chain(), &difference, &time, rest);
+        let template_values = &cut.root().template_values;
+        let chain = with_commit(template_values.chain(), &difference, &time, rest);
         Self {
-            after: fills.with(chain),
+            after: template_values.with(chain),
             cut,
             difference,
             time,
@@ -205,7 +210,7 @@ impl Ahead {
 
     /// The chain that the step is added to.
     fn folded(&self, plane: &Plane) -> Arc<Chain> {
-        let before = self.cut.root().fills.chain();
+        let before = self.cut.root().template_values.chain();
         // The log names what it shows of layers by the chain. History that is read from the store
         // later comes with chains of its own.
         let fold = || before.folded(plane.log().oldest(), plane.layers());
@@ -247,9 +252,12 @@ impl Ahead {
     }
 
     fn old(&self, key: &Key) -> Option<ObjectRef> {
-        let fills = &self.cut.root().fills;
-        let entry = fills.template(key)?;
-        Some(ObjectRef::new(Arc::clone(entry), Arc::clone(fills)))
+        let template_values = &self.cut.root().template_values;
+        let entry = template_values.template(key)?;
+        Some(ObjectRef::new(
+            Arc::clone(entry),
+            Arc::clone(template_values),
+        ))
     }
 
     fn new_object(&self, key: &Key) -> Option<ObjectRef> {
@@ -278,11 +286,11 @@ impl Ahead {
             silent,
         } = building;
         let commit = StepCommit::new(self.next, count, None);
-        let before = Arc::clone(root.fills.chain());
+        let before = Arc::clone(root.template_values.chain());
         let chain = with_commit(onto, &self.difference, &self.time, Arc::clone(&commit));
         LayerCommit {
             record: StepsRecord::of(&chain, silent),
-            fills: root.fills.with(chain),
+            template_values: root.template_values.with(chain),
             before,
             commit,
             moves,
@@ -375,7 +383,7 @@ pub(crate) struct LayerCommit {
     before: Arc<Chain>,
     commit: Arc<StepCommit>,
     /// The plane's, once it is done.
-    fills: Arc<Fills>,
+    template_values: Arc<TemplateValues>,
     moves: Vec<Move>,
     drops: Vec<Key>,
     claims: Vec<(Key, Option<Stamp>)>,
@@ -403,7 +411,7 @@ impl LayerCommit {
         let same = |(key, stamp): &(Key, Option<Stamp>)| {
             root.resources.get(key).map(|entry| entry.stamp()) == *stamp
         };
-        Arc::ptr_eq(root.fills.chain(), &self.before) && self.claims.iter().all(same)
+        Arc::ptr_eq(root.template_values.chain(), &self.before) && self.claims.iter().all(same)
     }
 
     /// Does it to a root.
@@ -414,7 +422,7 @@ impl LayerCommit {
                 None => drop(root.remove(key, context)),
             }
         }
-        root.fills = Arc::clone(&self.fills);
+        root.template_values = Arc::clone(&self.template_values);
     }
 
     /// It is durable, its first place at this version: does it to the published root and returns
@@ -428,18 +436,19 @@ impl LayerCommit {
         self.commit.lands(version);
         let mut events = Vec::with_capacity(self.moves.len());
         for Move { offset, key, entry } in &self.moves {
-            let before = Arc::clone(&root.fills);
+            let before = Arc::clone(&root.template_values);
             let previous = match entry {
                 Some(entry) => root.put(Arc::clone(entry), context),
                 None => root.remove(key, context),
             };
             let previous = previous.map(|entry| ObjectRef::new(entry, before));
             let current = entry.clone();
-            let current = current.map(|entry| ObjectRef::new(entry, Arc::clone(&self.fills)));
+            let current =
+                current.map(|entry| ObjectRef::new(entry, Arc::clone(&self.template_values)));
             let version = version.plus(usize::from(*offset));
             events.push(Event::new(version, key.clone(), previous, current));
         }
-        root.fills = Arc::clone(&self.fills);
+        root.template_values = Arc::clone(&self.template_values);
         events
     }
 }

@@ -87,7 +87,7 @@ impl Plane {
             });
         }
         kept.bound(HISTORY_BYTES_MAX);
-        let chain = root.fills.chain();
+        let chain = root.template_values.chain();
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let hold = self.memory().take(Share::Exports, bytes);
         let mut hold = hold.ok_or(ExportError::Full)?;
@@ -132,7 +132,7 @@ fn write_past_chains(fold: &Fold, kept: &Kept, out: &mut Writer) {
             break;
         }
         let object = event.current().or(event.previous());
-        let Some(chain) = object.map(|object| object.fills().chain()) else {
+        let Some(chain) = object.map(|object| object.template_values().chain()) else {
             continue;
         };
         match chains.last_mut() {
@@ -185,7 +185,7 @@ async fn write_state(root: &Root, out: &mut Writer, slices: &mut Slices) {
         out.object(&root.object(entry));
         slices.pass(out.0.len() - before).await;
     }
-    let layers = root.fills.chain().resources();
+    let layers = root.template_values.chain().resources();
     let gone = || {
         layers
             .entries()

@@ -13,7 +13,7 @@ use crate::history::event::Event;
 use crate::history::log::{Kept, Log};
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
-use crate::layers::fills::{Fills, Times};
+use crate::layers::template_values::{TemplateValues, ValuesOverTime};
 use crate::lifecycle::export::{
     FOLDED, FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of,
 };
@@ -76,10 +76,12 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     let through = Revision(reader.u64()?);
 
     let steps = reader.steps(form == FOLDED)?;
-    let fills = opening.stepped(&steps).await;
-    let fills = fills.map_err(|_| ImportError::Layers)?;
-    let times = reader.times(form, &fills, opening).await?;
-    let mut root = Root::of_layers(fills, context);
+    let template_values = opening.stepped(&steps).await;
+    let template_values = template_values.map_err(|_| ImportError::Layers)?;
+    let values_over_time = reader
+        .values_over_time(form, &template_values, opening)
+        .await?;
+    let mut root = Root::of_layers(template_values, context);
     root.head = head;
     let mut expiries = BTreeSet::new();
     for _ in 0..reader.count()? {
@@ -93,7 +95,9 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     for _ in 0..reader.count()? {
         root.remove(&reader.key()?, context);
     }
-    let kept = reader.history(&root, &times, context, &mut slices).await?;
+    let kept = reader
+        .history(&root, &values_over_time, context, &mut slices)
+        .await?;
     if reader.0.has_remaining() {
         return Err(ImportError::Damaged);
     }
@@ -184,16 +188,16 @@ impl Reader {
         steps.ok_or(ImportError::Damaged)
     }
 
-    /// The fills for the events that follow.
-    async fn times(
+    /// The template values for the events that follow.
+    async fn values_over_time(
         &mut self,
         form: u16,
-        newest: &Arc<Fills>,
+        newest: &Arc<TemplateValues>,
         opening: &Opening<'_>,
-    ) -> Result<Times, ImportError> {
-        let mut times = Times::new(Arc::clone(newest));
+    ) -> Result<ValuesOverTime, ImportError> {
+        let mut values_over_time = ValuesOverTime::new(Arc::clone(newest));
         if form != FOLDED {
-            return Ok(times);
+            return Ok(values_over_time);
         }
         let birth = newest.chain().birth();
         for _ in 0..self.count()? {
@@ -201,9 +205,9 @@ impl Reader {
             let folded = self.u8()? == 1;
             let steps = self.steps(folded)?;
             let chain = steps.resolve(birth, &opening.params.layers).await;
-            times.push(until, chain.map_err(|_| ImportError::Layers)?);
+            values_over_time.push(until, chain.map_err(|_| ImportError::Layers)?);
         }
-        Ok(times)
+        Ok(values_over_time)
     }
 
     fn object(&mut self, key: &Key, context: &Context) -> Result<Arc<Entry>, ImportError> {
@@ -228,7 +232,7 @@ impl Reader {
     async fn history(
         &mut self,
         root: &Root,
-        times: &Times,
+        values_over_time: &ValuesOverTime,
         context: &Context,
         slices: &mut Slices,
     ) -> Result<Kept, ImportError> {
@@ -247,7 +251,7 @@ impl Reader {
             let age = Duration::from_millis(u64::from(self.u32()?));
             let version = self.version()?;
             let key = self.key()?;
-            let (was, is) = times.around(version);
+            let (was, is) = values_over_time.around(version);
             let before = newest.get(&key).cloned().flatten();
             let previous = self.side(&key, before.as_ref(), &was, context)?;
             let current = self.side(&key, root.resources.get(&key), &is, context)?;
@@ -265,12 +269,12 @@ impl Reader {
         &mut self,
         key: &Key,
         known: Option<&Arc<Entry>>,
-        fills: &Fills,
+        template_values: &TemplateValues,
         context: &Context,
     ) -> Result<Option<Arc<Entry>>, ImportError> {
         let entry = match self.u8()? {
             NOTHING => return Ok(None),
-            OF_LAYER => fills.template(key).cloned(),
+            OF_LAYER => template_values.template(key).cloned(),
             KNOWN => known.cloned(),
             INLINE => Some(self.object(key, context)?),
             _ => None,

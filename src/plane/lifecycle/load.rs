@@ -10,9 +10,9 @@ use crate::history::from_store::foreign_versions;
 use crate::history::log::Log;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
-use crate::layers::fills::{Fills, FillsOf};
 use crate::layers::layer::Layer;
 use crate::layers::shelf::ShelfError;
+use crate::layers::template_values::{TemplateInputs, TemplateValues};
 use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
@@ -123,12 +123,15 @@ impl Opening<'_> {
 
     /// The plane as its steps have left it, without anything of its own. Behind a fold the layers
     /// that it has left are not needed, not even that of its birth.
-    pub(crate) async fn stepped(&self, steps: &StepsRecord) -> Result<Arc<Fills>, OpenError> {
+    pub(crate) async fn stepped(
+        &self,
+        steps: &StepsRecord,
+    ) -> Result<Arc<TemplateValues>, OpenError> {
         let params = self.params;
         let chain = steps.resolve(&params.record.layer, &params.layers).await?;
         check_params(chain.start(), params)?;
         check_params(chain.newest(), params)?;
-        Ok(Fills::new(FillsOf {
+        Ok(TemplateValues::new(TemplateInputs {
             birth: self.birth(),
             birth_time: params.born_at.as_str().into(),
             uid_seed: &params.uid_seed,

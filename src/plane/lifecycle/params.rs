@@ -30,7 +30,7 @@ pub struct PlaneRecord {
     pub birth: Option<Version>,
     /// The layer it was born with. The steps since stand in the plane's own range.
     pub layer: LayerHash,
-    /// What fills the placeholders of the layer: serving CA, client CA certificate, addresses.
+    /// The values of the placeholders of the layer: serving CA, client CA certificate, addresses.
     #[serde(default)]
     pub params: BTreeMap<String, String>,
 }

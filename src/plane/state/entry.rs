@@ -11,8 +11,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
 
 use crate::key::Key;
-use crate::layers::fills::Fills;
 use crate::layers::layer::Template;
+use crate::layers::template_values::TemplateValues;
 use crate::state::intern::{Interner, Rope};
 use crate::state::selectable::Selectable;
 use crate::state::tree::{Item, Weight};
@@ -338,17 +338,20 @@ impl Item for Arc<Entry> {
 #[derive(Debug, Clone)]
 pub struct ObjectRef {
     entry: Arc<Entry>,
-    fills: Arc<Fills>,
+    template_values: Arc<TemplateValues>,
 }
 
 impl ObjectRef {
-    pub(crate) fn new(entry: Arc<Entry>, fills: Arc<Fills>) -> Self {
-        Self { entry, fills }
+    pub(crate) fn new(entry: Arc<Entry>, template_values: Arc<TemplateValues>) -> Self {
+        Self {
+            entry,
+            template_values,
+        }
     }
 
     /// What made it an object of its plane, at its moment.
-    pub(crate) fn fills(&self) -> &Arc<Fills> {
-        &self.fills
+    pub(crate) fn template_values(&self) -> &Arc<TemplateValues> {
+        &self.template_values
     }
 
     /// The key.
@@ -369,7 +372,7 @@ impl ObjectRef {
     pub fn version(&self) -> Option<Version> {
         match &self.durable().state {
             State::Own(own) => Some(own.version),
-            State::Template(_) => self.fills.version(&self.entry.key),
+            State::Template(_) => self.template_values.version(&self.entry.key),
             State::InFlight(_) => None,
         }
     }
@@ -379,7 +382,7 @@ impl ObjectRef {
     pub fn created(&self) -> Option<Version> {
         match &self.durable().state {
             State::Own(own) => Some(own.created),
-            State::Template(_) => self.fills.created(&self.entry.key),
+            State::Template(_) => self.template_values.created(&self.entry.key),
             State::InFlight(_) => None,
         }
     }
@@ -390,7 +393,7 @@ impl ObjectRef {
     pub fn body(&self) -> Bytes {
         match &self.durable().state {
             State::Own(own) => own.body.whole(),
-            State::Template(template) => self.fills.render(&self.entry, template),
+            State::Template(template) => self.template_values.render(&self.entry, template),
             State::InFlight(in_flight) => in_flight.object.body.clone(),
         }
     }
@@ -419,7 +422,10 @@ impl ObjectRef {
                 body.put_slice(&whole[digits.end..]);
                 body.freeze()
             }
-            State::Template(template) => self.fills.render_at(&self.entry.key, template, version),
+            State::Template(template) => {
+                self.template_values
+                    .render_at(&self.entry.key, template, version)
+            }
             State::InFlight(in_flight) => {
                 splice(
                     &in_flight.object.body,
@@ -471,7 +477,7 @@ impl ObjectRef {
         self.entry.stamp == other.entry.stamp
             && self.entry.key == other.entry.key
             && self.version() == other.version()
-            && self.fills.of_same_plane(&other.fills)
+            && self.template_values.of_same_plane(&other.template_values)
     }
 
     /// Bytes of memory that go with this state alone: not what is shared by content.
@@ -581,7 +587,7 @@ fn splice(body: &[u8], slot: usize, version: Version) -> (Bytes, Range<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{fills, object};
+    use crate::testing::{object, template_values};
 
     #[test]
     fn the_version_is_spliced_in_and_replaced() {
@@ -597,7 +603,7 @@ mod tests {
             versions,
             &Interner::default(),
         );
-        let held = ObjectRef::new(entry, fills());
+        let held = ObjectRef::new(entry, template_values());
         assert_eq!(
             held.body(),
             r#"{"metadata":{"name":"a","resourceVersion":"1234","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"l":"x"}},"data":{"k":"1"}}"#
@@ -616,14 +622,17 @@ mod tests {
     fn a_write_under_way_gains_its_version_for_those_who_hold_it() {
         let key = Key::new("", "configmaps", Some("ns"), "a");
         let entry = Entry::in_flight(key, Stamp::sequenced(1), object("a", "x", "1"));
-        let held = ObjectRef::new(Arc::clone(&entry), fills());
+        let held = ObjectRef::new(Arc::clone(&entry), template_values());
         assert_eq!(held.version(), None);
         assert_eq!(held.labels_json(), br#"{"l":"x"}"#);
         let versions = Versions {
             version: Version::from_raw(9),
             created: Version::from_raw(9),
         };
-        let durable = ObjectRef::new(entry.settle(versions, &Interner::default()), fills());
+        let durable = ObjectRef::new(
+            entry.settle(versions, &Interner::default()),
+            template_values(),
+        );
         assert_eq!(held.version(), Some(Version::from_raw(9)));
         assert_eq!(held.body(), durable.body());
         assert_eq!(held.stamp(), durable.stamp());

@@ -16,7 +16,7 @@ use polyplane_storage::{
 use prometheus::proto::MetricFamily;
 
 use crate::guard::NotDone;
-use crate::layers::fills::RenderCache;
+use crate::layers::template_values::RenderCache;
 use crate::measures::Measures;
 use crate::memory::Memory;
 use crate::plane::Plane;
@@ -379,7 +379,7 @@ pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
                 ops.push(put(key, encode_object(place, object)));
             }
             // Only a tombstone hides a layer's object.
-            Change::Delete(object) if published.fills.template(object).is_some() => {
+            Change::Delete(object) if published.template_values.template(object).is_some() => {
                 ops.push(put(key, encode_tombstone(index, version)));
             }
             Change::Delete(_) => {

@@ -87,7 +87,7 @@ impl Plane {
         let stamp = Stamp::loaded(versions.version);
         let interner = &self.context().interner;
         let entry = Entry::own(key, stamp, object, versions, interner);
-        ObjectRef::new(entry, Arc::clone(&self.published().fills))
+        ObjectRef::new(entry, Arc::clone(&self.published().template_values))
     }
 }
 

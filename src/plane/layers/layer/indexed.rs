@@ -2,7 +2,7 @@
 //!
 //! Every plane shows its layer's objects, so most of what its indexes hold is the same in all of
 //! them. A plane's root starts from the maps that are kept here, which share their structure, and
-//! adds and subtracts only what is its own. Rows may depend on what fills a template:
+//! adds and subtracts only what is its own. Rows may depend on template values:
 //!
 //! - on parameters of the plane's record, such as an address: then the maps are kept per values of
 //!   these parameters, which most planes have in common;
@@ -17,7 +17,7 @@ use polyplane_apimachinery::Str;
 
 use super::Template;
 use crate::key::Key;
-use crate::layers::fills::Fills;
+use crate::layers::template_values::TemplateValues;
 use crate::state::Resources;
 use crate::state::entry::Entry;
 use crate::state::index::{Index, IndexMap, IndexRow};
@@ -27,7 +27,7 @@ const SETS_MAX: usize = 4;
 /// Values of parameters that are kept per list. Planes of one store mostly have the same.
 const VALUES_MAX: usize = 16;
 
-/// Two fillings that no plane has. What has other rows in one than in the other depends on them.
+/// Two sets of values that no plane has. A template whose rows differ between them depends on its values.
 const SAMPLES: [Sample; 2] = [
     Sample {
         uid: "00000000-0000-4000-8000-000000000000",
@@ -85,13 +85,13 @@ struct Kept {
 }
 
 impl Indexed {
-    /// What the root of a plane with these fills starts from. Computes it if no plane like it was
+    /// What the root of a plane with these template values starts from. Computes it if no plane like it was
     /// here before; others wait meanwhile.
     pub(crate) fn start(
         &self,
         resources: &Resources,
         indexes: &Arc<[Arc<dyn Index>]>,
-        fills: &Fills,
+        template_values: &TemplateValues,
     ) -> Start {
         let mut sets = self.0.lock();
         let place = sets.iter().position(|set| set.is_of(indexes));
@@ -102,7 +102,7 @@ impl Indexed {
             sets.push(Set::new(resources, indexes));
             sets.len() - 1
         });
-        let Kept { maps, left } = sets[place].with(fills);
+        let Kept { maps, left } = sets[place].with(template_values);
         Start { maps, left }
     }
 }
@@ -148,9 +148,9 @@ impl Set {
         self.indexes.len() == indexes.len() && self.indexes.iter().zip(indexes).all(same)
     }
 
-    fn with(&mut self, fills: &Fills) -> Kept {
+    fn with(&mut self, template_values: &TemplateValues) -> Kept {
         let values = self.names.iter();
-        let values = values.map(|name| fills.param(name).unwrap_or_default().to_vec());
+        let values = values.map(|name| template_values.param(name).unwrap_or_default().to_vec());
         let values: Vec<Vec<u8>> = values.collect();
         let known = self.by_values.iter().find(|(known, _)| *known == values);
         if let Some((_, kept)) = known {

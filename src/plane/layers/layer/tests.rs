@@ -1,8 +1,8 @@
-//! Templates and what fills them.
+//! Templates and their values.
 
 use super::*;
 use crate::layers::chain::Chain;
-use crate::layers::fills::{Fills, FillsOf, RenderCache, uid_seed};
+use crate::layers::template_values::{RenderCache, TemplateInputs, TemplateValues, uid_seed};
 use crate::version::Version;
 
 fn layer_object(name: &str, data: &str) -> LayerObject {
@@ -25,13 +25,17 @@ fn layer_object(name: &str, data: &str) -> LayerObject {
     }
 }
 
-fn fills_of(layer: &Arc<Layer>, plane: &str, params: &[(&str, &str)]) -> Arc<Fills> {
+fn template_values_of(
+    layer: &Arc<Layer>,
+    plane: &str,
+    params: &[(&str, &str)],
+) -> Arc<TemplateValues> {
     let birth = Version::from_raw(77 << 8);
     let params = params
         .iter()
         .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
         .collect();
-    Fills::new(FillsOf {
+    TemplateValues::new(TemplateInputs {
         birth,
         birth_time: "2026-01-01T00:00:00Z".into(),
         uid_seed: &uid_seed(b"secret", plane, birth),
@@ -41,10 +45,10 @@ fn fills_of(layer: &Arc<Layer>, plane: &str, params: &[(&str, &str)]) -> Arc<Fil
     })
 }
 
-fn render(layer: &Arc<Layer>, fills: &Arc<Fills>, name: &str) -> String {
+fn render(layer: &Arc<Layer>, template_values: &Arc<TemplateValues>, name: &str) -> String {
     let key = Key::new("", "configmaps", Some("kube-system"), name);
     let entry = layer.resources().get(&key).expect("the layer has it");
-    let object = crate::ObjectRef::new(Arc::clone(entry), Arc::clone(fills));
+    let object = crate::ObjectRef::new(Arc::clone(entry), Arc::clone(template_values));
     assert_eq!(object.labels_json(), br#"{"l":"1"}"#);
     String::from_utf8(object.body().to_vec()).expect("bodies are text")
 }
@@ -58,8 +62,8 @@ fn placeholders_become_the_planes_own() {
     .expect("both are fine");
     assert_eq!(layer.len(), 2);
     assert_eq!(layer.params().collect::<Vec<_>>(), ["SERVING_CA"]);
-    let fills = fills_of(&layer, "a", &[("SERVING_CA", "-----\n<\"x\">")]);
-    let ca = render(&layer, &fills, "ca");
+    let template_values = template_values_of(&layer, "a", &[("SERVING_CA", "-----\n<\"x\">")]);
+    let ca = render(&layer, &template_values, "ca");
     let value: serde_json::Value = serde_json::from_str(&ca).expect("it is JSON");
     assert_eq!(value["data"]["k"], "-----\n<\"x\">");
     assert_eq!(value["metadata"]["resourceVersion"], (77 << 8).to_string());
@@ -70,14 +74,14 @@ fn placeholders_become_the_planes_own() {
     let uid = value["metadata"]["uid"].as_str().expect("it has a uid");
     assert_eq!((uid.len(), &uid[14..15]), (36, "4"));
     assert!("89ab".contains(&uid[19..20]));
-    let other = render(&layer, &fills, "ref");
+    let other = render(&layer, &template_values, "ref");
     assert!(
         other.contains(&format!("of {uid}, ${{not one}}")),
         "{other}"
     );
-    assert_eq!(render(&layer, &fills, "ca"), ca);
+    assert_eq!(render(&layer, &template_values, "ca"), ca);
 
-    let elsewhere = fills_of(&layer, "b", &[("SERVING_CA", "x")]);
+    let elsewhere = template_values_of(&layer, "b", &[("SERVING_CA", "x")]);
     assert!(!render(&layer, &elsewhere, "ca").contains(uid));
 }
 

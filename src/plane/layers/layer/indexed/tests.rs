@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::key::Prefix;
 use crate::layers::chain::Chain;
-use crate::layers::fills::{FillsOf, RenderCache, uid_seed};
 use crate::layers::layer::{Layer, LayerObject};
+use crate::layers::template_values::{RenderCache, TemplateInputs, uid_seed};
 use crate::state::entry::Versions;
 use crate::state::intern::Interner;
 use crate::state::overlay::Derive;
@@ -57,9 +57,9 @@ fn object(name: &str, data: &str) -> LayerObject {
     }
 }
 
-fn fills(layer: &Arc<Layer>, plane: &str, address: &str) -> Arc<Fills> {
+fn template_values(layer: &Arc<Layer>, plane: &str, address: &str) -> Arc<TemplateValues> {
     let birth = Version::from_raw(77 << 8);
-    Fills::new(FillsOf {
+    TemplateValues::new(TemplateInputs {
         birth,
         birth_time: "2026-01-01T00:00:00Z".into(),
         uid_seed: &uid_seed(b"secret", plane, birth),
@@ -92,12 +92,12 @@ fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i64)> {
 }
 
 /// The same root with every row computed anew.
-fn anew(layer: &Arc<Layer>, fills: &Arc<Fills>, context: &Context) -> Root {
+fn anew(layer: &Arc<Layer>, template_values: &Arc<TemplateValues>, context: &Context) -> Root {
     let none = Context {
         indexes: Arc::from([]),
         ..context.clone()
     };
-    let mut root = Root::of_layers(Arc::clone(fills), &none);
+    let mut root = Root::of_layers(Arc::clone(template_values), &none);
     root.index_all(context);
     assert_eq!(root.resources.count(), layer.len());
     root
@@ -123,9 +123,9 @@ proptest! {
         let layer = Layer::build(data.iter().enumerate().map(named).collect()).expect("a fine layer");
         let context = context(&Arc::default());
         for (number, (address, changes)) in planes.iter().enumerate() {
-            let fills = fills(&layer, &format!("p{number}"), ["x", "y", "a"][*address]);
-            let mut shared = Root::of_layers(Arc::clone(&fills), &context);
-            let mut own = anew(&layer, &fills, &context);
+            let template_values = template_values(&layer, &format!("p{number}"), ["x", "y", "a"][*address]);
+            let mut shared = Root::of_layers(Arc::clone(&template_values), &context);
+            let mut own = anew(&layer, &template_values, &context);
             prop_assert_eq!(cells(&shared), cells(&own));
             for (at, data) in changes {
                 let new = object(&format!("o{at:02}"), DATA.get(*data).copied().unwrap_or("gone"));
@@ -155,7 +155,7 @@ fn a_second_plane_computes_no_row_of_the_layer() {
     let computed = |plane: &str, address: &str| {
         let before = words.0.load(Ordering::Relaxed);
         // Every plane brings a list of its own with the indexes of all.
-        Root::of_layers(fills(&layer, plane, address), &context(&words));
+        Root::of_layers(template_values(&layer, plane, address), &context(&words));
         words.0.load(Ordering::Relaxed) - before
     };
     assert!(computed("first", "10.0.0.1") > 0);
@@ -172,7 +172,7 @@ fn a_second_plane_computes_no_row_of_the_layer() {
 fn what_depends_on_the_plane_is_left_to_it() {
     let layer = Layer::build(vec![object("a", "${UID}"), object("b", "z")]).expect("a fine layer");
     let context = context(&Arc::default());
-    let root = |plane| Root::of_layers(fills(&layer, plane, "x"), &context);
+    let root = |plane| Root::of_layers(template_values(&layer, plane, "x"), &context);
     let (first, second) = (cells(&root("first")), cells(&root("second")));
     assert_eq!((first.len(), second.len()), (2, 2));
     assert_ne!(first, second);
@@ -184,8 +184,8 @@ fn what_is_kept_is_bounded() {
     for at in 0..3 * SETS_MAX {
         let context = context(&Arc::default());
         for value in 0..2 * VALUES_MAX {
-            let fills = fills(&layer, "p", &format!("{at}-{value}"));
-            Root::of_layers(fills, &context);
+            let template_values = template_values(&layer, "p", &format!("{at}-{value}"));
+            Root::of_layers(template_values, &context);
         }
     }
     let sets = layer.indexed().0.lock();

@@ -1,8 +1,8 @@
 //! What makes the templates of a plane's layers its own objects: uids, times, versions, and the
 //! texts of its record.
 //!
-//! Fills are of one moment: the steps that the plane had taken then decide which version a template
-//! has. Whoever holds an object keeps the fills it was made with.
+//! Template values are those of one moment: the steps that the plane had taken then decide which version a template
+//! has. Whoever holds an object keeps the values that it was made with.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::version::Version;
 
 /// What makes the templates of a plane's layers its own objects.
 #[derive(Debug)]
-pub struct Fills {
+pub struct TemplateValues {
     fixed: Arc<Fixed>,
     chain: Arc<Chain>,
     /// What is later than this has not happened yet; none if everything in the chain has.
@@ -40,8 +40,8 @@ struct Fixed {
     cache: Arc<RenderCache>,
 }
 
-/// What [`Fills`] are made of.
-pub(crate) struct FillsOf<'a> {
+/// What [`TemplateValues`] are made of.
+pub(crate) struct TemplateInputs<'a> {
     pub(crate) birth: Version,
     pub(crate) birth_time: Str,
     pub(crate) uid_seed: &'a [u8; 32],
@@ -50,8 +50,8 @@ pub(crate) struct FillsOf<'a> {
     pub(crate) cache: &'a Arc<RenderCache>,
 }
 
-impl Fills {
-    pub(crate) fn new(of: FillsOf<'_>) -> Arc<Self> {
+impl TemplateValues {
+    pub(crate) fn new(of: TemplateInputs<'_>) -> Arc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let fixed = Fixed {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -101,7 +101,7 @@ impl Fills {
         self.fixed.birth
     }
 
-    /// What fills a parameter, escaped.
+    /// The value of a parameter, escaped.
     pub(crate) fn param(&self, name: &str) -> Option<&[u8]> {
         self.fixed.params.get(name).map(Vec::as_slice)
     }
@@ -142,16 +142,16 @@ impl Fills {
         let Some(version) = self.version(entry.key()) else {
             return self.write(entry.key(), template, None);
         };
-        let place = Spot {
-            fills: self.fixed.number,
+        let key = RenderKey {
+            template_values: self.fixed.number,
             entry: Arc::as_ptr(entry) as usize,
             version,
         };
-        if let Some(body) = self.fixed.cache.get(place) {
+        if let Some(body) = self.fixed.cache.get(key) {
             return body;
         }
         let body = self.write(entry.key(), template, Some(version));
-        self.fixed.cache.put(place, body.clone());
+        self.fixed.cache.put(key, body.clone());
         body
     }
 
@@ -244,17 +244,17 @@ pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
     seed
 }
 
-/// The fills of a plane over a stretch of time. The newest do not know what was before a fold; for
+/// The template values of a plane over a stretch of time. The newest do not know what was before a fold; for
 /// that time there are others.
 #[derive(Debug)]
-pub(crate) struct Times {
+pub(crate) struct ValuesOverTime {
     /// Up to which version each is to be asked, in order.
-    past: Vec<(Version, Arc<Fills>)>,
-    newest: Arc<Fills>,
+    past: Vec<(Version, Arc<TemplateValues>)>,
+    newest: Arc<TemplateValues>,
 }
 
-impl Times {
-    pub(crate) fn new(newest: Arc<Fills>) -> Self {
+impl ValuesOverTime {
+    pub(crate) fn new(newest: Arc<TemplateValues>) -> Self {
         Self {
             past: Vec::new(),
             newest,
@@ -267,16 +267,22 @@ impl Times {
     }
 
     /// What to ask of an event.
-    pub(crate) fn of(&self, event: Version) -> &Arc<Fills> {
+    pub(crate) fn of(&self, event: Version) -> &Arc<TemplateValues> {
         let at = self.past.partition_point(|(until, _)| *until < event);
-        let past = self.past.get(at).map(|(_, fills)| fills);
+        let past = self
+            .past
+            .get(at)
+            .map(|(_, template_values)| template_values);
         past.unwrap_or(&self.newest)
     }
 
     /// The plane directly before an event, and with it.
-    pub(crate) fn around(&self, event: Version) -> (Arc<Fills>, Arc<Fills>) {
-        let fills = self.of(event);
-        (fills.until(event.before()), fills.until(event))
+    pub(crate) fn around(&self, event: Version) -> (Arc<TemplateValues>, Arc<TemplateValues>) {
+        let template_values = self.of(event);
+        (
+            template_values.until(event.before()),
+            template_values.until(event),
+        )
     }
 }
 
@@ -304,8 +310,8 @@ fn escaped(text: &str) -> Vec<u8> {
 /// What a rendered body is of. The process keeps every layer that it has met, so no other entry gets
 /// the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Spot {
-    pub(crate) fills: u64,
+pub(crate) struct RenderKey {
+    pub(crate) template_values: u64,
     pub(crate) entry: usize,
     pub(crate) version: Version,
 }
@@ -319,8 +325,8 @@ pub(crate) struct RenderCache {
 
 #[derive(Debug, Default)]
 struct Rendered {
-    bodies: HashMap<Spot, Bytes>,
-    order: VecDeque<Spot>,
+    bodies: HashMap<RenderKey, Bytes>,
+    order: VecDeque<RenderKey>,
     bytes: usize,
     /// What the memory budget has been told.
     told: usize,
@@ -334,18 +340,18 @@ impl RenderCache {
         })
     }
 
-    fn get(&self, place: Spot) -> Option<Bytes> {
-        self.inner.lock().bodies.get(&place).cloned()
+    fn get(&self, key: RenderKey) -> Option<Bytes> {
+        self.inner.lock().bodies.get(&key).cloned()
     }
 
-    fn put(&self, place: Spot, body: Bytes) {
+    fn put(&self, key: RenderKey, body: Bytes) {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         inner.bytes += body.len();
-        if let Some(old) = inner.bodies.insert(place, body) {
+        if let Some(old) = inner.bodies.insert(key, body) {
             inner.bytes -= old.len();
         } else {
-            inner.order.push_back(place);
+            inner.order.push_back(key);
         }
         while inner.bytes > self.memory.limit(Share::Rendered) {
             let Some(oldest) = inner.order.pop_front() else {
@@ -368,16 +374,16 @@ mod tests {
     fn the_render_cache_stays_within_its_bytes() {
         let memory = Memory::with_limits(|_| 100);
         let cache = RenderCache::new(&memory);
-        let spot = |entry| Spot {
-            fills: 0,
+        let key = |entry| RenderKey {
+            template_values: 0,
             entry,
             version: Version::ZERO,
         };
         for at in 0..20 {
-            cache.put(spot(at), Bytes::from(vec![0; 30]));
+            cache.put(key(at), Bytes::from(vec![0; 30]));
         }
         assert_eq!(cache.inner.lock().bodies.len(), 3);
         assert_eq!(memory.used(Share::Rendered), 90);
-        assert!(cache.get(spot(19)).is_some() && cache.get(spot(0)).is_none());
+        assert!(cache.get(key(19)).is_some() && cache.get(key(0)).is_none());
     }
 }
