@@ -168,7 +168,7 @@ mod tests {
                 flags: Flags::NONE,
             };
             let key = Key::new("", "configmaps", Some("default"), "m");
-            plane.external(key, &object, Revision(2), Revision(2))
+            plane.unstored_object(key, &object, Revision(2), Revision(2))
         };
         let map = tree(&kinds, &stored("v0")).expect("it is converted");
         assert_eq!(map.str_at(&["data", "k"]), "v");

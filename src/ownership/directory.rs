@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
-use polyplane_plane::{Base, Flags, NewObject, RecordError, Version, foreign};
+use polyplane_plane::{Base, Flags, NewObject, RecordError, Version, external};
 use polyplane_ring::Pin;
 use polyplane_storage::{
     RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch, WatchEnd, prefix_end,
@@ -338,7 +338,7 @@ impl Directory {
         value: &Bytes,
         modified: Revision,
     ) -> Result<Option<(DirectoryEntry, Str)>, RecordError> {
-        let Some((object, born)) = foreign::read(Base(0), modified, value)? else {
+        let Some((object, born)) = external::read(Base(0), modified, value)? else {
             return Ok(None);
         };
         let NewObject { body, flags, .. } = object;

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use polyplane_fencing::LeaseTerms;
 use polyplane_plane::{
     Base, Committed, Flags, Key, Layer, LogBounds, NewObject, Operation, Plane, Snapshot,
-    SubmitError, Version, Write, foreign,
+    SubmitError, Version, Write, external,
 };
 use polyplane_ring::PlaneId;
 use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore, Op, Revision, Store, Txn};
@@ -169,10 +169,10 @@ impl Town {
 
     /// Makes a plane: its directory record, and what is known of its birth.
     async fn plane(&self, name: &str) -> Birth {
-        let key = foreign::object_key(ROOT, &Key::new("polyplane.dev", "planes", None, name));
+        let key = external::object_key(ROOT, &Key::new("polyplane.dev", "planes", None, name));
         let put = Op::Put {
             key: key.clone(),
-            value: foreign::encode(&object(name, "plane")),
+            value: external::encode(&object(name, "plane")),
             lease: None,
         };
         let txn = Txn {
@@ -356,7 +356,7 @@ fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
 /// Has a replica obey the directory, whose rows are the planes that the town has made.
 async fn follow_directory(town: &Town, replica: &Replica) {
     let rows = polyplane_plane::Prefix::resource("polyplane.dev", "planes");
-    let prefix = foreign::object_prefix(ROOT, &rows);
+    let prefix = external::object_prefix(ROOT, &rows);
     let follow = crate::directory::Directory::follow;
     // Ends with the test.
     let stop = tokio_util::sync::CancellationToken::new();

@@ -70,5 +70,5 @@ pub use state::{Snapshot, Start};
 pub use version::{Base, Stamp, Version};
 pub use write::claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, Written};
 pub use write::committer::{Committer, DeleteError, delete_range};
-pub use write::foreign;
+pub use write::external;
 pub use write::turn::TurnGuard;

@@ -182,9 +182,9 @@ impl Plane {
         self.imported
     }
 
-    /// The objects that are written past the sequencer, see [`crate::write::foreign`].
+    /// The objects that are written past the sequencer, see [`crate::external`].
     #[must_use]
-    pub fn foreign(&self) -> Option<&Prefix> {
+    pub fn external(&self) -> Option<&Prefix> {
         self.follow.as_ref().map(|follow| follow.prefix())
     }
 
@@ -383,8 +383,8 @@ impl Plane {
                 return Err(SubmitError::Malformed("a key stands in two operations"));
             }
             if self
-                .foreign()
-                .is_some_and(|foreign| foreign.contains(operation.key()))
+                .external()
+                .is_some_and(|external| external.contains(operation.key()))
             {
                 return Err(SubmitError::Malformed("only the ring writes this object"));
             }

@@ -4,7 +4,7 @@
 //! read back as the same events with the same versions: puts carry their index and the version they
 //! replaced; a part with a delete ends with the plane's head record, which carries the part's first
 //! index and the versions of what was deleted. What is written past the sequencer is marked as
-//! foreign and carries no version at all: each such transaction stands alone, so the store's
+//! external and carries no version at all: each such transaction stands alone, so the store's
 //! revision says everything.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -25,7 +25,7 @@ const NEWEST: u8 = FOLDED;
 const OBJECT: u8 = 0;
 const TOMBSTONE: u8 = 1;
 const HEAD: u8 = 2;
-const FOREIGN: u8 = 3;
+const EXTERNAL: u8 = 3;
 const MARKER: u8 = 4;
 const STEPS: u8 = 5;
 /// Format, kind and index.
@@ -161,8 +161,8 @@ pub(crate) enum Record {
         deleted: Vec<Version>,
     },
     /// Written past the sequencer.
-    Foreign(NewObject),
-    /// Put by each commit of a plane that follows foreign writes.
+    External(NewObject),
+    /// Put by each commit of a plane that follows external writes.
     Marker,
     /// The steps a plane has taken, the newest commit of which is this put.
     Steps {
@@ -193,13 +193,13 @@ pub(crate) fn encode_object(place: Place, object: &NewObject) -> Bytes {
 }
 
 /// The record of a write past the sequencer.
-pub(crate) fn encode_foreign(object: &NewObject) -> Bytes {
+pub(crate) fn encode_external(object: &NewObject) -> Bytes {
     let place = Place {
         index: 0,
         previous: Version::ZERO,
         created: Version::ZERO,
     };
-    encode_body(FOREIGN, place, object)
+    encode_body(EXTERNAL, place, object)
 }
 
 pub(crate) fn encode_marker() -> Bytes {
@@ -275,9 +275,9 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
             let (place, object) = decode_object(index, rest)?;
             Ok(Record::Object { place, object })
         }
-        FOREIGN if format == FORMAT => {
+        EXTERNAL if format == FORMAT => {
             let (_, object) = decode_object(index, rest)?;
-            Ok(Record::Foreign(object))
+            Ok(Record::External(object))
         }
         MARKER if format == FORMAT && rest.is_empty() => Ok(Record::Marker),
         STEPS if format == FORMAT || format == FOLDED => {

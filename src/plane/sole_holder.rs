@@ -122,7 +122,7 @@ impl SoleHolder {
             guard: Arc::clone(self) as Arc<dyn CommitGuard>,
             acquired: self.fence(),
             log: LogBounds::default(),
-            foreign: None,
+            external: None,
             import: None,
         }
     }

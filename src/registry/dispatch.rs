@@ -358,7 +358,7 @@ fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError>
 
 /// What the ring itself writes is read only to everybody else, and its namespace stays.
 fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
-    let Some(foreign) = call.tenant.plane.foreign() else {
+    let Some(external) = call.tenant.plane.external() else {
         return Ok(());
     };
     match call.request.verb {
@@ -372,7 +372,7 @@ fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
     }
     let (group, resource) = call.qualified();
     let what = Qualified::new(&group, &resource);
-    if select::prefix(call) == *foreign {
+    if select::prefix(call) == *external {
         let name = call.request.name.as_deref().unwrap_or_default();
         let why = "only the replicas of the ring write these objects";
         return Err(ApiError::forbidden(what, name, why));
@@ -380,7 +380,10 @@ fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
     let deletes = matches!(call.request.verb, Verb::Delete);
     if deletes && call.row.storage.group.is_empty() && call.row.storage.resource == "namespaces" {
         let name = call.name()?;
-        if foreign.as_bytes().ends_with(format!("/{name}/").as_bytes()) {
+        if external
+            .as_bytes()
+            .ends_with(format!("/{name}/").as_bytes())
+        {
             let why = "the replicas of the ring write objects in this namespace";
             return Err(ApiError::forbidden(what, name, why));
         }

@@ -21,7 +21,7 @@
 use bytes::Bytes;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_fencing::Standing;
-use polyplane_plane::{Flags, Key, LayerHash, NewObject, Prefix, foreign};
+use polyplane_plane::{Flags, Key, LayerHash, NewObject, Prefix, external};
 use polyplane_ring::{Incarnation, Member, PeerAddress, ReplicaId, Weight, Zone};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -75,13 +75,13 @@ pub fn members_prefix() -> Prefix {
 
 /// What all member keys in the store begin with.
 pub(crate) fn members_store_prefix() -> Bytes {
-    foreign::object_prefix(PLANE, &members_prefix())
+    external::object_prefix(PLANE, &members_prefix())
 }
 
 /// The store's key of a replica's member key.
 pub(crate) fn member_key(replica: &ReplicaId) -> Bytes {
     let key = Key::new(GROUP, RESOURCE, Some(MEMBERS_NAMESPACE), replica.as_str());
-    foreign::object_key(PLANE, &key)
+    external::object_key(PLANE, &key)
 }
 
 /// A name for a life that begins now, and the time it begins.
@@ -120,7 +120,7 @@ impl MemberRecord {
         );
         let labels_from = head.len() + middle.len();
         let body = format!(r#"{head}{middle}{labels},"annotations":{notes}}},"spec":{spec}}}"#);
-        foreign::encode(&NewObject {
+        external::encode(&NewObject {
             version_slot: head.len(),
             labels: Some(labels_from..labels_from + labels.len()),
             body: body.into(),
@@ -148,7 +148,7 @@ struct Metadata {
 
 /// A member key read back; `None` if no replica of the ring wrote it.
 pub(crate) fn decode_member(value: &Bytes, incarnation: Incarnation) -> Option<MemberSeen> {
-    let object = foreign::decode(value).ok()?;
+    let object = external::decode(value).ok()?;
     let lease: LeaseObject = serde_json::from_slice(&object.body).ok()?;
     let Metadata {
         name,
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_member_key_is_a_lease_in_canonical_form() {
-        let object = foreign::decode(&record().encode(Standing::Serving)).expect("an object");
+        let object = external::decode(&record().encode(Standing::Serving)).expect("an object");
         let text = std::str::from_utf8(&object.body).expect("text");
         let wanted = concat!(
             r#"{"metadata":{"name":"polyplane-0","namespace":"polyplane-system","uid":"u-1","#,

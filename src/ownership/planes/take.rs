@@ -338,7 +338,7 @@ impl Planes {
             acquired: held.acquired,
             log: self.options().log,
             // The member keys stand among the root's objects.
-            foreign: (birth.id == ROOT).then(members_prefix),
+            external: (birth.id == ROOT).then(members_prefix),
             import,
         });
         opened

@@ -160,7 +160,7 @@ async fn a_plane_in_use_goes_where_its_user_wants_it() {
         let key = birth.directory.as_ref().expect("it has a row").key.clone();
         let put = Op::Put {
             key,
-            value: foreign::encode(&object("p", wish)),
+            value: external::encode(&object("p", wish)),
             lease: None,
         };
         let txn = Txn {

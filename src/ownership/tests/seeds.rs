@@ -177,7 +177,7 @@ impl Run {
 
     /// A transaction with a write of a client in it.
     fn parts(&self) -> impl Fn(&Txn) -> bool + Send + Sync + 'static {
-        let keys = OBJECTS.map(|name| foreign::object_key(&self.birth.id, &key(name)));
+        let keys = OBJECTS.map(|name| external::object_key(&self.birth.id, &key(name)));
         move |txn| txn.ops.iter().any(|op| keys.contains(op.key()))
     }
 

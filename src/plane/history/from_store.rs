@@ -1,8 +1,8 @@
 //! The recent history of a plane, read back from the store: the events of the log with the versions
 //! they had when they were first told.
 //!
-//! Own writes carry what is needed in their records. Foreign ones carry nothing, so the read begins
-//! with the foreign objects as they were before the first event.
+//! Own writes carry what is needed in their records. External ones carry nothing, so the read begins
+//! with the external objects as they were before the first event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ use crate::version::{Base, Stamp, Version};
 struct Past {
     after: Revision,
     history: History,
-    /// The foreign objects as they were at `after`.
-    foreign: Vec<KeyValue>,
+    /// The external objects as they were at `after`.
+    external: Vec<KeyValue>,
 }
 
 impl Plane {
@@ -85,7 +85,7 @@ impl Plane {
         let mut past = Past {
             after,
             history,
-            foreign: Vec::new(),
+            external: Vec::new(),
         };
         let Some(follow) = self.follow() else {
             return Ok(past);
@@ -101,7 +101,7 @@ impl Plane {
         while let Some(page) = request {
             let reply = self.store().range(page.clone()).await?;
             request = page.next_page(&reply);
-            past.foreign.extend(reply.items);
+            past.external.extend(reply.items);
         }
         Ok(past)
     }
@@ -165,13 +165,13 @@ impl Plane {
             values_over_time,
         };
         let mut slices = Slices::default();
-        for item in &past.foreign {
+        for item in &past.external {
             slices.pass(item.value.len()).await;
             let Some(key) = self.keys().key_of(&item.key)? else {
                 continue;
             };
             let (object, versions) = match decode(&item.value)? {
-                Record::Foreign(object) => (object, foreign_versions(self.base(), item)),
+                Record::External(object) => (object, external_versions(self.base(), item)),
                 Record::Object { place, object } => {
                     let version = Version::new(self.base(), item.modified, place.index);
                     (object, place.versions(version))
@@ -215,7 +215,7 @@ impl Plane {
     fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
         let revision = part[0].revision;
         let mut steps = Vec::with_capacity(part.len());
-        let mut foreign = Vec::new();
+        let mut external = Vec::new();
         let mut first = None;
         let mut deleted = Vec::new().into_iter();
         for event in part {
@@ -234,7 +234,7 @@ impl Plane {
                 .follow()
                 .is_some_and(|follow| follow.prefix().contains(&key))
             {
-                foreign.push((key, record));
+                external.push((key, record));
                 continue;
             }
             if let Some(Record::Object { place, .. }) = &record {
@@ -244,9 +244,9 @@ impl Plane {
             }
             steps.push((key, record, event.previous.as_ref()));
         }
-        for (at, (key, record)) in foreign.into_iter().enumerate() {
+        for (at, (key, record)) in external.into_iter().enumerate() {
             let version = Version::new(self.base(), revision, index_of(at)?);
-            rebuilt.foreign_step(self, version, key, record)?;
+            rebuilt.external_step(self, version, key, record)?;
         }
         let Some(first) = first else {
             // A range that is being deleted: nothing that anybody was told.
@@ -262,7 +262,7 @@ impl Plane {
                 Some(Record::Tombstone { previous, .. }) => *previous,
                 Some(
                     Record::Head { .. }
-                    | Record::Foreign(_)
+                    | Record::External(_)
                     | Record::Marker
                     | Record::Steps { .. },
                 ) => return Err(RecordError::Damaged),
@@ -325,7 +325,7 @@ impl Rebuilt {
                 Some(Record::Tombstone { .. }) => None,
                 Some(
                     Record::Head { .. }
-                    | Record::Foreign(_)
+                    | Record::External(_)
                     | Record::Marker
                     | Record::Steps { .. },
                 ) => return Err(RecordError::Damaged),
@@ -367,7 +367,7 @@ impl Rebuilt {
     }
 
     /// A write past the sequencer: what stood there is known from the events before it.
-    fn foreign_step(
+    fn external_step(
         &mut self,
         plane: &Plane,
         version: Version,
@@ -379,7 +379,7 @@ impl Rebuilt {
             ObjectRef::new(Arc::clone(old), self.values_over_time.around(version).1).created()
         });
         let current = match record {
-            Some(Record::Foreign(object)) => {
+            Some(Record::External(object)) => {
                 let created = created.unwrap_or(version);
                 Some(plane.entry_of(&key, Versions { version, created }, &object))
             }
@@ -425,7 +425,7 @@ impl Rebuilt {
 }
 
 /// The versions of an object that was written past the sequencer.
-pub(crate) fn foreign_versions(base: Base, item: &KeyValue) -> Versions {
+pub(crate) fn external_versions(base: Base, item: &KeyValue) -> Versions {
     Versions {
         version: Version::new(base, item.modified, 0),
         created: Version::new(base, item.created, 0),

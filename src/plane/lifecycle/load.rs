@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 
-use crate::history::from_store::foreign_versions;
+use crate::history::from_store::external_versions;
 use crate::history::log::Log;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
@@ -54,7 +54,7 @@ pub(crate) struct Loaded {
     pub(crate) opened: Opened,
     /// The newest revision that is in the root, or a later one at which it was read.
     pub(crate) revision: Revision,
-    /// Foreign writes are in the root up to here.
+    /// External writes are in the root up to here.
     pub(crate) told: Revision,
     pub(crate) log: Log,
     pub(crate) imported: bool,
@@ -95,7 +95,7 @@ impl Plane {
         };
         context.derive = derive;
         loaded.root.derive(&context);
-        let follow = params.foreign.clone();
+        let follow = params.external.clone();
         let follow = follow.map(|prefix| Follow::new(&keys, prefix, loaded.told));
         let plane = Self::assemble(Parts {
             params,
@@ -188,7 +188,7 @@ impl Loading<'_> {
                 let version = Version::new(base, item.modified, place.index);
                 (place.versions(version), object)
             }
-            Record::Foreign(object) => (foreign_versions(base, &item), object),
+            Record::External(object) => (external_versions(base, &item), object),
             Record::Tombstone { .. } => {
                 root.remove(&key, context);
                 return Ok(());
@@ -241,8 +241,8 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         None => opening.root(&StepsRecord::default()).await?,
     };
     let read_at = read_at.unwrap_or_default();
-    if params.foreign.is_some() {
-        // A foreign delete leaves no trace, so only the read itself says how far the state is.
+    if params.external.is_some() {
+        // An external delete leaves no trace, so only the read itself says how far the state is.
         newest = read_at;
     }
     if newest > Revision(0) {

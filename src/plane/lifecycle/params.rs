@@ -59,9 +59,9 @@ pub struct PlaneParams {
     pub acquired: Revision,
     /// How much of the log is kept.
     pub log: LogBounds,
-    /// Objects that are written past the sequencer, see [`crate::write::foreign`]: one namespace of one
+    /// Objects that are written past the sequencer, see [`crate::external`]: one namespace of one
     /// resource. No operation of a [`crate::Write`] may name a key of it.
-    pub foreign: Option<Prefix>,
+    pub external: Option<Prefix>,
     /// What the former owner has handed over, if the fence was taken from its Released.
     pub import: Option<Import>,
 }

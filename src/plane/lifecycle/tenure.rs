@@ -25,7 +25,7 @@ pub enum PauseError {
 }
 
 impl Plane {
-    /// The revision of the newest commit that is published; of a plane that follows foreign writes
+    /// The revision of the newest commit that is published; of a plane that follows external writes
     /// the revision up to which they are. What Released names, if the plane is paused.
     #[must_use]
     pub fn head(&self) -> Revision {
@@ -98,7 +98,7 @@ impl Plane {
         self.changed();
     }
 
-    /// Whether foreign writes wait too: the head has been told to somebody.
+    /// Whether external writes wait too: the head has been told to somebody.
     pub(crate) fn is_held(&self) -> bool {
         self.guard().stands_still()
     }

@@ -22,19 +22,19 @@ fn following() -> Test {
 /// Follows, with member reads that the test makes up.
 fn seeing(observed: Arc<Mutex<u64>>) -> Test {
     Test {
-        foreign: Some(leases()),
+        external: Some(leases()),
         observed,
         ..Test::default()
     }
 }
 
 /// A change as another replica makes it: past the plane, past the faults of its owner.
-async fn foreign(site: &Site, name: &str, value: Option<&str>) -> Revision {
-    let key = foreign::object_key("a", &lease(name));
+async fn external(site: &Site, name: &str, value: Option<&str>) -> Revision {
+    let key = external::object_key("a", &lease(name));
     let op = match value {
         Some(value) => Op::Put {
             key,
-            value: foreign::encode(&object(name, "l", value)),
+            value: external::encode(&object(name, "l", value)),
             lease: None,
         },
         None => Op::Delete { key },
@@ -137,9 +137,9 @@ async fn act(site: &Site, plane: &Arc<Plane>, observed: &Mutex<u64>, acts: &[Act
             }
             Act::Put(name, value) => {
                 let (name, value) = (format!("m-{name}"), value.to_string());
-                foreign(site, &name, Some(&value)).await;
+                external(site, &name, Some(&value)).await;
             }
-            Act::Gone(name) => drop(foreign(site, &format!("m-{name}"), None).await),
+            Act::Gone(name) => drop(external(site, &format!("m-{name}"), None).await),
             Act::Cut => site.store.cut_watches(),
             Act::Forget => {
                 for own in own.drain(..) {
@@ -147,8 +147,8 @@ async fn act(site: &Site, plane: &Arc<Plane>, observed: &Mutex<u64>, acts: &[Act
                 }
                 // The watch misses two changes, and the store forgets them.
                 site.store.cut_watches();
-                foreign(site, "m-0", Some("9")).await;
-                foreign(site, "m-1", None).await;
+                external(site, "m-0", Some("9")).await;
+                external(site, "m-1", None).await;
                 let newest = site.inner.revision().await.expect("it answers");
                 site.inner.compact(newest).await.expect("it answers");
                 // What is forgotten is minutes old: member reads are newer.
@@ -165,11 +165,11 @@ async fn act(site: &Site, plane: &Arc<Plane>, observed: &Mutex<u64>, acts: &[Act
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Foreign writes and own commits interleave, commits are answered late or not at all, the
+    /// External writes and own commits interleave, commits are answered late or not at all, the
     /// watch is cut: every watcher sees each event once in order, and a fresh load with the store's
     /// history tells the same.
     #[test]
-    fn foreign_writes_and_own_ones_are_one_history(acts in acts()) {
+    fn external_writes_and_own_ones_are_one_history(acts in acts()) {
         run_paused(async {
             let site = Site::new();
             let observed = Arc::default();
@@ -177,7 +177,7 @@ proptest! {
             let born = plane.snapshot().version();
             let mut live = Both::after(&plane, born).await;
             act(&site, &plane, &observed, &acts).await;
-            let newest = foreign(&site, "last", Some("1")).await;
+            let newest = external(&site, "last", Some("1")).await;
             let until = reach(&plane, newest).await;
             live.until(until).await;
 
@@ -210,9 +210,9 @@ proptest! {
         })?;
     }
 
-    /// A root that is handed over between foreign writes goes on where it was.
+    /// A root that is handed over between external writes goes on where it was.
     #[test]
-    fn a_hand_over_loses_no_foreign_write(first in acts(), between in acts(), then in acts()) {
+    fn a_hand_over_loses_no_external_write(first in acts(), between in acts(), then in acts()) {
         run_paused(async {
             let site = Site::new();
             let plane = site.open_with("a", following()).await;
@@ -234,7 +234,7 @@ proptest! {
             let next = site.open_with("a", Test { import, ..following() }).await;
             prop_assert!(next.imported());
             act(&site, &next, &Mutex::default(), &keep(then)).await;
-            let newest = foreign(&site, "last", Some("1")).await;
+            let newest = external(&site, "last", Some("1")).await;
             let until = reach(&next, newest).await;
             let mut told = Both::after(&next, born).await;
             told.until(until).await;
@@ -249,13 +249,13 @@ proptest! {
 }
 
 #[test]
-fn an_answered_commit_shows_every_foreign_write_before_it() {
+fn an_answered_commit_shows_every_external_write_before_it() {
     run(async {
         let site = Site::new();
         let plane = site.open_with("a", following()).await;
         for round in 0..20 {
             let value = round.to_string();
-            foreign(&site, "m", Some(&value)).await;
+            external(&site, "m", Some(&value)).await;
             let done = plane
                 .submit(write(vec![put("o", &value)]))
                 .await
@@ -274,7 +274,7 @@ fn an_answered_commit_shows_every_foreign_write_before_it() {
 async fn nobody_writes_what_the_ring_writes() {
     let site = Site::new();
     let plane = site.open_with("a", following()).await;
-    foreign(&site, "m", Some("1")).await;
+    external(&site, "m", Some("1")).await;
     let put = Operation::Put {
         key: lease("m"),
         object: object("m", "x", "mine"),
@@ -283,23 +283,23 @@ async fn nobody_writes_what_the_ring_writes() {
         let refused = plane.submit(write(vec![operation])).await;
         assert!(matches!(refused, Err(SubmitError::Malformed(_))));
     }
-    assert_eq!(plane.foreign(), Some(&leases()));
+    assert_eq!(plane.external(), Some(&leases()));
 }
 
 #[tokio::test]
 async fn who_watches_the_members_sees_no_marker() {
     let site = Site::new();
     let plane = site.open_with("a", following()).await;
-    let prefix = foreign::object_prefix("a", &leases());
+    let prefix = external::object_prefix("a", &leases());
     let range = polyplane_storage::RangeRequest::prefix(prefix.clone());
     plane
         .submit(write(vec![put("o", "1")]))
         .await
         .expect("fine");
-    foreign(&site, "m", Some("1")).await;
+    external(&site, "m", Some("1")).await;
     let found = site.inner.range(range).await.expect("it answers").items;
     assert_eq!(found.len(), 1);
-    foreign::decode(&found[0].value).expect("an object");
+    external::decode(&found[0].value).expect("an object");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -310,7 +310,7 @@ async fn the_head_of_a_pause_stays_while_others_write() {
         let site = Arc::clone(&site);
         tokio::spawn(async move {
             loop {
-                foreign(&site, "m", Some("1")).await;
+                external(&site, "m", Some("1")).await;
                 tokio::task::yield_now().await;
             }
         })

@@ -8,7 +8,7 @@ use crate::layers::chain::fold::{FoldedCommit, Mark, Row};
 use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
 use crate::layers::shelf::frozen_layer;
 use crate::record::{
-    KeySpace, Place, decode, encode_foreign, encode_head, encode_marker, encode_object,
+    KeySpace, Place, decode, encode_external, encode_head, encode_marker, encode_object,
     encode_steps, encode_tombstone,
 };
 
@@ -94,7 +94,7 @@ fn values() -> Vec<Written> {
         Written::new("tombstone", encode_tombstone(3, Version::from_raw(5 << 8))),
         Written::new("head", encode_head(4, &deleted)),
         Written::new("head, no delete", encode_head(0, &[])),
-        Written::new("foreign object", encode_foreign(&plain)),
+        Written::new("foreign object", encode_external(&plain)),
         Written::new("marker", encode_marker()),
         Written::new("steps", encode_steps(2, &steps())),
         Written::new("steps, none", encode_steps(0, &StepsRecord::default())),

@@ -130,7 +130,7 @@ async fn what_cannot_be_read_is_refused_by_name() {
         guard: guard.clone(),
         acquired: Revision(1),
         log: LogBounds::default(),
-        foreign: None,
+        external: None,
         import: None,
     };
     let error = Plane::open(params(record(&layer()))).await;

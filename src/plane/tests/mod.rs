@@ -110,7 +110,7 @@ impl Site {
             guard,
             acquired,
             log: test.log,
-            foreign: test.foreign,
+            external: test.external,
             import: test.import,
         }
     }
@@ -122,7 +122,7 @@ struct Test {
     log: LogBounds,
     observed: Arc<Mutex<u64>>,
     hooks: Arc<Hooks>,
-    foreign: Option<Prefix>,
+    external: Option<Prefix>,
     import: Option<Import>,
     derivation: Option<Arc<dyn Derivation>>,
 }
@@ -145,7 +145,7 @@ impl Default for Test {
             log: LogBounds::default(),
             observed: Arc::default(),
             hooks: Arc::default(),
-            foreign: None,
+            external: None,
             import: None,
             derivation: None,
         }

@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::history::event::Event;
-use crate::history::from_store::foreign_versions;
+use crate::history::from_store::external_versions;
 use crate::key::{Key, Prefix};
 use crate::plane::Plane;
 use crate::record::{KeySpace, Record, decode};
@@ -71,10 +71,10 @@ struct Told {
 enum What {
     /// An own commit, known by its marker.
     Own,
-    Foreign(Vec<Change>),
+    External(Vec<Change>),
 }
 
-/// A foreign change. `None` is a delete.
+/// An external change. `None` is a delete.
 struct Change {
     version: Version,
     key: Key,
@@ -209,14 +209,14 @@ impl Plane {
                     return;
                 }
                 Some(What::Own) => return,
-                Some(What::Foreign(_)) if self.is_held() => return,
-                Some(What::Foreign(_)) => {}
+                Some(What::External(_)) if self.is_held() => return,
+                Some(What::External(_)) => {}
             }
             let Some(Told { revision, what }) = state.queue.pop_front() else {
                 return;
             };
-            if let What::Foreign(changes) = what {
-                self.publish_foreign(changes, revision);
+            if let What::External(changes) = what {
+                self.publish_external(changes, revision);
             }
             follow.through.fetch_max(revision.0, Ordering::AcqRel);
             follow.room.notify_one();
@@ -234,7 +234,7 @@ impl Plane {
         }
     }
 
-    fn publish_foreign(&self, changes: Vec<Change>, revision: Revision) {
+    fn publish_external(&self, changes: Vec<Change>, revision: Revision) {
         let context = self.context();
         let mut root = (*self.published()).clone();
         let mut events = Vec::with_capacity(changes.len());
@@ -315,7 +315,7 @@ impl Follower {
             if self.told > before {
                 wait = RETRY_FIRST;
             }
-            tracing::debug!(error, "the watch on foreign keys is taken up again");
+            tracing::debug!(error, "the watch on external keys is taken up again");
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }
@@ -374,11 +374,11 @@ impl Follower {
             }
             let object = event.value.map(|value| decode(&value)).transpose();
             let (Ok(Some(key)), Ok(object)) = (plane.keys().key_of(&event.key), object) else {
-                tracing::error!(key = ?event.key, "a foreign value cannot be read");
+                tracing::error!(key = ?event.key, "an external value cannot be read");
                 continue;
             };
             let object = match object {
-                Some(Record::Foreign(object)) => Some(object),
+                Some(Record::External(object)) => Some(object),
                 None => None,
                 // The plane's own write, from before these keys were followed.
                 Some(_) => continue,
@@ -398,7 +398,7 @@ impl Follower {
         if !changes.is_empty() {
             told.push(Told {
                 revision,
-                what: What::Foreign(changes),
+                what: What::External(changes),
             });
         }
         Some(told)
@@ -441,16 +441,16 @@ impl Follower {
                 continue;
             }
             let object = decode(&item.value);
-            let (Ok(Some(key)), Ok(Record::Foreign(object))) =
+            let (Ok(Some(key)), Ok(Record::External(object))) =
                 (plane.keys().key_of(&item.key), object)
             else {
-                tracing::error!(key = ?item.key, "a foreign value cannot be read");
+                tracing::error!(key = ?item.key, "an external value cannot be read");
                 continue;
             };
             gone.remove(&key);
             self.known.insert(key.clone(), item.modified);
             if item.modified > self.told {
-                let versions = foreign_versions(plane.base(), &item);
+                let versions = external_versions(plane.base(), &item);
                 let change = Change {
                     version: versions.version,
                     key,
@@ -459,7 +459,7 @@ impl Follower {
                 };
                 told.push(Told {
                     revision: item.modified,
-                    what: What::Foreign(vec![change]),
+                    what: What::External(vec![change]),
                 });
             }
         }
@@ -475,7 +475,7 @@ impl Follower {
             };
             told.push(Told {
                 revision,
-                what: What::Foreign(vec![change]),
+                what: What::External(vec![change]),
             });
         }
         drop(plane);

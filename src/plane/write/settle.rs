@@ -42,7 +42,7 @@ struct Landing {
 }
 
 impl Plane {
-    /// A part is durable. A plane that follows foreign writes publishes it in its turn.
+    /// A part is durable. A plane that follows external writes publishes it in its turn.
     pub(crate) fn land(self: Arc<Self>, part: Part, revision: Revision) {
         match self.follow() {
             Some(follow) => self.durable(follow, part, revision),
@@ -238,10 +238,10 @@ impl Plane {
             Fence::Lost => self.guard().superseded().await?,
         };
         let mut events = history.events;
-        let foreign = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
+        let external = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
         events.retain(|event| {
             let own = before.is_none_or(|before| event.revision < before);
-            own && !foreign(&event.key)
+            own && !external(&event.key)
         });
         let Some(first) = events.first().map(|event| event.revision) else {
             return Ok(Outcome::NotDone);

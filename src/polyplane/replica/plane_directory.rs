@@ -10,7 +10,7 @@ use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
 use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, WakeError};
-use polyplane_plane::{Key, LayerHash, Prefix, foreign};
+use polyplane_plane::{Key, LayerHash, Prefix, external};
 use polyplane_registry::{KindTable, PlaneSettings, Tenant};
 use polyplane_storage::Revision;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -69,7 +69,7 @@ pub enum NameOrId {
 
 /// The store's prefix of the directory's rows.
 pub fn directory_prefix() -> bytes::Bytes {
-    foreign::object_prefix(
+    external::object_prefix(
         polyplane_ownership::ROOT,
         &Prefix::resource(GROUP, RESOURCE),
     )
@@ -212,7 +212,7 @@ impl PlaneDirectory {
             born_at: entry.born_at.as_str().to_owned(),
             params: self.params.clone(),
             directory: Some(DirectoryKey {
-                key: foreign::object_key(polyplane_ownership::ROOT, &key),
+                key: external::object_key(polyplane_ownership::ROOT, &key),
                 created: entry.created(),
             }),
             pin: entry.pin.clone(),

@@ -275,5 +275,5 @@ fn object_ref(call: &Call<'_>, external: ExternalObject) -> ObjectRef {
     let plane = &call.tenant.plane;
     let object = new_object(call.row, &external.tree, call.environment.now());
     let key: Key = call.key(&external.name);
-    plane.external(key, &object, external.created, external.modified)
+    plane.unstored_object(key, &object, external.created, external.modified)
 }

@@ -12,7 +12,7 @@ use polyplane_storage::Revision;
 
 use crate::key::{Key, Prefix};
 use crate::plane::Plane;
-use crate::record::{self, KeySpace, Record, RecordError, encode_foreign};
+use crate::record::{self, KeySpace, Record, RecordError, encode_external};
 use crate::state::entry::{Entry, NewObject, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
 
@@ -32,7 +32,7 @@ pub fn object_prefix(plane: &str, prefix: &Prefix) -> Bytes {
 /// in the same transaction follows it.
 #[must_use]
 pub fn encode(object: &NewObject) -> Bytes {
-    encode_foreign(object)
+    encode_external(object)
 }
 
 /// Reads a value back.
@@ -41,7 +41,7 @@ pub fn encode(object: &NewObject) -> Bytes {
 /// It is no object, damaged, or of a newer program.
 pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
     match record::decode(value)? {
-        Record::Foreign(object) | Record::Object { object, .. } => Ok(object),
+        Record::External(object) | Record::Object { object, .. } => Ok(object),
         Record::Tombstone { .. } | Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
             Err(RecordError::Damaged)
         }
@@ -63,7 +63,7 @@ pub fn read(
             let version = Version::new(base, modified, place.index);
             Ok(Some((object, place.versions(version).created)))
         }
-        Record::Foreign(object) => Ok(Some((object, Version::new(base, modified, 0)))),
+        Record::External(object) => Ok(Some((object, Version::new(base, modified, 0)))),
         Record::Tombstone { .. } => Ok(None),
         Record::Head { .. } | Record::Marker | Record::Steps { .. } => Err(RecordError::Damaged),
     }
@@ -73,7 +73,7 @@ impl Plane {
     /// An object that no plane has, in the form of those that this one has: put first at the
     /// revision `created` and last at `modified`.
     #[must_use]
-    pub fn external(
+    pub fn unstored_object(
         &self,
         key: Key,
         object: &NewObject,
@@ -97,7 +97,7 @@ mod tests {
     use crate::testing::object;
 
     #[test]
-    fn a_foreign_value_reads_back_and_stands_where_the_plane_looks() {
+    fn an_external_value_reads_back_and_stands_where_the_plane_looks() {
         let wanted = object("a", "x", "1");
         let read = decode(&encode(&wanted)).expect("an object was written");
         assert_eq!(read.body, wanted.body);
