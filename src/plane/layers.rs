@@ -5,7 +5,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod layer;
-pub(crate) mod shelf;
+pub(crate) mod layer_store;
 pub(crate) mod step;
 pub(crate) mod template_values;
 
@@ -19,7 +19,7 @@ use crate::key::Key;
 use crate::layers::chain::Difference;
 use crate::layers::chain::fold::{Row, Rows};
 use crate::layers::layer::{Layer, LayerHash};
-use crate::layers::shelf::{ShelfError, load_layer, save_layer};
+use crate::layers::layer_store::{LayerStoreError, load_layer, save_layer};
 
 /// From, to, and what is made anew.
 type Pair = (LayerHash, LayerHash, Vec<Key>);
@@ -65,7 +65,7 @@ impl Layers {
     ///
     /// # Errors
     /// What the store said; trying again is safe.
-    pub async fn bring(&self, layer: &Arc<Layer>) -> Result<(), ShelfError> {
+    pub async fn bring(&self, layer: &Arc<Layer>) -> Result<(), LayerStoreError> {
         self.know(layer);
         if self.stored.lock().contains(layer.hash()) {
             return Ok(());
@@ -79,7 +79,7 @@ impl Layers {
     ///
     /// # Errors
     /// If the store does not have it or cannot be read.
-    pub async fn get(&self, hash: &LayerHash) -> Result<Arc<Layer>, ShelfError> {
+    pub async fn get(&self, hash: &LayerHash) -> Result<Arc<Layer>, LayerStoreError> {
         if let Some(layer) = self.known.lock().get(hash) {
             return Ok(Arc::clone(layer));
         }

@@ -49,7 +49,7 @@ pub use history::watch::{AtError, Ended, Next, WatchError, WatchFrom, WatchScope
 pub use key::{Key, Prefix};
 pub use layers::Layers;
 pub use layers::layer::{Layer, LayerError, LayerHash, LayerObject};
-pub use layers::shelf::{ShelfError, load_layer, save_layer};
+pub use layers::layer_store::{LayerStoreError, load_layer, save_layer};
 pub use layers::step::{Ahead, Shadowed, Stepped};
 pub use layers::template_values::{TemplateValues, uid_seed};
 pub use lifecycle::export::{Export, ExportError};

@@ -15,7 +15,7 @@ use crate::history::forgotten::Forgotten;
 use crate::history::hub::Floor;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
-use crate::layers::shelf::ShelfError;
+use crate::layers::layer_store::LayerStoreError;
 use crate::layers::template_values::{TemplateValues, ValuesOverTime};
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
@@ -59,11 +59,11 @@ impl Plane {
             Err(error) => {
                 tracing::warn!(plane = self.id(), %error, "the layers of the history cannot be had");
                 return match error {
-                    ShelfError::Read(error) => Err(error),
-                    ShelfError::Commit(_)
-                    | ShelfError::Missing(_)
-                    | ShelfError::Record(_)
-                    | ShelfError::Layer(_) => Ok(()),
+                    LayerStoreError::Read(error) => Err(error),
+                    LayerStoreError::Commit(_)
+                    | LayerStoreError::Missing(_)
+                    | LayerStoreError::Record(_)
+                    | LayerStoreError::Layer(_) => Ok(()),
                 };
             }
         };
@@ -112,7 +112,7 @@ impl Plane {
         &self,
         newest: Arc<TemplateValues>,
         past: &Past,
-    ) -> Result<ValuesOverTime, ShelfError> {
+    ) -> Result<ValuesOverTime, LayerStoreError> {
         let chain = Arc::clone(newest.chain());
         let mut values_over_time = ValuesOverTime::new(newest);
         let begins = Version::after(self.base(), past.after);

@@ -11,7 +11,7 @@ use crate::history::log::Log;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
 use crate::layers::layer::Layer;
-use crate::layers::shelf::ShelfError;
+use crate::layers::layer_store::LayerStoreError;
 use crate::layers::template_values::{TemplateInputs, TemplateValues};
 use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
@@ -41,7 +41,7 @@ pub enum OpenError {
     },
     /// A layer of the plane cannot be had.
     #[error("cannot get a layer of the control plane")]
-    Layer(#[from] ShelfError),
+    Layer(#[from] LayerStoreError),
     /// A layer has a placeholder that the record does not fill.
     #[error("the record does not fill {0:?}")]
     Unfilled(String),

@@ -6,7 +6,7 @@ use polyplane_tests::frozen::{Written, records};
 use super::*;
 use crate::layers::chain::fold::{FoldedCommit, Mark, Row};
 use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
-use crate::layers::shelf::frozen_layer;
+use crate::layers::layer_store::frozen_layer;
 use crate::record::{
     KeySpace, Place, decode, encode_external, encode_head, encode_marker, encode_object,
     encode_steps, encode_tombstone,

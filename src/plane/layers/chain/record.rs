@@ -14,7 +14,7 @@ use super::{Chain, Step, StepCommit};
 use crate::key::Key;
 use crate::layers::Layers;
 use crate::layers::layer::{Layer, LayerHash};
-use crate::layers::shelf::ShelfError;
+use crate::layers::layer_store::LayerStoreError;
 use crate::record::RecordError;
 use crate::version::Version;
 
@@ -95,7 +95,7 @@ impl StepsRecord {
         &self,
         birth: &LayerHash,
         layers: &Layers,
-    ) -> Result<Arc<Chain>, ShelfError> {
+    ) -> Result<Arc<Chain>, LayerStoreError> {
         let chain = match &self.fold {
             Some(fold) => {
                 let layer = layers.get(&fold.layer).await?;

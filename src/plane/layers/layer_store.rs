@@ -21,7 +21,7 @@ const FORMAT: u8 = 1;
 
 /// Why a layer could not be written or read.
 #[derive(Debug, thiserror::Error)]
-pub enum ShelfError {
+pub enum LayerStoreError {
     /// The store did not take it.
     #[error("cannot write the layer")]
     Commit(#[from] CommitError),
@@ -43,7 +43,7 @@ pub enum ShelfError {
 ///
 /// # Errors
 /// What the store said; trying again is safe.
-pub async fn save_layer(store: &Arc<dyn Store>, layer: &Layer) -> Result<(), ShelfError> {
+pub async fn save_layer(store: &Arc<dyn Store>, layer: &Layer) -> Result<(), LayerStoreError> {
     let head = head_key(layer.hash());
     if store.get(&head).await?.1.is_some() {
         return Ok(());
@@ -80,12 +80,12 @@ fn chunks_of(mut head: Bytes) -> Result<usize, RecordError> {
 /// Reads a layer from the store.
 ///
 /// # Errors
-/// See [`ShelfError`].
+/// See [`LayerStoreError`].
 pub async fn load_layer(
     store: &Arc<dyn Store>,
     hash: &LayerHash,
-) -> Result<Arc<Layer>, ShelfError> {
-    let missing = || ShelfError::Missing(hash.clone());
+) -> Result<Arc<Layer>, LayerStoreError> {
+    let missing = || LayerStoreError::Missing(hash.clone());
     let head = store.get(&head_key(hash)).await?.1.ok_or_else(missing)?;
     let mut bytes = BytesMut::new();
     for at in 0..chunks_of(head.value)? {
@@ -107,7 +107,7 @@ fn chunk_key(hash: &LayerHash, at: usize) -> Bytes {
     format!("l/{}/{at:04}", hash.0).into()
 }
 
-async fn put(store: &Arc<dyn Store>, key: Bytes, value: Bytes) -> Result<(), ShelfError> {
+async fn put(store: &Arc<dyn Store>, key: Bytes, value: Bytes) -> Result<(), LayerStoreError> {
     let put = Op::Put {
         key,
         value,
@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(back.object.version_slot, wanted.object.version_slot);
         }
         let missing = load_layer(&store, layer.hash()).await;
-        assert!(matches!(missing, Err(ShelfError::Missing(_))));
+        assert!(matches!(missing, Err(LayerStoreError::Missing(_))));
         save_layer(&store, &layer).await.expect("fine");
         let revision = store.revision().await.expect("it answers");
         save_layer(&store, &layer).await.expect("fine");
@@ -255,7 +255,7 @@ mod tests {
         let damaged = load_layer(&store, layer.hash()).await;
         assert!(matches!(
             damaged,
-            Err(ShelfError::Record(RecordError::Damaged))
+            Err(LayerStoreError::Record(RecordError::Damaged))
         ));
     }
 }
