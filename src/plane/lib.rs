@@ -71,4 +71,4 @@ pub use version::{Base, Stamp, Version};
 pub use write::claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, Write, Written};
 pub use write::committer::{Committer, DeleteError, delete_range};
 pub use write::external;
-pub use write::turn::TurnGuard;
+pub use write::key_queue::KeyQueueGuard;

@@ -30,10 +30,10 @@ use crate::version::{Base, Stamp, Version};
 use crate::write::claim::{Claim, Committed, Operation, SubmitError, Write};
 use crate::write::committer::Committer;
 use crate::write::follow::Follow;
+use crate::write::key_queue::{KeyQueueGuard, KeyQueues};
 use crate::write::sequencer::{
     Budget, Change, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell,
 };
-use crate::write::turn::{TurnGuard, Turns};
 
 /// How often a wait for something that tells nobody looks again.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -78,8 +78,8 @@ pub struct Plane {
     accepted_overlay: Arc<ArcSwapOption<Overlay>>,
     /// Told whenever a part is settled or the fence's machine may allow more than before.
     changed: Notify,
-    turns: Arc<Turns>,
-    asking_turns: Arc<Turns>,
+    key_queues: Arc<KeyQueues>,
+    outside_call_queues: Arc<KeyQueues>,
     expiries: Mutex<BTreeSet<(u64, Key)>>,
     watchers: AtomicUsize,
     /// The newest revision that has landed here or was loaded.
@@ -148,8 +148,8 @@ impl Plane {
             sequencer: Mutex::new(sequencer),
             published: ArcSwap::from_pointee(root),
             changed: Notify::new(),
-            turns: Arc::default(),
-            asking_turns: Arc::default(),
+            key_queues: Arc::default(),
+            outside_call_queues: Arc::default(),
             expiries: Mutex::new(expiries),
             watchers: AtomicUsize::new(0),
             revision: AtomicU64::new(revision.0),
@@ -300,15 +300,15 @@ impl Plane {
         }
     }
 
-    /// A place in the queue of those whose claims on a key have failed: first come, first served.
-    pub async fn turn(&self, key: &Key) -> TurnGuard {
-        Turns::take(&self.turns, key).await
+    /// Waits in the queue of the writers whose claims on a key have failed: first come, first served.
+    pub async fn enter_key_queue(&self, key: &Key) -> KeyQueueGuard {
+        KeyQueues::enter(&self.key_queues, key).await
     }
 
-    /// The same for those who ask others before they write, and who are not waited for by anybody
-    /// else.
-    pub async fn asking_turn(&self, key: &Key) -> TurnGuard {
-        Turns::take(&self.asking_turns, key).await
+    /// The same queue for writers that call out before they write, such as to a webhook. It is a
+    /// queue of its own, so that no other writer waits for their calls.
+    pub async fn enter_outside_call_queue(&self, key: &Key) -> KeyQueueGuard {
+        KeyQueues::enter(&self.outside_call_queues, key).await
     }
 
     /// Waits for the right to answer from memory: tenure and read lease.
@@ -417,8 +417,8 @@ impl Plane {
     }
 
     #[cfg(test)]
-    pub(crate) fn turn_queues(&self) -> usize {
-        self.turns.queues()
+    pub(crate) fn key_queue_count(&self) -> usize {
+        self.key_queues.queues()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::request::call::Call;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{
-    Committed, Key, NotAnswerable, ObjectRef, Plane, Settled, Snapshot, SubmitError, TurnGuard,
+    Committed, Key, KeyQueueGuard, NotAnswerable, ObjectRef, Plane, Settled, Snapshot, SubmitError,
     Write,
 };
 use std::future::Future;
@@ -160,10 +160,10 @@ struct Line {
     /// What its plan rested on has changed before.
     beaten: bool,
     /// The head of those who were beaten. Held from plan to outcome, never while others are asked.
-    turn: Option<TurnGuard>,
+    turn: Option<KeyQueueGuard>,
     /// The head of those who were beaten and ask others. Held while they are asked: writers that ask
     /// nobody pass, and those that do ask one after the other instead of all for each other's sake.
-    asking: Option<TurnGuard>,
+    asking: Option<KeyQueueGuard>,
 }
 
 /// Whether others are asked what a plan has asked for.
@@ -195,7 +195,8 @@ impl<'a> Attempt<'a> {
                 if self.kept.has_asked() && self.line.asking.is_none() {
                     self.queue_to_ask().await?;
                 } else if self.line.turn.is_none() {
-                    self.line.turn = Some(within(self.call, plane.turn(self.key)).await?);
+                    self.line.turn =
+                        Some(within(self.call, plane.enter_key_queue(self.key)).await?);
                 }
                 Ok(None)
             }
@@ -208,7 +209,7 @@ impl<'a> Attempt<'a> {
         // Somebody who asks may wait for it.
         self.line.turn = None;
         let plane = &self.call.tenant.plane;
-        self.line.asking = Some(within(self.call, plane.asking_turn(self.key)).await?);
+        self.line.asking = Some(within(self.call, plane.enter_outside_call_queue(self.key)).await?);
         Ok(())
     }
 

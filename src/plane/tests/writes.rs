@@ -20,7 +20,7 @@ async fn add_one(plane: &Arc<Plane>, name: &str) -> Committed {
             Ok(committed) => return committed,
             Err(SubmitError::ClaimFailed(Broken::Claim(0))) => {
                 if turn.is_none() {
-                    turn = Some(plane.turn(&key).await);
+                    turn = Some(plane.enter_key_queue(&key).await);
                 }
             }
             Err(error) => panic!("{error}"),
@@ -65,7 +65,7 @@ async fn concurrent_writers_lose_nothing_and_no_version_repeats() {
         assert_eq!(sum, 12 * 40);
         assert_eq!(dump(&cut), dump(&plane.accepted()));
     }
-    assert_eq!(planes[0].turn_queues(), 0);
+    assert_eq!(planes[0].key_queue_count(), 0);
 }
 
 #[tokio::test]
@@ -273,13 +273,13 @@ async fn turns_are_first_come_first_served_and_leave_nothing_behind() {
     let site = Site::new();
     let plane = site.open("a").await;
     let key = configmap("m");
-    let first = plane.turn(&key).await;
+    let first = plane.enter_key_queue(&key).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..4 {
         let (plane, key, order) = (Arc::clone(&plane), key.clone(), Arc::clone(&order));
         tasks.push(tokio::spawn(async move {
-            let _turn = plane.turn(&key).await;
+            let _turn = plane.enter_key_queue(&key).await;
             order.lock().push(number);
         }));
         tokio::task::yield_now().await;
@@ -290,7 +290,7 @@ async fn turns_are_first_come_first_served_and_leave_nothing_behind() {
         task.await.expect("it gets its turn");
     }
     assert_eq!(*order.lock(), [0, 2, 3]);
-    assert_eq!(plane.turn_queues(), 0);
+    assert_eq!(plane.key_queue_count(), 0);
 }
 
 #[tokio::test]
