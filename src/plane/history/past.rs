@@ -97,7 +97,7 @@ impl Plane {
 
     /// Counts that somebody asked for a version that is gone, and logs it now and then.
     pub fn forgot(&self, cause: Forgotten, version: Version) -> Forgotten {
-        self.committer.measures().forgot(cause);
+        self.committer.metrics().forgot(cause);
         if self.log().logs(cause) {
             let (plane, cause) = (self.id(), cause.name());
             let appended = self.log().appended();

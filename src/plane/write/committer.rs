@@ -17,8 +17,8 @@ use prometheus::proto::MetricFamily;
 
 use crate::guard::NotDone;
 use crate::layers::template_values::RenderCache;
-use crate::measures::Measures;
 use crate::memory::Memory;
+use crate::metrics::CommitMetrics;
 use crate::plane::Plane;
 use crate::record::{
     Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
@@ -45,7 +45,7 @@ pub struct Committer {
     rendered: Arc<RenderCache>,
     interner: Arc<Interner>,
     memory: Arc<Memory>,
-    measures: Measures,
+    metrics: CommitMetrics,
     prober: Arc<Prober>,
 }
 
@@ -91,7 +91,7 @@ impl Committer {
             rendered: RenderCache::new(&memory),
             interner: Interner::new(&memory),
             memory,
-            measures: Measures::default(),
+            metrics: CommitMetrics::default(),
             prober: Arc::default(),
         })
     }
@@ -105,11 +105,11 @@ impl Committer {
     /// Figures about all commits so far.
     #[must_use]
     pub fn collect(&self) -> Vec<MetricFamily> {
-        self.measures.collect()
+        self.metrics.collect()
     }
 
-    pub(crate) fn measures(&self) -> &Measures {
-        &self.measures
+    pub(crate) fn metrics(&self) -> &CommitMetrics {
+        &self.metrics
     }
 
     pub(crate) fn prober(&self) -> &Arc<Prober> {
@@ -220,13 +220,13 @@ impl Committer {
     async fn commit(self: &Arc<Self>, batch: Batch) {
         let Batch { txn, parts, askers } = batch;
         let keys: Vec<Bytes> = txn.compares.iter().map(|c| c.key().clone()).collect();
-        self.measures.sends(
+        self.metrics.sends(
             parts.len(),
             parts.iter().map(|part| part.writes.len()).sum(),
         );
         let sent = Instant::now();
         let answer = self.store.commit(txn).await;
-        self.measures.answered(sent.elapsed(), &answer);
+        self.metrics.answered(sent.elapsed(), &answer);
         match answer {
             Ok(committed) => {
                 for part in parts {

@@ -150,7 +150,7 @@ impl Plane {
         match outcome {
             Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
             Outcome::NotDone if fence == Fence::Held && goes_again(&mut part.writes) => {
-                self.committer.measures().goes_again();
+                self.committer.metrics().goes_again();
                 self.guard().never_done();
                 self.again(part);
                 return;

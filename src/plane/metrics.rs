@@ -20,7 +20,7 @@ const DURATION_BOUNDS: [f64; 12] = [
 const OUTCOMES: [&str; 4] = ["applied", "refused", "rejected", "unknown"];
 
 /// What became of transactions, and how large they were.
-pub(crate) struct Measures {
+pub(crate) struct CommitMetrics {
     planes: Histogram,
     writes: Histogram,
     took: Histogram,
@@ -29,7 +29,7 @@ pub(crate) struct Measures {
     forgotten: IntCounterVec,
 }
 
-impl Default for Measures {
+impl Default for CommitMetrics {
     fn default() -> Self {
         let histogram = |name, help, bounds: &[f64]| {
             let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
@@ -78,7 +78,7 @@ impl Default for Measures {
     }
 }
 
-impl Measures {
+impl CommitMetrics {
     /// A transaction is about to be sent.
     pub(crate) fn sends(&self, planes: usize, writes: usize) {
         self.planes.observe(count(planes));
