@@ -32,7 +32,8 @@ use crate::write::committer::Committer;
 use crate::write::follow::Follow;
 use crate::write::key_queue::{KeyQueueGuard, KeyQueues};
 use crate::write::sequencer::{
-    Budget, Change, NotAccepted, Queued, Sequencer, Standing, Step, Taken, Tell,
+    Budget, CutStatus, NextPart, NotAccepted, QueuedChange, QueuedOperation, QueuedWrite,
+    Sequencer, Wakeup,
 };
 
 /// How often a wait for something that tells nobody looks again.
@@ -42,7 +43,7 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// Everything in it is durable: the answer may be given.
-    Stands,
+    Durable,
     /// Some of it came to nothing: compute the answer again.
     Recompute,
 }
@@ -243,16 +244,16 @@ impl Plane {
             claims,
             deadline,
         } = write;
-        let (steps, bytes) = self.steps(operations)?;
+        let (operations, bytes) = self.queued_operations(operations)?;
         let (reply, answer) = oneshot::channel();
-        let queued = Queued::new(steps, bytes, reply);
+        let queued = QueuedWrite::new(operations, bytes, reply);
         self.wait_in_line(queued, &claims, answer, deadline).await
     }
 
     /// Gives a write its place and waits for its answer.
     pub(crate) async fn wait_in_line(
         self: &Arc<Self>,
-        mut queued: Queued,
+        mut queued: QueuedWrite,
         claims: &[Claim],
         answer: oneshot::Receiver<Result<Committed, SubmitError>>,
         deadline: Option<Instant>,
@@ -267,8 +268,8 @@ impl Plane {
                 sequencer.accept(queued, claims, &self.context, intake)
             };
             match accepted {
-                Ok(tell) => {
-                    self.tell(tell);
+                Ok(wakeup) => {
+                    self.wake(wakeup);
                     break;
                 }
                 Err(NotAccepted::Wait(write)) => {
@@ -285,16 +286,16 @@ impl Plane {
     /// Waits until every write that a cut shows is settled.
     pub async fn settled(&self, cut: &Snapshot) -> Settled {
         let Some(cut) = cut.cut() else {
-            return Settled::Stands;
+            return Settled::Durable;
         };
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            match self.sequencer.lock().standing(cut) {
-                Standing::Stands => return Settled::Stands,
-                Standing::Withdrawn => return Settled::Recompute,
-                Standing::Pending => {}
+            match self.sequencer.lock().cut_status(cut) {
+                CutStatus::Durable => return Settled::Durable,
+                CutStatus::Withdrawn => return Settled::Recompute,
+                CutStatus::Pending => {}
             }
             changed.await;
         }
@@ -366,7 +367,10 @@ impl Plane {
     }
 
     /// The operations as they wait, with their bytes in the store; refused if no store takes them.
-    fn steps(&self, operations: Vec<Operation>) -> Result<(Vec<Step>, usize), SubmitError> {
+    fn queued_operations(
+        &self,
+        operations: Vec<Operation>,
+    ) -> Result<(Vec<QueuedOperation>, usize), SubmitError> {
         static STAMPS: AtomicU64 = AtomicU64::new(1);
         if operations.is_empty() {
             return Err(SubmitError::Malformed("no operation"));
@@ -377,7 +381,7 @@ impl Plane {
         let limits = self.committer.limits();
         let mut keys = BTreeSet::new();
         let mut total = 0;
-        let mut steps = Vec::with_capacity(operations.len());
+        let mut queued = Vec::with_capacity(operations.len());
         for operation in &operations {
             if !keys.insert(operation.key()) {
                 return Err(SubmitError::Malformed("a key stands in two operations"));
@@ -399,16 +403,16 @@ impl Plane {
             check_size(value_bytes, limits.value_bytes_max)?;
             check_size(key_bytes, limits.key_bytes_max)?;
             total += key_bytes + value_bytes;
-            steps.push(Step::new(match operation {
+            queued.push(QueuedOperation::new(match operation {
                 Operation::Put { key, object } => {
                     let stamp = Stamp::sequenced(STAMPS.fetch_add(1, Ordering::Relaxed));
-                    Change::Put(Entry::in_flight(key, stamp, object))
+                    QueuedChange::Put(Entry::in_flight(key, stamp, object))
                 }
-                Operation::Delete { key } => Change::Delete(key),
+                Operation::Delete { key } => QueuedChange::Delete(key),
             }));
         }
         check_size(total, limits.txn_bytes_max)?;
-        Ok((steps, total))
+        Ok((queued, total))
     }
 
     #[cfg(test)]
@@ -424,19 +428,19 @@ impl Plane {
 
 /// What the other modules of this crate need of a plane.
 impl Plane {
-    pub(crate) fn tell(self: &Arc<Self>, tell: Tell) {
-        match tell {
-            Tell::Committer => self.committer.ready(Arc::clone(self)),
-            Tell::Nobody => {}
+    pub(crate) fn wake(self: &Arc<Self>, wakeup: Wakeup) {
+        match wakeup {
+            Wakeup::Committer => self.committer.ready(Arc::clone(self)),
+            Wakeup::None => {}
         }
     }
 
-    pub(crate) fn take(&self, budget: Budget) -> Taken {
+    pub(crate) fn take(&self, budget: Budget) -> NextPart {
         // A read that was answered before the part is sent is older than the part.
         let known = self.guard.observed().max(self.acquired);
         let known = known.max(self.revision());
         let taken = self.sequencer.lock().take(budget, || self.guard.permit());
-        if matches!(taken, Taken::Part(..)) {
+        if matches!(taken, NextPart::Part(..)) {
             self.sent_after.store(known.0, Ordering::Release);
         }
         taken

@@ -28,7 +28,7 @@ use crate::state::entry::{Entry, ObjectRef};
 use crate::state::{Context, Root, Snapshot};
 use crate::version::{Stamp, Version};
 use crate::write::claim::SubmitError;
-use crate::write::sequencer::Queued;
+use crate::write::sequencer::QueuedWrite;
 
 /// Places that one commit covers at most: so many versions a transaction has.
 const PLACES_MAX: usize = 255;
@@ -146,7 +146,7 @@ impl Plane {
         let (reply, answer) = oneshot::channel();
         let drops = commit.drops.iter().map(|key| key.as_bytes().len());
         let bytes = encode_steps(0, commit.record()).len() + drops.sum::<usize>();
-        let queued = Queued::layers(commit, bytes, reply);
+        let queued = QueuedWrite::layers(commit, bytes, reply);
         match self.wait_in_line(queued, &[], answer, Some(deadline)).await {
             Ok(_) => Ok(Stepped::Done),
             Err(SubmitError::Withdrawn | SubmitError::ClaimFailed(_)) => Ok(Stepped::Again),

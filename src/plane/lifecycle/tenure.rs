@@ -77,10 +77,10 @@ impl Plane {
     /// Looks again at what waits for the fence's machine: call it whenever a step may have allowed
     /// what it had forbidden. Too often does no harm.
     pub fn go_on(self: &Arc<Self>) {
-        let tell = self.sequencer().lock().go_on();
+        let wakeup = self.sequencer().lock().go_on();
         self.go_on_following();
         self.changed();
-        self.tell(tell);
+        self.wake(wakeup);
         self.wait_for_store();
     }
 

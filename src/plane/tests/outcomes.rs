@@ -146,8 +146,8 @@ async fn writes_wait_while_an_outcome_is_unknown_and_cuts_are_recomputed() {
         .expect("no panic")
         .expect_err("what it saw is gone");
     assert_eq!(broken, SubmitError::ClaimFailed(Broken::Claim(0)));
-    assert_eq!(plane.settled(&plane.accepted()).await, Settled::Stands);
-    assert_eq!(plane.settled(&plane.snapshot()).await, Settled::Stands);
+    assert_eq!(plane.settled(&plane.accepted()).await, Settled::Durable);
+    assert_eq!(plane.settled(&plane.snapshot()).await, Settled::Durable);
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +165,7 @@ async fn a_cut_stands_once_what_it_saw_is_durable() {
     let seen = cut.get(&configmap("m")).expect("it is under way");
     assert_eq!(seen.version(), None);
     assert!(plane.snapshot().get(&configmap("m")).is_none());
-    assert_eq!(plane.settled(&cut).await, Settled::Stands);
+    assert_eq!(plane.settled(&cut).await, Settled::Durable);
     let done = first.await.expect("no panic").expect("fine");
     assert_eq!(seen.version(), Some(done.version));
     assert_eq!(seen.body(), done.objects[0].object.body());
@@ -173,7 +173,7 @@ async fn a_cut_stands_once_what_it_saw_is_durable() {
     plan.next_commit(CommitFault::Reject(Rejection::TooLarge("by plan".into())));
     let refused = plane.submit(write(vec![put("n", "1")])).await;
     assert!(matches!(refused, Err(SubmitError::Refused(_))));
-    assert_eq!(plane.settled(&cut).await, Settled::Stands);
+    assert_eq!(plane.settled(&cut).await, Settled::Durable);
 }
 
 #[tokio::test(start_paused = true)]

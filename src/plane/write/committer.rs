@@ -26,7 +26,7 @@ use crate::record::{
 use crate::state::intern::Interner;
 use crate::version::Version;
 use crate::write::prober::Prober;
-use crate::write::sequencer::{Budget, Change, Queued, Taken};
+use crate::write::sequencer::{Budget, NextPart, QueuedChange, QueuedWrite};
 
 /// Bytes of one transaction, about.
 const TXN_BYTES_MAX: usize = 1 << 20;
@@ -59,7 +59,7 @@ struct Ready {
 /// One plane's operations inside one transaction.
 pub(crate) struct Part {
     pub(crate) plane: Arc<Plane>,
-    pub(crate) writes: Vec<Queued>,
+    pub(crate) writes: Vec<QueuedWrite>,
     /// What it is sent under: the plane's fence and the replica's member key.
     compares: Vec<Compare>,
     /// The index of its first event.
@@ -182,20 +182,20 @@ impl Committer {
                 share: (!ready.planes.is_empty()).then_some(TURN_BYTES),
             });
             match taken {
-                Taken::Nothing => passed_over = 0,
-                Taken::Lost => {
+                NextPart::Nothing => passed_over = 0,
+                NextPart::Lost => {
                     passed_over = 0;
                     lost.push(plane);
                 }
-                Taken::Later => {
+                NextPart::Later => {
                     ready.planes.push_back(plane);
                     // An empty transaction goes round until somebody's share is large enough.
                     passed_over = if parts.is_empty() { 0 } else { passed_over + 1 };
                 }
-                Taken::Part(writes, compares) => {
+                NextPart::Part(writes, compares) => {
                     passed_over = 0;
-                    ops += 1 + writes.iter().map(Queued::ops).sum::<usize>();
-                    indexes += writes.iter().map(Queued::indexes).sum::<usize>();
+                    ops += 1 + writes.iter().map(QueuedWrite::ops).sum::<usize>();
+                    indexes += writes.iter().map(QueuedWrite::indexes).sum::<usize>();
                     let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
                     bytes += part_bytes;
                     parts.push(Part {
@@ -316,7 +316,7 @@ fn build(parts: Vec<Part>) -> Batch {
         }
         part.index = u8::try_from(index).expect("a transaction has at most 255 events");
         encode(&part, &mut batch.txn.ops);
-        index += part.writes.iter().map(Queued::indexes).sum::<usize>();
+        index += part.writes.iter().map(QueuedWrite::indexes).sum::<usize>();
         batch.parts.push(part);
     }
     batch
@@ -355,20 +355,20 @@ pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
         };
         ops.extend(commit.drops().iter().map(tombstone));
     }
-    let steps = part.writes.iter().flat_map(|write| &write.steps);
-    for (index, step) in (part.index..).zip(steps) {
-        let previous = step.previous.as_ref();
+    let operations = part.writes.iter().flat_map(|write| &write.operations);
+    for (index, operation) in (part.index..).zip(operations) {
+        let previous = operation.previous.as_ref();
         let previous = previous.map(|entry| published.object(entry));
         let version = previous.as_ref().and_then(|object| object.version());
         let version = version.unwrap_or_default();
-        let key = plane.keys().object(step.key());
+        let key = plane.keys().object(operation.key());
         let put = |key: Bytes, value: Bytes| Op::Put {
             key,
             value,
             lease: None,
         };
-        match &step.change {
-            Change::Put(entry) => {
+        match &operation.change {
+            QueuedChange::Put(entry) => {
                 let created = previous.as_ref().and_then(|object| object.created());
                 let place = Place {
                     index,
@@ -379,10 +379,12 @@ pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
                 ops.push(put(key, encode_object(place, object)));
             }
             // Only a tombstone hides a layer's object.
-            Change::Delete(object) if published.template_values.template(object).is_some() => {
+            QueuedChange::Delete(object)
+                if published.template_values.template(object).is_some() =>
+            {
                 ops.push(put(key, encode_tombstone(index, version)));
             }
-            Change::Delete(_) => {
+            QueuedChange::Delete(_) => {
                 deleted.push(version);
                 ops.push(Op::Delete { key });
             }

@@ -33,8 +33,8 @@ const UNANSWERED_MAX: u32 = 3;
 
 /// One operation as it waits.
 #[derive(Debug)]
-pub(crate) struct Step {
-    pub(crate) change: Change,
+pub(crate) struct QueuedOperation {
+    pub(crate) change: QueuedChange,
     /// What the key had when the operation was accepted. Whatever wrote that has landed before
     /// this is sent, for a key stands once in a part and one part is under way.
     pub(crate) previous: Option<Arc<Entry>>,
@@ -42,14 +42,14 @@ pub(crate) struct Step {
 
 /// What an operation does.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) enum QueuedChange {
     /// The entry under way.
     Put(Arc<Entry>),
     Delete(Key),
 }
 
-impl Step {
-    pub(crate) fn new(change: Change) -> Self {
+impl QueuedOperation {
+    pub(crate) fn new(change: QueuedChange) -> Self {
         Self {
             change,
             previous: None,
@@ -58,15 +58,15 @@ impl Step {
 
     pub(crate) fn key(&self) -> &Key {
         match &self.change {
-            Change::Put(entry) => entry.key(),
-            Change::Delete(key) => key,
+            QueuedChange::Put(entry) => entry.key(),
+            QueuedChange::Delete(key) => key,
         }
     }
 
     fn apply(&self, root: &mut Root, context: &Context) -> Option<Arc<Entry>> {
         match &self.change {
-            Change::Put(entry) => root.put(Arc::clone(entry), context),
-            Change::Delete(key) => root.remove(key, context),
+            QueuedChange::Put(entry) => root.put(Arc::clone(entry), context),
+            QueuedChange::Delete(key) => root.remove(key, context),
         }
     }
 }
@@ -75,8 +75,8 @@ pub(crate) type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
 
 /// A write with its answer's address.
 #[derive(Debug)]
-pub(crate) struct Queued {
-    pub(crate) steps: Vec<Step>,
+pub(crate) struct QueuedWrite {
+    pub(crate) operations: Vec<QueuedOperation>,
     /// A commit of a layer step; it is a part of its own and has no `steps`.
     pub(crate) layers: Option<Arc<LayerCommit>>,
     pub(crate) bytes: usize,
@@ -86,10 +86,10 @@ pub(crate) struct Queued {
     unanswered: u32,
 }
 
-impl Queued {
-    pub(crate) fn new(steps: Vec<Step>, bytes: usize, reply: Reply) -> Self {
+impl QueuedWrite {
+    pub(crate) fn new(operations: Vec<QueuedOperation>, bytes: usize, reply: Reply) -> Self {
         Self {
-            steps,
+            operations,
             layers: None,
             bytes,
             reply,
@@ -110,21 +110,21 @@ impl Queued {
         if let Some(commit) = &self.layers {
             commit.apply(root, context);
         }
-        for step in &self.steps {
-            step.apply(root, context);
+        for operation in &self.operations {
+            operation.apply(root, context);
         }
     }
 
     /// Version indexes of its own.
     pub(crate) fn indexes(&self) -> usize {
         let layers = self.layers.as_ref().map_or(0, |commit| commit.places());
-        self.steps.len() + layers
+        self.operations.len() + layers
     }
 
     /// Operations in the store, the head record aside.
     pub(crate) fn ops(&self) -> usize {
         let layers = self.layers.as_ref();
-        self.steps.len() + layers.map_or(0, |commit| 1 + commit.drops().len())
+        self.operations.len() + layers.map_or(0, |commit| 1 + commit.drops().len())
     }
 
     pub(crate) fn answer(self, answer: Result<Committed, SubmitError>) {
@@ -139,15 +139,15 @@ pub(crate) enum NotAccepted {
     /// An answer for the caller.
     Answer(SubmitError),
     /// Try again when something about the plane has changed.
-    Wait(Queued),
+    Wait(QueuedWrite),
 }
 
 /// Whether somebody has to tell the committer that this plane has work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Tell {
+pub(crate) enum Wakeup {
     Committer,
-    Nobody,
+    None,
 }
 
 /// How much of a transaction is left for a part.
@@ -167,9 +167,9 @@ pub(crate) struct Budget {
 
 /// What a plane gives to a transaction.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum NextPart {
     /// These writes, to be sent under these compares.
-    Part(Vec<Queued>, Vec<Compare>),
+    Part(Vec<QueuedWrite>, Vec<Compare>),
     /// It has work that does not fit this time.
     Later,
     /// It has no work, or must not send it now; whoever lifts that tells the committer.
@@ -180,8 +180,8 @@ pub(crate) enum Taken {
 
 /// What became of a cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Stands,
+pub(crate) enum CutStatus {
+    Durable,
     Pending,
     Withdrawn,
 }
@@ -194,7 +194,7 @@ pub(crate) struct Sequencer {
     overlay: Arc<ArcSwapOption<Overlay>>,
     /// Bytes of landed entries in `accepted` that are not what is published.
     landed_bytes: usize,
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedWrite>,
     under_way: bool,
     /// The plane stands in the committer's list.
     listed: bool,
@@ -259,11 +259,11 @@ impl Sequencer {
     /// this moment.
     pub(crate) fn accept(
         &mut self,
-        mut write: Queued,
+        mut write: QueuedWrite,
         claims: &[Claim],
         context: &Context,
         intake: Intake,
-    ) -> Result<Tell, NotAccepted> {
+    ) -> Result<Wakeup, NotAccepted> {
         let refuse = |error| Err(NotAccepted::Answer(error));
         if self.ended.is_some() {
             return refuse(SubmitError::Lost);
@@ -280,11 +280,11 @@ impl Sequencer {
         if let Some(at) = claims.iter().position(|c| !self.accepted.holds(c)) {
             return refuse(SubmitError::ClaimFailed(Broken::Claim(at)));
         }
-        let absent = |step: &Step| match &step.change {
-            Change::Put(_) => false,
-            Change::Delete(key) => self.accepted.resources.get(key).is_none(),
+        let absent = |operation: &QueuedOperation| match &operation.change {
+            QueuedChange::Put(_) => false,
+            QueuedChange::Delete(key) => self.accepted.resources.get(key).is_none(),
         };
-        if let Some(at) = write.steps.iter().position(absent) {
+        if let Some(at) = write.operations.iter().position(absent) {
             return refuse(SubmitError::ClaimFailed(Broken::Operation(at)));
         }
         if let Some(commit) = &write.layers {
@@ -293,18 +293,18 @@ impl Sequencer {
             }
             commit.apply(&mut self.accepted, context);
         }
-        for step in &mut write.steps {
-            step.previous = step.apply(&mut self.accepted, context);
+        for operation in &mut write.operations {
+            operation.previous = operation.apply(&mut self.accepted, context);
         }
         self.show_overlay();
         self.position += 1;
         write.position = self.position;
         self.queue.push_back(write);
-        Ok(self.tell())
+        Ok(self.wakeup())
     }
 
     /// Takes the next part out of the queue, as far as it fits and if `permit` allows it to be sent.
-    pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> Permit) -> Taken {
+    pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> Permit) -> NextPart {
         let Some(first) = self.queue.front() else {
             return self.nothing();
         };
@@ -318,32 +318,32 @@ impl Sequencer {
             None => room,
         };
         if (alone && !budget.fresh) || first.bytes > bytes_max {
-            return Taken::Later;
+            return NextPart::Later;
         }
         let fitting = self.fitting(budget, alone, bytes_max);
         if fitting == 0 {
-            return Taken::Later;
+            return NextPart::Later;
         }
         let compares = match permit() {
             Permit::Granted(compares) => compares,
             Permit::Wait => return self.nothing(),
             Permit::Lost => {
                 self.listed = false;
-                return Taken::Lost;
+                return NextPart::Lost;
             }
         };
-        let part: Vec<Queued> = self.queue.drain(..fitting).collect();
+        let part: Vec<QueuedWrite> = self.queue.drain(..fitting).collect();
         let bytes = part.iter().map(|write| write.bytes).sum();
         self.share = self.share.saturating_sub(bytes);
         self.listed = false;
         self.under_way = true;
-        Taken::Part(part, compares)
+        NextPart::Part(part, compares)
     }
 
-    fn nothing(&mut self) -> Taken {
+    fn nothing(&mut self) -> NextPart {
         self.listed = false;
         self.share = 0;
-        Taken::Nothing
+        NextPart::Nothing
     }
 
     /// How many writes from the front of the queue make the next part.
@@ -359,7 +359,10 @@ impl Sequencer {
             let fits = bytes + write.bytes <= bytes_max
                 && ops + write.ops() <= budget.ops
                 && indexes + write.indexes() <= budget.indexes;
-            let repeats = write.steps.iter().any(|step| keys.contains(step.key()));
+            let repeats = write
+                .operations
+                .iter()
+                .any(|operation| keys.contains(operation.key()));
             if !fits || repeats || ((alone || big) && at > 0) {
                 return at;
             }
@@ -367,7 +370,7 @@ impl Sequencer {
             bytes += write.bytes;
             ops += write.ops();
             indexes += write.indexes();
-            keys.extend(write.steps.iter().map(Step::key));
+            keys.extend(write.operations.iter().map(QueuedOperation::key));
         }
         self.queue.len()
     }
@@ -382,7 +385,7 @@ impl Sequencer {
         published: &Root,
         entries: &[Arc<Entry>],
         context: &Context,
-    ) -> Tell {
+    ) -> Wakeup {
         self.durable = self.durable.max(last);
         self.under_way = false;
         self.landed_bytes += entries.iter().map(|entry| entry.body_len()).sum::<usize>();
@@ -399,7 +402,7 @@ impl Sequencer {
         } else {
             self.accepted.head = published.head;
         }
-        self.tell()
+        self.wakeup()
     }
 
     /// Nothing is accepted but what is published.
@@ -410,7 +413,7 @@ impl Sequencer {
 
     /// Nothing of a part was done, nor will be, and nothing is wrong with it: it goes again
     /// unchanged, unless the plane has ended meanwhile.
-    pub(crate) fn again(&mut self, part: Vec<Queued>) -> Result<Tell, Vec<Queued>> {
+    pub(crate) fn again(&mut self, part: Vec<QueuedWrite>) -> Result<Wakeup, Vec<QueuedWrite>> {
         self.under_way = false;
         if self.ended.is_some() {
             return Err(part);
@@ -418,12 +421,12 @@ impl Sequencer {
         for write in part.into_iter().rev() {
             self.queue.push_front(write);
         }
-        Ok(self.tell())
+        Ok(self.wakeup())
     }
 
     /// A part came to nothing: the accepted state falls back to the published one. Returns what was
     /// queued behind it, to be prepared again.
-    pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<Queued> {
+    pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<QueuedWrite> {
         self.under_way = false;
         self.rest_on(published);
         self.show_overlay();
@@ -447,12 +450,12 @@ impl Sequencer {
         &self.refusal
     }
 
-    pub(crate) fn standing(&self, cut: Cut) -> Standing {
+    pub(crate) fn cut_status(&self, cut: Cut) -> CutStatus {
         let decide = |durable| {
             if cut.position <= durable {
-                Standing::Stands
+                CutStatus::Durable
             } else {
-                Standing::Pending
+                CutStatus::Pending
             }
         };
         if cut.generation == self.generation {
@@ -461,14 +464,14 @@ impl Sequencer {
         let behind = usize::try_from(self.generation - cut.generation).unwrap_or(usize::MAX);
         let kept = self.withdrawals.len().checked_sub(behind);
         match kept.map(|at| decide(self.withdrawals[at])) {
-            Some(Standing::Stands) => Standing::Stands,
-            Some(Standing::Pending | Standing::Withdrawn) | None => Standing::Withdrawn,
+            Some(CutStatus::Durable) => CutStatus::Durable,
+            Some(CutStatus::Pending | CutStatus::Withdrawn) | None => CutStatus::Withdrawn,
         }
     }
 
     /// What is queued may be sent again.
-    pub(crate) fn go_on(&mut self) -> Tell {
-        self.tell()
+    pub(crate) fn go_on(&mut self) -> Wakeup {
+        self.wakeup()
     }
 
     /// Writes past this sequencer were published.
@@ -493,7 +496,7 @@ impl Sequencer {
         &mut self,
         ended: Ended,
         published: impl FnOnce() -> Arc<Root>,
-    ) -> Vec<Queued> {
+    ) -> Vec<QueuedWrite> {
         if self.ended.is_some() {
             return Vec::new();
         }
@@ -518,17 +521,17 @@ impl Sequencer {
         self.queue.len()
     }
 
-    fn tell(&mut self) -> Tell {
+    fn wakeup(&mut self) -> Wakeup {
         if self.under_way || self.listed || self.queue.is_empty() || self.ended.is_some() {
-            return Tell::Nobody;
+            return Wakeup::None;
         }
         self.listed = true;
-        Tell::Committer
+        Wakeup::Committer
     }
 }
 
 /// Counts that a part was sent without an answer and not done; says whether it goes again.
-pub(crate) fn goes_again(part: &mut [Queued]) -> bool {
+pub(crate) fn goes_again(part: &mut [QueuedWrite]) -> bool {
     for write in &mut *part {
         write.unanswered += 1;
     }
@@ -536,6 +539,6 @@ pub(crate) fn goes_again(part: &mut [Queued]) -> bool {
 }
 
 /// The position of the last write of a part.
-pub(crate) fn last_position(part: &[Queued]) -> u64 {
+pub(crate) fn last_position(part: &[QueuedWrite]) -> u64 {
     part.last().map_or(0, |write| write.position)
 }

@@ -19,7 +19,7 @@ use crate::state::entry::{Entry, Versions};
 use crate::version::Version;
 use crate::write::claim::{Committed, SubmitError, Written};
 use crate::write::committer::{Part, encode};
-use crate::write::sequencer::{Change, Queued, goes_again, last_position};
+use crate::write::sequencer::{QueuedChange, QueuedWrite, goes_again, last_position};
 
 /// How long a failed attempt to settle waits for the next, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
@@ -66,7 +66,7 @@ impl Plane {
         self.guard().landed(revision);
         let last = last_position(&part.writes);
         let context = self.context();
-        let tell = self
+        let wakeup = self
             .sequencer()
             .lock()
             .landed(last, &published, &landing.entries, context);
@@ -74,7 +74,7 @@ impl Plane {
             write.answer(Ok(answer));
         }
         self.changed();
-        self.tell(tell);
+        self.wake(wakeup);
         if let Some(observer) = self.observer() {
             observer.published(&self, &landing.events);
         }
@@ -127,7 +127,7 @@ impl Plane {
         let again = self.sequencer().lock().again(part.writes);
         self.changed();
         match again {
-            Ok(tell) => self.tell(tell),
+            Ok(wakeup) => self.wake(wakeup),
             Err(writes) => answer_all(writes, &SubmitError::Lost),
         }
     }
@@ -282,10 +282,10 @@ impl Plane {
     /// Whether each key of a part is published as the part knows it.
     fn follows_published(&self, part: &Part) -> bool {
         let published = self.published();
-        let mut steps = part.writes.iter().flat_map(|write| &write.steps);
-        steps.all(|step| {
-            let known = step.previous.as_ref().map(|entry| entry.stamp());
-            let found = published.resources.get(step.key());
+        let mut operations = part.writes.iter().flat_map(|write| &write.operations);
+        operations.all(|operation| {
+            let known = operation.previous.as_ref().map(|entry| entry.stamp());
+            let found = published.resources.get(operation.key());
             found.map(|entry| entry.stamp()) == known
         })
     }
@@ -298,18 +298,18 @@ impl Plane {
         let mut answers = Vec::with_capacity(part.writes.len());
         let mut index = part.index;
         for write in &part.writes {
-            let mut objects = Vec::with_capacity(write.steps.len());
+            let mut objects = Vec::with_capacity(write.operations.len());
             let mut last = Version::ZERO;
             if let Some(commit) = &write.layers {
                 let version = Version::new(self.base(), revision, index);
                 events.extend(commit.land(&mut root, context, version));
                 last = version.end_of_revision();
             }
-            for step in &write.steps {
+            for operation in &write.operations {
                 let version = Version::new(self.base(), revision, index);
-                let (previous, current) = match &step.change {
-                    Change::Put(entry) => {
-                        let previous = step.previous.as_ref();
+                let (previous, current) = match &operation.change {
+                    QueuedChange::Put(entry) => {
+                        let previous = operation.previous.as_ref();
                         let created = previous.and_then(|old| root.object(old).created());
                         let created = created.unwrap_or(version);
                         let durable =
@@ -318,7 +318,7 @@ impl Plane {
                         let old = root.put(Arc::clone(&durable), context);
                         (old, Some(durable))
                     }
-                    Change::Delete(key) => (root.remove(key, context), None),
+                    QueuedChange::Delete(key) => (root.remove(key, context), None),
                 };
                 let previous = previous.map(|entry| root.object(&entry));
                 let current = current.map(|entry| root.object(&entry));
@@ -327,7 +327,12 @@ impl Plane {
                     object: object.expect("a delete was accepted only of what is there"),
                     version,
                 });
-                events.push(Event::new(version, step.key().clone(), previous, current));
+                events.push(Event::new(
+                    version,
+                    operation.key().clone(),
+                    previous,
+                    current,
+                ));
                 last = version;
                 index += 1;
             }
@@ -375,7 +380,7 @@ enum Fence {
     Lost,
 }
 
-pub(crate) fn answer_all(writes: Vec<Queued>, answer: &SubmitError) {
+pub(crate) fn answer_all(writes: Vec<QueuedWrite>, answer: &SubmitError) {
     for write in writes {
         write.answer(Err(answer.clone()));
     }
