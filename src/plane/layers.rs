@@ -17,7 +17,7 @@ use polyplane_storage::Store;
 
 use crate::key::Key;
 use crate::layers::chain::Difference;
-use crate::layers::chain::fold::{Row, Rows};
+use crate::layers::chain::fold::{FoldRow, FoldRows};
 use crate::layers::layer::{Layer, LayerHash};
 use crate::layers::layer_store::{LayerStoreError, load_layer, save_layer};
 
@@ -25,9 +25,9 @@ use crate::layers::layer_store::{LayerStoreError, load_layer, save_layer};
 type Pair = (LayerHash, LayerHash, Vec<Key>);
 
 /// The rows of a fold: its layer, and what they say of which of its objects.
-type RowsOf = (LayerHash, Box<[(u32, Row)]>);
+type RowsOf = (LayerHash, Box<[(u32, FoldRow)]>);
 
-/// Rows that are known at least before those that nobody has any more are looked for.
+/// FoldRows that are known at least before those that nobody has any more are looked for.
 const ROWS_MIN: usize = 64;
 
 /// Layers in memory, by their hash, and the store that has the others.
@@ -43,7 +43,7 @@ pub struct Layers {
 /// The rows of folds that planes in memory have.
 #[derive(Default)]
 struct Folded {
-    rows: HashMap<RowsOf, Weak<Rows>>,
+    rows: HashMap<RowsOf, Weak<FoldRows>>,
     /// How many there were when it was last looked for those that nobody has.
     looked_at: usize,
 }
@@ -110,13 +110,13 @@ impl Layers {
 
     /// The rows of a fold, shared among planes that have equal ones. None if the layer has no such
     /// objects.
-    pub(crate) fn rows(&self, layer: &Layer, rows: &[(u32, Row)]) -> Option<Arc<Rows>> {
+    pub(crate) fn rows(&self, layer: &Layer, rows: &[(u32, FoldRow)]) -> Option<Arc<FoldRows>> {
         let of = (layer.hash().clone(), Box::from(rows));
         let mut folded = self.folded.lock();
         if let Some(known) = folded.rows.get(&of).and_then(Weak::upgrade) {
             return Some(known);
         }
-        let made = Arc::new(Rows::of_layer(layer, rows)?);
+        let made = Arc::new(FoldRows::of_layer(layer, rows)?);
         // Doubling makes the look cheap however many planes wake.
         if folded.rows.len() >= ROWS_MIN.max(2 * folded.looked_at) {
             folded.rows.retain(|_, rows| rows.strong_count() > 0);

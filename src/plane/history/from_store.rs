@@ -351,17 +351,22 @@ impl Rebuilt {
         let template_values = Arc::clone(self.values_over_time.of(version));
         let commit = template_values.chain().commit_at(version);
         let (step, commit) = commit.ok_or(RecordError::Damaged)?;
-        let places = step.difference().places();
-        let places = places.get(commit.first..commit.first + commit.count);
-        for (offset, place) in places.ok_or(RecordError::Damaged)?.iter().enumerate() {
+        let changes = step.difference().changes();
+        let changes = changes.get(commit.first..commit.first + commit.count);
+        for (offset, change) in changes.ok_or(RecordError::Damaged)?.iter().enumerate() {
             if silent.iter().any(|silent| usize::from(*silent) == offset) {
                 continue;
             }
             let version = version.plus(offset);
-            let at = |version| template_values.until(version).template(&place.key).cloned();
+            let at = |version| {
+                template_values
+                    .until(version)
+                    .template(&change.key)
+                    .cloned()
+            };
             let (previous, current) = (at(version.before()), at(version));
-            self.newest.insert(place.key.clone(), current.clone());
-            self.push(version, place.key.clone(), previous, current);
+            self.newest.insert(change.key.clone(), current.clone());
+            self.push(version, change.key.clone(), previous, current);
         }
         Ok(())
     }

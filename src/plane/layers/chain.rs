@@ -26,7 +26,7 @@ use crate::version::Version;
 
 /// What becomes of a key in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ChangeKind {
     /// The new layer has it, the old one did not.
     Added,
     /// Both have it, with other content.
@@ -37,9 +37,9 @@ pub(crate) enum Change {
 
 /// One change of a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LayerChange {
     pub(crate) key: Key,
-    pub(crate) change: Change,
+    pub(crate) kind: ChangeKind,
 }
 
 /// What two layers have different, in key order. What is made anew has two places: gone and come.
@@ -49,7 +49,7 @@ pub(crate) struct Difference {
     to: Arc<Layer>,
     /// Keys of both whose object is another one in the new layer, in order.
     recreated: Vec<Key>,
-    places: Vec<Place>,
+    changes: Vec<LayerChange>,
 }
 
 /// What the old and the new layer have for a key.
@@ -64,25 +64,25 @@ impl Difference {
         for entry in to.resources().entries() {
             keys.entry(entry.key()).or_default().1 = Some(entry);
         }
-        let mut places = Vec::new();
+        let mut changes = Vec::new();
         for (key, sides) in keys {
-            let mut place = |change| {
+            let mut change = |kind| {
                 let key = key.clone();
-                places.push(Place { key, change });
+                changes.push(LayerChange { key, kind });
             };
             match sides {
-                (None, Some(_)) => place(Change::Added),
-                (Some(_), None) => place(Change::Removed),
+                (None, Some(_)) => change(ChangeKind::Added),
+                (Some(_), None) => change(ChangeKind::Removed),
                 (Some(_), Some(_)) if recreated.binary_search(key).is_ok() => {
-                    place(Change::Removed);
-                    place(Change::Added);
+                    change(ChangeKind::Removed);
+                    change(ChangeKind::Added);
                 }
                 (Some(old), Some(new)) => {
                     let template = new.as_template();
                     // Its text is the same and the uid in it is not.
                     let names = template.is_some_and(|new| new.names_uid_of(&recreated));
                     if old.stamp() != new.stamp() || names {
-                        place(Change::Changed);
+                        change(ChangeKind::Changed);
                     }
                 }
                 (None, None) => {}
@@ -92,7 +92,7 @@ impl Difference {
             from,
             to,
             recreated,
-            places,
+            changes,
         })
     }
 
@@ -108,15 +108,15 @@ impl Difference {
         &self.recreated
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
-        &self.places
+    pub(crate) fn changes(&self) -> &[LayerChange] {
+        &self.changes
     }
 
     /// The places of a key, as numbers: none, one, or two that follow each other.
     fn of_key(&self, key: &Key) -> std::ops::Range<usize> {
-        let start = self.places.partition_point(|place| place.key < *key);
-        let same = |place: &&Place| place.key == *key;
-        let count = self.places[start..].iter().take_while(same).count();
+        let start = self.changes.partition_point(|change| change.key < *key);
+        let same = |change: &&LayerChange| change.key == *key;
+        let count = self.changes[start..].iter().take_while(same).count();
         start..start + count
     }
 }
@@ -154,7 +154,7 @@ impl StepCommit {
 
 /// One step, as far as it was taken.
 #[derive(Debug, Clone)]
-pub(crate) struct Step {
+pub(crate) struct LayerStep {
     difference: Arc<Difference>,
     time: Str,
     commits: Vec<Arc<StepCommit>>,
@@ -168,7 +168,7 @@ enum Progress {
     Taken(Option<Version>),
 }
 
-impl Step {
+impl LayerStep {
     pub(crate) fn new(difference: Arc<Difference>, time: Str) -> Self {
         Self {
             difference,
@@ -202,7 +202,7 @@ impl Step {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.taken() == self.difference.places.len()
+        self.taken() == self.difference.changes.len()
     }
 
     fn progress(&self, place: usize, until: Option<Version>) -> Progress {
@@ -226,19 +226,19 @@ impl Step {
         &self,
         key: &Key,
         until: Option<Version>,
-    ) -> impl Iterator<Item = (Change, Option<Version>)> {
+    ) -> impl Iterator<Item = (ChangeKind, Option<Version>)> {
         self.difference
             .of_key(key)
             .rev()
             .filter_map(move |at| match self.progress(at, until) {
                 Progress::Ahead => None,
-                Progress::Taken(version) => Some((self.difference.places[at].change, version)),
+                Progress::Taken(version) => Some((self.difference.changes[at].kind, version)),
             })
     }
 }
 
 /// The change of a template by a step.
-pub(crate) struct Changed {
+pub(crate) struct LastChange {
     /// None while it is under way.
     pub(crate) version: Option<Version>,
     /// Which step it was, from one on; of folded ones the last.
@@ -246,7 +246,7 @@ pub(crate) struct Changed {
 }
 
 /// The step that brought a template.
-pub(crate) struct Came<'a> {
+pub(crate) struct Introduction<'a> {
     /// None while it is under way.
     pub(crate) version: Option<Version>,
     /// Which step it was, from one on.
@@ -262,11 +262,11 @@ pub(crate) struct Chain {
     /// What the steps start from: the layer of the birth, or that of the fold.
     start: Arc<Layer>,
     fold: Option<Arc<Fold>>,
-    steps: Vec<Step>,
+    steps: Vec<LayerStep>,
 }
 
 impl Chain {
-    pub(crate) fn new(birth: Arc<Layer>, steps: Vec<Step>) -> Arc<Self> {
+    pub(crate) fn new(birth: Arc<Layer>, steps: Vec<LayerStep>) -> Arc<Self> {
         Arc::new(Self {
             birth: birth.hash().clone(),
             start: birth,
@@ -276,7 +276,7 @@ impl Chain {
     }
 
     /// A chain that begins with folded steps.
-    pub(crate) fn behind(birth: LayerHash, fold: Arc<Fold>, steps: Vec<Step>) -> Arc<Self> {
+    pub(crate) fn behind(birth: LayerHash, fold: Arc<Fold>, steps: Vec<LayerStep>) -> Arc<Self> {
         Arc::new(Self {
             birth,
             start: Arc::clone(fold.layer()),
@@ -286,7 +286,7 @@ impl Chain {
     }
 
     /// The same beginning with other steps.
-    pub(crate) fn with(&self, steps: Vec<Step>) -> Arc<Self> {
+    pub(crate) fn with(&self, steps: Vec<LayerStep>) -> Arc<Self> {
         Arc::new(Self {
             steps,
             ..self.clone()
@@ -296,7 +296,7 @@ impl Chain {
     /// The same chain with its steps folded that were whole before `oldest`: the oldest moment that
     /// somebody may still be told of from memory, or none. None if there is nothing to fold.
     pub(crate) fn folded(&self, oldest: Option<Version>, layers: &Layers) -> Option<Arc<Self>> {
-        let is_past = |step: &&Step| {
+        let is_past = |step: &&LayerStep| {
             let last = step.commits.last().and_then(|last| last.version());
             let past = last
                 .is_some_and(|last| oldest.is_none_or(|oldest| last.end_of_revision() < oldest));
@@ -329,7 +329,7 @@ impl Chain {
     }
 
     /// The steps that are not folded.
-    pub(crate) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[LayerStep] {
         &self.steps
     }
 
@@ -340,7 +340,7 @@ impl Chain {
     }
 
     /// The step that is not taken to its end.
-    pub(crate) fn unfinished(&self) -> Option<&Step> {
+    pub(crate) fn unfinished(&self) -> Option<&LayerStep> {
         self.steps.last().filter(|step| !step.is_whole())
     }
 
@@ -350,11 +350,11 @@ impl Chain {
             return self.newest().resources().clone();
         };
         let mut resources = step.difference.from.resources().clone();
-        for place in &step.difference.places[..step.taken()] {
-            match place.change {
-                Change::Removed => drop(resources.remove(&place.key)),
-                Change::Added | Change::Changed => {
-                    let entry = step.difference.to.resources().get(&place.key);
+        for change in &step.difference.changes[..step.taken()] {
+            match change.kind {
+                ChangeKind::Removed => drop(resources.remove(&change.key)),
+                ChangeKind::Added | ChangeKind::Changed => {
+                    let entry = step.difference.to.resources().get(&change.key);
                     let entry = entry.expect("the difference was made of this layer");
                     resources.insert(Arc::clone(entry));
                 }
@@ -364,7 +364,7 @@ impl Chain {
     }
 
     /// The commit whose first place has this version.
-    pub(crate) fn commit_at(&self, version: Version) -> Option<(&Step, &StepCommit)> {
+    pub(crate) fn commit_at(&self, version: Version) -> Option<(&LayerStep, &StepCommit)> {
         self.steps.iter().rev().find_map(|step| {
             let commits = step.commits.iter();
             let mut commits = commits.filter(|commit| commit.version() == Some(version));
@@ -376,8 +376,8 @@ impl Chain {
     pub(crate) fn template(&self, key: &Key, until: Option<Version>) -> Option<&Arc<Entry>> {
         for step in self.steps.iter().rev() {
             match step.taken_of(key, until).next() {
-                Some((Change::Removed, _)) => return None,
-                Some((Change::Added | Change::Changed, _)) => {
+                Some((ChangeKind::Removed, _)) => return None,
+                Some((ChangeKind::Added | ChangeKind::Changed, _)) => {
                     return step.difference.to.resources().get(key);
                 }
                 None => {}
@@ -387,33 +387,39 @@ impl Chain {
     }
 
     /// Since when the template of a key is what it is; none if the plane was born with it.
-    pub(crate) fn changed(&self, key: &Key, until: Option<Version>) -> Option<Changed> {
+    pub(crate) fn last_change(&self, key: &Key, until: Option<Version>) -> Option<LastChange> {
         let changed = self.taken(key, until, |_| true);
-        let changed = changed.map(|(_, number, version)| Changed { version, number });
-        changed.or_else(|| self.fold.as_ref()?.changed(key))
+        let changed = changed.map(|(_, number, version)| LastChange { version, number });
+        changed.or_else(|| self.fold.as_ref()?.last_change(key))
     }
 
     /// Since when a key has a template; none if the plane was born with it.
-    pub(crate) fn came(&self, key: &Key, until: Option<Version>) -> Option<Came<'_>> {
-        let came = self.taken(key, until, |change| change == Change::Added);
-        let came = came.map(|(step, number, version)| Came {
+    pub(crate) fn introduction(
+        &self,
+        key: &Key,
+        until: Option<Version>,
+    ) -> Option<Introduction<'_>> {
+        let came = self.taken(key, until, |kind| kind == ChangeKind::Added);
+        let came = came.map(|(step, number, version)| Introduction {
             version,
             number,
             time: &step.time,
         });
-        came.or_else(|| self.fold.as_ref()?.came(key))
+        came.or_else(|| self.fold.as_ref()?.introduction(key))
     }
 
     /// The number of the newest step, up to one, that brings a key, taken or not; zero if the
     /// plane was born with it.
-    pub(crate) fn brought(&self, key: &Key, until: u32) -> u32 {
+    pub(crate) fn introducing_step(&self, key: &Key, until: u32) -> u32 {
         let steps = self.steps.iter().zip(self.steps_folded() + 1..=until);
-        let brings = |step: &Step| {
-            let places = &step.difference.places[step.difference.of_key(key)];
-            places.iter().any(|place| place.change == Change::Added)
+        let brings = |step: &LayerStep| {
+            let changes = &step.difference.changes[step.difference.of_key(key)];
+            changes
+                .iter()
+                .any(|change| change.kind == ChangeKind::Added)
         };
         let brought = steps.filter(|(step, _)| brings(step));
-        let folded = || self.fold.as_ref()?.came(key);
+        let folded = || self.fold.as_ref()?.introduction(key);
         brought
             .last()
             .map(|(_, number)| number)
@@ -430,11 +436,11 @@ impl Chain {
         &self,
         key: &Key,
         until: Option<Version>,
-        counts: impl Fn(Change) -> bool,
-    ) -> Option<(&Step, u32, Option<Version>)> {
+        counts: impl Fn(ChangeKind) -> bool,
+    ) -> Option<(&LayerStep, u32, Option<Version>)> {
         for (at, step) in self.steps.iter().enumerate().rev() {
             let mut taken = step.taken_of(key, until);
-            if let Some((_, version)) = taken.find(|(change, _)| counts(*change)) {
+            if let Some((_, version)) = taken.find(|(kind, _)| counts(*kind)) {
                 let number = u32::try_from(at).map_or(u32::MAX, |at| at + 1);
                 let number = number.saturating_add(self.steps_folded());
                 return Some((step, number, version));

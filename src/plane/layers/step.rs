@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::history::event::Event;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
-use crate::layers::chain::{Chain, Change, Difference, Place, Step, StepCommit};
+use crate::layers::chain::{Chain, ChangeKind, Difference, LayerChange, LayerStep, StepCommit};
 use crate::layers::layer::{Layer, LayerHash};
 use crate::layers::template_values::TemplateValues;
 use crate::plane::Plane;
@@ -31,7 +31,7 @@ use crate::write::claim::SubmitError;
 use crate::write::sequencer::QueuedWrite;
 
 /// Places that one commit covers at most: so many versions a transaction has.
-const PLACES_MAX: usize = 255;
+const CHANGES_MAX: usize = 255;
 /// Tombstones that go with one commit at most, so that it fits a transaction.
 const DROPS_MAX: usize = 100;
 
@@ -102,11 +102,11 @@ impl Plane {
         }
         let plain = self.layers().difference(from, to, Vec::new());
         let plain = Ahead::new(cut, plain, now.into(), 0);
-        let anew = plain.difference.places().iter().filter(|place| {
-            let sides = (plain.old(&place.key), plain.new_object(&place.key));
+        let anew = plain.difference.changes().iter().filter(|change| {
+            let sides = (plain.old(&change.key), plain.new_object(&change.key));
             matches!(sides, (Some(old), Some(new)) if recreates(&old, &new))
         });
-        let anew: BTreeSet<Key> = anew.map(|place| place.key.clone()).collect();
+        let anew: BTreeSet<Key> = anew.map(|change| change.key.clone()).collect();
         if anew.is_empty() {
             return Ok(Some(plain));
         }
@@ -127,14 +127,14 @@ impl Plane {
         ahead: &Ahead,
         deadline: Instant,
     ) -> Result<Stepped, SubmitError> {
-        self.step_by(ahead, PLACES_MAX, deadline).await
+        self.step_by(ahead, CHANGES_MAX, deadline).await
     }
 
     /// The same with a limit of one's choice.
     pub(crate) async fn step_by(
         self: &Arc<Self>,
         ahead: &Ahead,
-        places_max: usize,
+        changes_max: usize,
         deadline: Instant,
     ) -> Result<Stepped, SubmitError> {
         if ahead.next == 0 {
@@ -142,7 +142,7 @@ impl Plane {
             let stored = self.layers().bring(ahead.difference.to()).await;
             stored.map_err(|error| SubmitError::Unavailable(error.to_string()))?;
         }
-        let commit = Arc::new(ahead.commit(places_max, &ahead.folded(self)));
+        let commit = Arc::new(ahead.commit(changes_max, &ahead.folded(self)));
         let (reply, answer) = oneshot::channel();
         let drops = commit.drops.iter().map(|key| key.as_bytes().len());
         let bytes = encode_steps(0, commit.record()).len() + drops.sum::<usize>();
@@ -184,8 +184,8 @@ impl Plane {
 
 impl Ahead {
     fn new(cut: Snapshot, difference: Arc<Difference>, time: Str, next: usize) -> Self {
-        let places = difference.places().len();
-        let rest = StepCommit::new(next, places - next, None);
+        let changes = difference.changes().len();
+        let rest = StepCommit::new(next, changes - next, None);
         let template_values = &cut.root().template_values;
         let chain = with_commit(template_values.chain(), &difference, &time, rest);
         Self {
@@ -267,12 +267,12 @@ impl Ahead {
 
     /// The next commit, on top of the chain as it is or as it is folded. What is made anew goes and
     /// comes in one.
-    fn commit(&self, places_max: usize, onto: &Chain) -> LayerCommit {
+    fn commit(&self, changes_max: usize, onto: &Chain) -> LayerCommit {
         let root = self.cut.root();
         let mut building = Building::default();
-        let places = &self.difference.places()[self.next..];
-        for group in places.chunk_by(|a, b| a.key == b.key) {
-            let full = building.count + group.len() > places_max;
+        let changes = &self.difference.changes()[self.next..];
+        for group in changes.chunk_by(|a, b| a.key == b.key) {
+            let full = building.count + group.len() > changes_max;
             if building.count > 0 && full || building.drops.len() == DROPS_MAX {
                 break;
             }
@@ -311,7 +311,7 @@ fn with_commit(
     let begun = chain.unfinished().is_some();
     let mut step = match steps.pop_if(|_| begun) {
         Some(step) => step,
-        None => Step::new(Arc::clone(difference), time.clone()),
+        None => LayerStep::new(Arc::clone(difference), time.clone()),
     };
     step.push(commit);
     steps.push(step);
@@ -329,7 +329,7 @@ struct Building {
 
 impl Building {
     /// Takes the places of one key.
-    fn take(&mut self, group: &[Place], root: &Root, difference: &Difference) {
+    fn take(&mut self, group: &[LayerChange], root: &Root, difference: &Difference) {
         let key = &group[0].key;
         let state = root.resources.get(key);
         self.claims
@@ -337,25 +337,27 @@ impl Building {
         // A template goes with its layer; a key that only the new layer has may be free.
         let follows = match state {
             Some(state) => state.as_template().is_some(),
-            None => group[0].change == Change::Added,
+            None => group[0].kind == ChangeKind::Added,
         };
         if state.is_none()
             && group
                 .last()
-                .is_some_and(|last| last.change == Change::Removed)
+                .is_some_and(|last| last.kind == ChangeKind::Removed)
         {
             self.drops.push(key.clone());
         }
-        for place in group {
+        for change in group {
             let offset = u8::try_from(self.count).expect("a commit has at most 255 places");
             self.count += 1;
             if !follows {
                 self.silent.push(offset);
                 continue;
             }
-            let entry = match place.change {
-                Change::Removed => None,
-                Change::Added | Change::Changed => difference.to().resources().get(key).cloned(),
+            let entry = match change.kind {
+                ChangeKind::Removed => None,
+                ChangeKind::Added | ChangeKind::Changed => {
+                    difference.to().resources().get(key).cloned()
+                }
             };
             self.moves.push(Move {
                 offset,
@@ -392,7 +394,7 @@ pub(crate) struct LayerCommit {
 
 impl LayerCommit {
     /// Version indexes that are its own.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn changes(&self) -> usize {
         self.commit.count
     }
 

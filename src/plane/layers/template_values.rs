@@ -122,7 +122,7 @@ impl TemplateValues {
 
     /// The version of a key's template; none while the step that brought it is under way.
     pub(crate) fn version(&self, key: &Key) -> Option<Version> {
-        match self.chain.changed(key, self.until) {
+        match self.chain.last_change(key, self.until) {
             None => Some(self.fixed.birth),
             Some(changed) => changed.version,
         }
@@ -130,7 +130,7 @@ impl TemplateValues {
 
     /// The version at which a key's template came; none while its step is under way.
     pub(crate) fn created(&self, key: &Key) -> Option<Version> {
-        match self.chain.came(key, self.until) {
+        match self.chain.introduction(key, self.until) {
             None => Some(self.fixed.birth),
             Some(came) => came.version,
         }
@@ -185,21 +185,23 @@ impl TemplateValues {
 
     /// When a template came to this plane, RFC 3339.
     fn time(&self, key: &Key) -> &str {
-        let came = self.chain.came(key, self.until);
+        let came = self.chain.introduction(key, self.until);
         came.map_or(&self.fixed.birth_time, |came| came.time)
     }
 
     /// The uid of a template in this plane.
     fn uid(&self, key: &Key) -> Str {
-        let came = self.chain.came(key, self.until);
+        let came = self.chain.introduction(key, self.until);
         self.uid_of(key, came.map_or(0, |came| came.number))
     }
 
     /// The uid of a template in the layer that another one comes from, which its step may have
     /// still to bring.
     fn uid_in(&self, key: &Key, namer: &Key) -> Str {
-        let changed = self.chain.changed(namer, self.until);
-        let brought = changed.map_or(0, |changed| self.chain.brought(key, changed.number));
+        let changed = self.chain.last_change(namer, self.until);
+        let brought = changed.map_or(0, |changed| {
+            self.chain.introducing_step(key, changed.number)
+        });
         self.uid_of(key, brought)
     }
 

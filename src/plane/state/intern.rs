@@ -127,9 +127,9 @@ impl Interner {
 impl Table {
     /// Whether a part may come in, of so many at most. Parts that are gone are swept out when the
     /// table has doubled; a full one is swept after some refusals, not at each.
-    fn has_room(&mut self, places_max: usize) -> bool {
+    fn has_room(&mut self, changes_max: usize) -> bool {
         let places = self.parts.len();
-        if places >= places_max {
+        if places >= changes_max {
             self.refused += 1;
             if self.refused * 16 < places {
                 return false;
@@ -143,7 +143,7 @@ impl Table {
         });
         self.sweep_at = 2 * self.parts.len();
         self.refused = 0;
-        self.parts.len() < places_max
+        self.parts.len() < changes_max
     }
 
     fn seen_before(&mut self, hash: u64) -> bool {

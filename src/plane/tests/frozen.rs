@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use polyplane_tests::frozen::{Written, records};
 
 use super::*;
-use crate::layers::chain::fold::{FoldedCommit, Mark, Row};
+use crate::layers::chain::fold::{CommitOffset, FoldRow, FoldedCommit};
 use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
 use crate::layers::layer_store::frozen_layer;
 use crate::record::{
@@ -38,8 +38,8 @@ fn steps() -> StepsRecord {
 
 /// The same behind steps that are folded.
 fn folded_steps() -> StepsRecord {
-    let mark = |commit, offset| Mark { commit, offset };
-    let row = |changed, came| Row { changed, came };
+    let mark = |commit, offset| CommitOffset { commit, offset };
+    let row = |changed, came| FoldRow { changed, came };
     let fold = FoldRecord {
         layer: LayerHash("cd34".to_owned()),
         steps: 30,

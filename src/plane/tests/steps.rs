@@ -73,8 +73,8 @@ impl Before {
 }
 
 /// Takes at most so many commits on the way to a layer; whether it is there.
-async fn steps(plane: &Arc<Plane>, to: &Arc<Layer>, commits: usize, places_max: usize) -> bool {
-    steps_after(Before::Stays, plane, to, commits, places_max).await
+async fn steps(plane: &Arc<Plane>, to: &Arc<Layer>, commits: usize, changes_max: usize) -> bool {
+    steps_after(Before::Stays, plane, to, commits, changes_max).await
 }
 
 async fn steps_after(
@@ -82,7 +82,7 @@ async fn steps_after(
     plane: &Arc<Plane>,
     to: &Arc<Layer>,
     commits: usize,
-    places_max: usize,
+    changes_max: usize,
 ) -> bool {
     for _ in 0..commits {
         let ahead = plane.ahead(to, "2027-07-07T00:00:00Z", &recreates);
@@ -90,7 +90,7 @@ async fn steps_after(
             return true;
         };
         let ahead = before.of(ahead);
-        let stepped = plane.step_by(&ahead, places_max, soon()).await;
+        let stepped = plane.step_by(&ahead, changes_max, soon()).await;
         assert_eq!(stepped, Ok(Stepped::Done), "nobody else is there");
     }
     let ahead = plane.ahead(to, "2027-07-07T00:00:00Z", &recreates);
@@ -191,7 +191,7 @@ async fn reopen(site: &Site, birth: &Arc<Layer>) -> (Site, Arc<Plane>) {
 enum Act {
     Put(usize, u8),
     Delete(usize),
-    Step { commits: usize, places_max: usize },
+    Step { commits: usize, changes_max: usize },
     Crash,
     HandOver,
 }
@@ -202,7 +202,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         4 => (0..KEYS, 0..5u8).prop_map(|(key, value)| Act::Put(key, value)),
         3 => (0..KEYS).prop_map(Act::Delete),
-        4 => (1..4usize, 1..5usize).prop_map(|(commits, places_max)| Act::Step { commits, places_max }),
+        4 => (1..4usize, 1..5usize).prop_map(|(commits, changes_max)| Act::Step { commits, changes_max }),
         1 => Just(Act::Crash),
         1 => Just(Act::HandOver),
     ];
@@ -249,8 +249,8 @@ proptest! {
             for one in &acts {
                 let before = (dump(&plane.snapshot()), plane.snapshot().version());
                 match one {
-                    Act::Step { commits, places_max } if target < layers.len() => {
-                        let there = steps(&plane, &layers[target], *commits, *places_max).await;
+                    Act::Step { commits, changes_max } if target < layers.len() => {
+                        let there = steps(&plane, &layers[target], *commits, *changes_max).await;
                         target += usize::from(there);
                     }
                     Act::Step { .. } => {}

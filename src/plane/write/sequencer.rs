@@ -117,7 +117,7 @@ impl QueuedWrite {
 
     /// Version indexes of its own.
     pub(crate) fn indexes(&self) -> usize {
-        let layers = self.layers.as_ref().map_or(0, |commit| commit.places());
+        let layers = self.layers.as_ref().map_or(0, |commit| commit.changes());
         self.operations.len() + layers
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use polyplane_apimachinery::Str;
 
-use super::{Came, Change, Changed, Step};
+use super::{ChangeKind, Introduction, LastChange, LayerStep};
 use crate::key::Key;
 use crate::layers::Layers;
 use crate::layers::layer::Layer;
@@ -30,7 +30,7 @@ pub(crate) struct Fold {
     pub(super) newest: Version,
     /// Those that a row names, in the order of their versions.
     pub(super) commits: Vec<FoldedCommit>,
-    pub(super) rows: Arc<Rows>,
+    pub(super) rows: Arc<FoldRows>,
 }
 
 /// A folded commit that some object still has something of.
@@ -45,32 +45,32 @@ pub(crate) struct FoldedCommit {
 /// The objects that folded steps have changed. Planes that took the same steps in the same commits
 /// share them.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct FoldRows {
     /// In key order.
-    rows: Box<[(Key, Row)]>,
+    rows: Box<[(Key, FoldRow)]>,
 }
 
 /// What folded steps did to one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Row {
+pub(crate) struct FoldRow {
     /// What changed it last.
-    pub(crate) changed: Mark,
+    pub(crate) changed: CommitOffset,
     /// What brought it; none if the plane was born with it.
-    pub(crate) came: Option<Mark>,
+    pub(crate) came: Option<CommitOffset>,
 }
 
 /// A place of a folded commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Mark {
+pub(crate) struct CommitOffset {
     /// Which of the fold's commits.
     pub(crate) commit: u16,
     /// Which of its places.
     pub(crate) offset: u8,
 }
 
-impl Rows {
+impl FoldRows {
     /// Rows by the number that their object has in the layer. None if the layer has no such object.
-    pub(crate) fn of_layer(layer: &Layer, rows: &[(u32, Row)]) -> Option<Self> {
+    pub(crate) fn of_layer(layer: &Layer, rows: &[(u32, FoldRow)]) -> Option<Self> {
         let mut rows = rows.iter().peekable();
         let mut known = Vec::with_capacity(rows.len());
         for (number, entry) in (0..).zip(layer.resources().entries()) {
@@ -82,7 +82,7 @@ impl Rows {
     }
 
     /// The rows by the numbers of their objects.
-    pub(super) fn numbered(&self, layer: &Layer) -> Vec<(u32, Row)> {
+    pub(super) fn numbered(&self, layer: &Layer) -> Vec<(u32, FoldRow)> {
         let mut rows = self.rows.iter().peekable();
         let entries = (0..).zip(layer.resources().entries());
         let row = |(number, entry): (u32, &Arc<crate::Entry>)| {
@@ -92,7 +92,7 @@ impl Rows {
         entries.filter_map(row).collect()
     }
 
-    fn get(&self, key: &Key) -> Option<Row> {
+    fn get(&self, key: &Key) -> Option<FoldRow> {
         let at = self.rows.binary_search_by(|(known, _)| known.cmp(key));
         at.ok().map(|at| self.rows[at].1)
     }
@@ -100,7 +100,7 @@ impl Rows {
 
 impl Fold {
     /// Folds what was folded before, and the steps after it, all of which are whole and durable.
-    pub(super) fn of(before: Option<&Self>, steps: &[Step], layers: &Layers) -> Option<Self> {
+    pub(super) fn of(before: Option<&Self>, steps: &[LayerStep], layers: &Layers) -> Option<Self> {
         let last = steps.last()?;
         let layer = Arc::clone(last.difference().to());
         let folded = before.map_or(0, |before| before.steps);
@@ -127,17 +127,17 @@ impl Fold {
         let commits: Vec<FoldedCommit> = named.into_iter().map(commit).collect();
         let mark = |found: &Found<'_>| {
             let at = commits.partition_point(|commit| commit.version < found.commit);
-            Mark {
+            CommitOffset {
                 commit: u16::try_from(at).expect("a layer in memory has few objects to name them"),
                 offset: found.offset,
             }
         };
-        let rows: Vec<(u32, Row)> = found
+        let rows: Vec<(u32, FoldRow)> = found
             .iter()
             .map(|(number, (changed, came))| {
                 let changed = mark(changed);
                 let came = came.as_ref().map(mark);
-                (*number, Row { changed, came })
+                (*number, FoldRow { changed, came })
             })
             .collect();
         let newest = last.commits().last().and_then(|last| last.version());
@@ -164,18 +164,18 @@ impl Fold {
         self.newest
     }
 
-    fn commit(&self, mark: Mark) -> &FoldedCommit {
+    fn commit(&self, mark: CommitOffset) -> &FoldedCommit {
         &self.commits[usize::from(mark.commit)]
     }
 
-    fn version(&self, mark: Mark) -> Version {
+    fn version(&self, mark: CommitOffset) -> Version {
         self.commit(mark).version.plus(usize::from(mark.offset))
     }
 
     /// Since when an object is what it is; none if the plane was born with it as it is.
-    pub(super) fn changed(&self, key: &Key) -> Option<Changed> {
+    pub(super) fn last_change(&self, key: &Key) -> Option<LastChange> {
         let row = self.rows.get(key)?;
-        Some(Changed {
+        Some(LastChange {
             version: Some(self.version(row.changed)),
             // Whatever the object names had come by then, or it would have been changed later.
             number: self.steps,
@@ -183,10 +183,10 @@ impl Fold {
     }
 
     /// Since when an object is there; none if the plane was born with it.
-    pub(super) fn came(&self, key: &Key) -> Option<Came<'_>> {
+    pub(super) fn introduction(&self, key: &Key) -> Option<Introduction<'_>> {
         let came = self.rows.get(key)?.came?;
         let (number, time) = self.commit(came).brought.as_ref()?;
-        Some(Came {
+        Some(Introduction {
             version: Some(self.version(came)),
             number: *number,
             time,
@@ -207,7 +207,7 @@ struct Found<'a> {
 /// Where the marks of objects are looked for.
 struct Finding<'a> {
     before: Option<&'a Fold>,
-    steps: &'a [Step],
+    steps: &'a [LayerStep],
     folded: u32,
 }
 
@@ -217,16 +217,16 @@ impl<'a> Finding<'a> {
         let row = self.before.and_then(|before| before.rows.get(key));
         let changed = self.in_steps(key, |_| true);
         let changed = changed.or_else(|| self.folded(row?.changed))?;
-        let came = self.in_steps(key, |change| change == Change::Added);
+        let came = self.in_steps(key, |kind| kind == ChangeKind::Added);
         let came = came.or_else(|| self.folded(row?.came?));
         Some((changed, came))
     }
 
-    fn in_steps(&self, key: &Key, counts: impl Fn(Change) -> bool) -> Option<Found<'a>> {
+    fn in_steps(&self, key: &Key, counts: impl Fn(ChangeKind) -> bool) -> Option<Found<'a>> {
         self.steps.iter().enumerate().rev().find_map(|(at, step)| {
             let number = self.folded + 1 + u32::try_from(at).ok()?;
-            let mut places = step.difference.of_key(key).rev();
-            let at = places.find(|at| counts(step.difference.places[*at].change))?;
+            let mut changes = step.difference.of_key(key).rev();
+            let at = changes.find(|at| counts(step.difference.changes[*at].kind))?;
             let after = step.commits.partition_point(|commit| commit.first <= at);
             let commit = step.commits.get(after.checked_sub(1)?)?;
             Some(Found {
@@ -237,7 +237,7 @@ impl<'a> Finding<'a> {
         })
     }
 
-    fn folded(&self, mark: Mark) -> Option<Found<'a>> {
+    fn folded(&self, mark: CommitOffset) -> Option<Found<'a>> {
         let commit = self.before?.commit(mark);
         let step = commit.brought.as_ref();
         Some(Found {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
 
-use super::fold::{Fold, FoldedCommit, Mark, Row};
-use super::{Chain, Step, StepCommit};
+use super::fold::{CommitOffset, Fold, FoldRow, FoldedCommit};
+use super::{Chain, LayerStep, StepCommit};
 use crate::key::Key;
 use crate::layers::Layers;
 use crate::layers::layer::{Layer, LayerHash};
@@ -41,7 +41,7 @@ pub(crate) struct FoldRecord {
     /// Those that a row names, in the order of their versions.
     pub(crate) commits: Vec<FoldedCommit>,
     /// By the numbers that the objects have in the layer, in order.
-    pub(crate) rows: Vec<(u32, Row)>,
+    pub(crate) rows: Vec<(u32, FoldRow)>,
 }
 
 /// One step.
@@ -109,7 +109,7 @@ impl StepsRecord {
         for record in &self.steps {
             let to = layers.get(&record.to).await?;
             let difference = layers.difference(&from, &to, record.recreated.clone());
-            let mut step = Step::new(difference, record.time.clone());
+            let mut step = LayerStep::new(difference, record.time.clone());
             for commit in &record.commits {
                 let first = commit.first as usize;
                 let count = usize::from(commit.count);
@@ -251,7 +251,7 @@ impl FoldRecord {
         for (object, row) in &self.rows {
             number(out, u64::from(object - next));
             next = object + 1;
-            let Row { changed, came } = *row;
+            let FoldRow { changed, came } = *row;
             let origin = match came {
                 None => BORN,
                 Some(came) if came == changed => CHANGED,
@@ -300,21 +300,22 @@ impl FoldRecord {
                 }
                 _ => return None,
             };
-            let brings = |came: Mark| fold.commits[usize::from(came.commit)].brought.is_some();
+            let brings =
+                |came: CommitOffset| fold.commits[usize::from(came.commit)].brought.is_some();
             if came.is_some_and(|came| !brings(came)) {
                 return None;
             }
-            fold.rows.push((object, Row { changed, came }));
+            fold.rows.push((object, FoldRow { changed, came }));
         }
         Some(fold)
     }
 
     /// The mark of a commit that it has, at the offset that follows.
-    fn mark(&self, commit: u64, bytes: &mut Bytes) -> Option<Mark> {
+    fn mark(&self, commit: u64, bytes: &mut Bytes) -> Option<CommitOffset> {
         let version = self.commits.get(usize::try_from(commit).ok()?)?.version;
         let offset = bytes.try_get_u8().ok()?;
         let last = usize::from(version.index()) + usize::from(offset);
-        (last < usize::from(Version::END)).then_some(Mark {
+        (last < usize::from(Version::END)).then_some(CommitOffset {
             commit: u16::try_from(commit).ok()?,
             offset,
         })
@@ -389,8 +390,8 @@ mod tests {
     use super::*;
 
     fn folded() -> FoldRecord {
-        let mark = |commit, offset| Mark { commit, offset };
-        let row = |changed, came| Row { changed, came };
+        let mark = |commit, offset| CommitOffset { commit, offset };
+        let row = |changed, came| FoldRow { changed, came };
         FoldRecord {
             layer: LayerHash("cd".into()),
             steps: 300,

@@ -29,8 +29,8 @@ impl Twin {
         }
     }
 
-    async fn steps(&self, to: &Arc<Layer>, commits: usize, places_max: usize) -> bool {
-        steps_after(self.before, &self.plane, to, commits, places_max).await
+    async fn steps(&self, to: &Arc<Layer>, commits: usize, changes_max: usize) -> bool {
+        steps_after(self.before, &self.plane, to, commits, changes_max).await
     }
 
     /// Goes to another process, with what this one hands over or without.
@@ -117,9 +117,9 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
         (0..KEYS, 0..5u8).prop_map(|(key, value)| Act::Put(key, value)),
         (0..KEYS).prop_map(Act::Delete),
     ];
-    let step = (1..4usize, 2..12usize).prop_map(|(commits, places_max)| Act::Step {
+    let step = (1..4usize, 2..12usize).prop_map(|(commits, changes_max)| Act::Step {
         commits,
-        places_max,
+        changes_max,
     });
     let one = prop_oneof![
         4 => own.prop_map(Life::Act),
@@ -170,12 +170,12 @@ proptest! {
             let mut target = 1;
             for life in &lives {
                 match life {
-                    Life::Act(Act::Step { commits, places_max }) => {
+                    Life::Act(Act::Step { commits, changes_max }) => {
                         let Some(to) = layers.get(target) else {
                             continue;
                         };
-                        let there = folds.steps(to, *commits, *places_max).await;
-                        prop_assert_eq!(stays.steps(to, *commits, *places_max).await, there);
+                        let there = folds.steps(to, *commits, *changes_max).await;
+                        prop_assert_eq!(stays.steps(to, *commits, *changes_max).await, there);
                         target += usize::from(there);
                     }
                     Life::Act(Act::Crash) => {
