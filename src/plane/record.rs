@@ -137,7 +137,7 @@ pub enum RecordError {
 
 /// What an event replaced, and where it stands in its transaction.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct EventHeader {
     pub(crate) index: u8,
     /// The version of what was replaced; zero if nothing was.
     pub(crate) previous: Version,
@@ -149,7 +149,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) enum Record {
     Object {
-        place: Place,
+        header: EventHeader,
         object: NewObject,
     },
     Tombstone {
@@ -171,7 +171,7 @@ pub(crate) enum Record {
     },
 }
 
-impl Place {
+impl EventHeader {
     /// The versions of the object, given that of its event.
     pub(crate) fn versions(&self, version: Version) -> Versions {
         let created = if self.created == Version::ZERO {
@@ -188,31 +188,31 @@ pub(crate) fn header_len(object: &NewObject) -> usize {
     START_LEN + OBJECT_LEN + object.storage_version.len()
 }
 
-pub(crate) fn encode_object(place: Place, object: &NewObject) -> Bytes {
-    encode_body(OBJECT, place, object)
+pub(crate) fn encode_object(header: EventHeader, object: &NewObject) -> Bytes {
+    encode_body(OBJECT, header, object)
 }
 
 /// The record of a write past the sequencer.
 pub(crate) fn encode_external(object: &NewObject) -> Bytes {
-    let place = Place {
+    let header = EventHeader {
         index: 0,
         previous: Version::ZERO,
         created: Version::ZERO,
     };
-    encode_body(EXTERNAL, place, object)
+    encode_body(EXTERNAL, header, object)
 }
 
 pub(crate) fn encode_marker() -> Bytes {
     Bytes::from_static(&[FORMAT, MARKER, 0])
 }
 
-fn encode_body(kind: u8, place: Place, object: &NewObject) -> Bytes {
+fn encode_body(kind: u8, header: EventHeader, object: &NewObject) -> Bytes {
     let offset = |at: usize| u32::try_from(at).expect("bodies are bounded far below 4 GiB");
     let mut out = BytesMut::with_capacity(header_len(object) + object.body.len());
-    start(&mut out, kind, place.index);
+    start(&mut out, kind, header.index);
     out.put_u8(object.flags.0);
-    out.put_u64(place.previous.raw());
-    out.put_u64(place.created.raw());
+    out.put_u64(header.previous.raw());
+    out.put_u64(header.created.raw());
     out.put_u64(object.expires.unwrap_or_default());
     out.put_u32(offset(object.version_slot));
     let labels = object.labels.clone().unwrap_or_default();
@@ -272,8 +272,8 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
     let index = rest.get_u8();
     match kind {
         OBJECT if format == FORMAT => {
-            let (place, object) = decode_object(index, rest)?;
-            Ok(Record::Object { place, object })
+            let (header, object) = decode_object(index, rest)?;
+            Ok(Record::Object { header, object })
         }
         EXTERNAL if format == FORMAT => {
             let (_, object) = decode_object(index, rest)?;
@@ -306,7 +306,7 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
     }
 }
 
-fn decode_object(index: u8, mut rest: Bytes) -> Result<(Place, NewObject), RecordError> {
+fn decode_object(index: u8, mut rest: Bytes) -> Result<(EventHeader, NewObject), RecordError> {
     if rest.len() < OBJECT_LEN {
         return Err(RecordError::Damaged);
     }
@@ -335,12 +335,12 @@ fn decode_object(index: u8, mut rest: Bytes) -> Result<(Place, NewObject), Recor
         flags,
         body,
     };
-    let place = Place {
+    let header = EventHeader {
         index,
         previous,
         created,
     };
-    Ok((place, object))
+    Ok((header, object))
 }
 
 #[cfg(test)]
@@ -353,17 +353,17 @@ mod tests {
         let mut wanted = object("a", "x", "1");
         wanted.expires = Some(99);
         wanted.flags = Flags::TERMINATING;
-        let place = Place {
+        let header = EventHeader {
             index: 7,
             previous: Version::from_raw(5),
             created: Version::from_raw(3),
         };
-        let value = encode_object(place, &wanted);
-        let Ok(Record::Object { place, object }) = decode(&value) else {
+        let value = encode_object(header, &wanted);
+        let Ok(Record::Object { header, object }) = decode(&value) else {
             panic!("an object was written");
         };
         assert_eq!(
-            (place.index, place.previous.raw(), place.created.raw()),
+            (header.index, header.previous.raw(), header.created.raw()),
             (7, 5, 3)
         );
         assert_eq!(object.body, wanted.body);

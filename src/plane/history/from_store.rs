@@ -172,9 +172,9 @@ impl Plane {
             };
             let (object, versions) = match decode(&item.value)? {
                 Record::External(object) => (object, external_versions(self.base(), item)),
-                Record::Object { place, object } => {
-                    let version = Version::new(self.base(), item.modified, place.index);
-                    (object, place.versions(version))
+                Record::Object { header, object } => {
+                    let version = Version::new(self.base(), item.modified, header.index);
+                    (object, header.versions(version))
                 }
                 Record::Marker => continue,
                 Record::Tombstone { .. } | Record::Head { .. } | Record::Steps { .. } => {
@@ -237,8 +237,8 @@ impl Plane {
                 external.push((key, record));
                 continue;
             }
-            if let Some(Record::Object { place, .. }) = &record {
-                first = first.or(place.index.checked_sub(index_of(steps.len())?));
+            if let Some(Record::Object { header, .. }) = &record {
+                first = first.or(header.index.checked_sub(index_of(steps.len())?));
             } else if let Some(Record::Tombstone { index, .. }) = &record {
                 first = first.or(index.checked_sub(index_of(steps.len())?));
             }
@@ -258,7 +258,7 @@ impl Plane {
                 .ok_or(RecordError::Damaged)?;
             let version = Version::new(self.base(), revision, index);
             let replaced = match &record {
-                Some(Record::Object { place, .. }) => place.previous,
+                Some(Record::Object { header, .. }) => header.previous,
                 Some(Record::Tombstone { previous, .. }) => *previous,
                 Some(
                     Record::Head { .. }
@@ -269,8 +269,8 @@ impl Plane {
                 None => deleted.next().ok_or(RecordError::Damaged)?,
             };
             let current = match record {
-                Some(Record::Object { place, object }) => {
-                    let versions = place.versions(version);
+                Some(Record::Object { header, object }) => {
+                    let versions = header.versions(version);
                     Some(self.entry_of(&key, versions, &object))
                 }
                 _ => None,
@@ -319,8 +319,8 @@ impl Rebuilt {
         let previous = match self.newest.get(&key) {
             Some(known) => known.clone(),
             None => match before.map(decode).transpose()? {
-                Some(Record::Object { place, object }) => {
-                    Some(plane.entry_of(&key, place.versions(replaced), &object))
+                Some(Record::Object { header, object }) => {
+                    Some(plane.entry_of(&key, header.versions(replaced), &object))
                 }
                 Some(Record::Tombstone { .. }) => None,
                 Some(

@@ -1,6 +1,6 @@
-//! The events of one resource in the log, where they begin, and the places of readers among them.
+//! The events of one resource in the log, where they begin, and the cursors of readers among them.
 //!
-//! Owns the numbers by which a watcher finds its place again. It must not know how much of the log
+//! Owns the numbers by which a watcher finds its position again. It must not know how much of the log
 //! is kept: [`crate::history::log`] decides that.
 
 use std::collections::VecDeque;
@@ -65,18 +65,18 @@ impl Floor {
 
 /// Where a watcher stands in a hub.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Cursor {
     pub(crate) next: u64,
     pub(crate) era: u64,
     pub(crate) passed: u64,
 }
 
-/// What a reader finds at its place in a hub.
+/// What a reader finds at its cursor.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CursorRead {
     Events {
         events: Vec<Arc<Event>>,
-        place: Place,
+        cursor: Cursor,
     },
     Lagged,
     Ended(Ended),
@@ -102,37 +102,37 @@ impl Hub {
         &self.wake
     }
 
-    /// The place of the first event after a version, or why some of them are gone.
-    pub(crate) fn place_after(&self, version: Version) -> Result<Place, Forgotten> {
+    /// A cursor at the first event after a version, or why some of them are gone.
+    pub(crate) fn cursor_after(&self, version: Version) -> Result<Cursor, Forgotten> {
         let state = self.state.read();
         state.floor.check(version)?;
         Floor::new(state.defined, Forgotten::KindChanged).check(version)?;
         let at = state.events.partition_point(|e| e.version() <= version);
-        Ok(Place {
+        Ok(Cursor {
             next: state.first + at as u64,
             era: state.era,
             passed: state.passed,
         })
     }
 
-    /// Events from a place on, up to about `bytes_max` of those that are `wanted`.
+    /// Events from a cursor on, up to about `bytes_max` of those that are `wanted`.
     pub(crate) fn read(
         &self,
-        place: Place,
+        cursor: Cursor,
         bytes_max: usize,
         wanted: impl Fn(&Event) -> bool,
-    ) -> Found {
+    ) -> CursorRead {
         let state = self.state.read();
-        if place.era != state.era {
-            return Found::Ended(Ended::KindChanged);
+        if cursor.era != state.era {
+            return CursorRead::Ended(Ended::KindChanged);
         }
-        if place.next < state.first {
-            return Found::Lagged;
+        if cursor.next < state.first {
+            return CursorRead::Lagged;
         }
-        let mut next = place.next;
+        let mut next = cursor.next;
         let mut bytes = 0;
         let mut events = Vec::new();
-        let skipped = usize::try_from(place.next - state.first).unwrap_or(usize::MAX);
+        let skipped = usize::try_from(cursor.next - state.first).unwrap_or(usize::MAX);
         for event in state.events.iter().skip(skipped) {
             if bytes >= bytes_max {
                 break;
@@ -144,10 +144,10 @@ impl Hub {
             }
         }
         match &state.ended {
-            Some(ended) if events.is_empty() => Found::Ended(*ended),
-            _ => Found::Events {
+            Some(ended) if events.is_empty() => CursorRead::Ended(*ended),
+            _ => CursorRead::Events {
                 events,
-                place: Place {
+                cursor: Cursor {
                     next,
                     era: state.era,
                     passed: state.passed,

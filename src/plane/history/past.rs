@@ -82,7 +82,7 @@ impl Plane {
             return Err(WatchError::Future { current });
         }
         let hub = self.log().hub(&scope.resource());
-        if hub.place_after(told).is_err() {
+        if hub.cursor_after(told).is_err() {
             let loaded = self.load_history_once().await;
             if loaded.is_err() {
                 return Err(match self.sequencer().lock().ended() {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::history::event::Event;
 use crate::history::forgotten::Forgotten;
-use crate::history::hub::{Found, Hub, Place};
+use crate::history::hub::{Cursor, CursorRead, Hub};
 use crate::key::{Key, Prefix};
 use crate::plane::Plane;
 use crate::version::Version;
@@ -108,7 +108,7 @@ pub struct Watcher {
     plane: Arc<Plane>,
     hub: Arc<Hub>,
     scope: WatchScope,
-    place: Place,
+    cursor: Cursor,
     /// Everything up to here was told.
     told: Version,
     /// Comes when the next bookmark is due. Kept from event to event: setting a timer costs more
@@ -142,17 +142,17 @@ impl Watcher {
         hub: Arc<Hub>,
         told: Version,
     ) -> Result<Self, Forgotten> {
-        let place = hub.place_after(told)?;
+        let cursor = hub.cursor_after(told)?;
         let quarter = plane.log().bounds().bytes_max / 4;
         plane.watcher_came();
         Ok(Self {
             plane,
             hub,
             scope,
-            place,
+            cursor,
             told,
             bookmark_due: Box::pin(sleep(BOOKMARK_EVERY)),
-            bookmark_passed: place.passed,
+            bookmark_passed: cursor.passed,
             bookmark_every_bytes: quarter as u64,
         })
     }
@@ -185,15 +185,15 @@ impl Watcher {
         // The version is taken first: what is appended after it is beyond it.
         let version = self.plane.bookmark_version();
         match self.read() {
-            Found::Events { events, place } if events.is_empty() => {
-                self.place = place;
+            CursorRead::Events { events, cursor } if events.is_empty() => {
+                self.cursor = cursor;
                 self.told = self.told.max(version);
                 let due = Instant::now() + BOOKMARK_EVERY;
                 self.bookmark_due.as_mut().reset(due);
-                self.bookmark_passed = place.passed;
+                self.bookmark_passed = cursor.passed;
                 Some(self.told)
             }
-            Found::Events { .. } | Found::Lagged | Found::Ended(_) => None,
+            CursorRead::Events { .. } | CursorRead::Lagged | CursorRead::Ended(_) => None,
         }
     }
 
@@ -203,23 +203,23 @@ impl Watcher {
         self.told
     }
 
-    fn read(&self) -> Found {
-        self.hub.read(self.place, TAKE_BYTES_MAX, |event| {
+    fn read(&self) -> CursorRead {
+        self.hub.read(self.cursor, TAKE_BYTES_MAX, |event| {
             event.version() > self.told && self.scope.wants(event.key())
         })
     }
 
     fn take(&mut self) -> Option<Next> {
         match self.read() {
-            Found::Lagged => Some(Next::Lagged),
-            Found::Ended(ended) => Some(Next::Closed(ended)),
-            Found::Events { events, place } => {
-                self.place = place;
+            CursorRead::Lagged => Some(Next::Lagged),
+            CursorRead::Ended(ended) => Some(Next::Closed(ended)),
+            CursorRead::Events { events, cursor } => {
+                self.cursor = cursor;
                 if let Some(last) = events.last() {
                     self.told = last.version();
                     return Some(Next::Events(events));
                 }
-                let passed = place.passed - self.bookmark_passed >= self.bookmark_every_bytes;
+                let passed = cursor.passed - self.bookmark_passed >= self.bookmark_every_bytes;
                 if passed || self.bookmark_due.is_elapsed() {
                     return self.bookmark().map(Next::Bookmark);
                 }

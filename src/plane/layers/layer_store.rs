@@ -11,7 +11,7 @@ use polyplane_storage::{CommitError, Op, ReadError, Store, Txn};
 
 use crate::key::Key;
 use crate::layers::layer::{Layer, LayerError, LayerHash, LayerObject};
-use crate::record::{Place, Record, RecordError, decode, encode_object};
+use crate::record::{EventHeader, Record, RecordError, decode, encode_object};
 use crate::version::Version;
 
 /// Bytes of one chunk.
@@ -123,13 +123,13 @@ async fn put(store: &Arc<dyn Store>, key: Bytes, value: Bytes) -> Result<(), Lay
 
 fn encode(layer: &Layer) -> Bytes {
     let mut out = BytesMut::new();
-    let place = Place {
+    let header = EventHeader {
         index: 0,
         previous: Version::ZERO,
         created: Version::ZERO,
     };
     for LayerObject { key, object } in layer.objects() {
-        for part in [key.as_bytes(), &*encode_object(place, &object)] {
+        for part in [key.as_bytes(), &*encode_object(header, &object)] {
             out.put_u32(u32::try_from(part.len()).expect("bodies are bounded far below 4 GiB"));
             out.put_slice(part);
         }

@@ -21,7 +21,7 @@ use crate::layers::chain::fold::Fold;
 use crate::layers::chain::record::StepsRecord;
 use crate::memory::Share;
 use crate::plane::Plane;
-use crate::record::{Place, encode_object};
+use crate::record::{EventHeader, encode_object};
 use crate::slices::{SLICE_BYTES, Slices};
 use crate::state::Root;
 use crate::state::entry::ObjectRef;
@@ -230,12 +230,12 @@ impl Writer {
         let (versions, object) = object.source().expect("what is published is durable");
         self.version(versions.version);
         self.version(versions.created);
-        let place = Place {
+        let header = EventHeader {
             index: versions.version.index(),
             previous: Version::ZERO,
             created: versions.created,
         };
-        let record = encode_object(place, &object);
+        let record = encode_object(header, &object);
         self.count(record.len());
         self.0.put_slice(&record);
     }

@@ -184,9 +184,9 @@ impl Loading<'_> {
             none => none.insert(self.opening.root(&StepsRecord::default()).await?),
         };
         let (versions, object) = match decoded {
-            Record::Object { place, object } => {
-                let version = Version::new(base, item.modified, place.index);
-                (place.versions(version), object)
+            Record::Object { header, object } => {
+                let version = Version::new(base, item.modified, header.index);
+                (header.versions(version), object)
             }
             Record::External(object) => (external_versions(base, &item), object),
             Record::Tombstone { .. } => {

@@ -8,7 +8,7 @@ use crate::layers::chain::fold::{CommitOffset, FoldRow, FoldedCommit};
 use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
 use crate::layers::layer_store::frozen_layer;
 use crate::record::{
-    KeySpace, Place, decode, encode_external, encode_head, encode_marker, encode_object,
+    EventHeader, KeySpace, decode, encode_external, encode_head, encode_marker, encode_object,
     encode_steps, encode_tombstone,
 };
 
@@ -76,12 +76,12 @@ fn values() -> Vec<Written> {
     let mut unlabelled = object("unlabelled", "l", "v");
     unlabelled.labels = None;
     unlabelled.flags = Flags::DELETING;
-    let first = Place {
+    let first = EventHeader {
         index: 0,
         previous: Version::ZERO,
         created: Version::ZERO,
     };
-    let later = Place {
+    let later = EventHeader {
         index: 7,
         previous: Version::from_raw(5 << 8),
         created: Version::from_raw(3 << 8 | 1),

@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::metrics::CommitMetrics;
 use crate::plane::Plane;
 use crate::record::{
-    Place, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
+    EventHeader, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
 };
 use crate::state::intern::Interner;
 use crate::version::Version;
@@ -370,13 +370,13 @@ pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
         match &operation.change {
             QueuedChange::Put(entry) => {
                 let created = previous.as_ref().and_then(|object| object.created());
-                let place = Place {
+                let header = EventHeader {
                     index,
                     previous: version,
                     created: created.unwrap_or_default(),
                 };
                 let object = entry.object().expect("what is queued is under way");
-                ops.push(put(key, encode_object(place, object)));
+                ops.push(put(key, encode_object(header, object)));
             }
             // Only a tombstone hides a layer's object.
             QueuedChange::Delete(object)

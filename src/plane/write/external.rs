@@ -59,9 +59,9 @@ pub fn read(
     value: &Bytes,
 ) -> Result<Option<(NewObject, Version)>, RecordError> {
     match record::decode(value)? {
-        Record::Object { place, object } => {
-            let version = Version::new(base, modified, place.index);
-            Ok(Some((object, place.versions(version).created)))
+        Record::Object { header, object } => {
+            let version = Version::new(base, modified, header.index);
+            Ok(Some((object, header.versions(version).created)))
         }
         Record::External(object) => Ok(Some((object, Version::new(base, modified, 0)))),
         Record::Tombstone { .. } => Ok(None),
