@@ -27,7 +27,7 @@ type Pair = (LayerHash, LayerHash, Vec<Key>);
 /// The rows of a fold: its layer, and what they say of which of its objects.
 type RowsOf = (LayerHash, Box<[(u32, FoldRow)]>);
 
-/// FoldRows that are known at least before those that nobody has any more are looked for.
+/// Rows that are known at least before those that nobody has any more are looked for.
 const ROWS_MIN: usize = 64;
 
 /// Layers in memory, by their hash, and the store that has the others.

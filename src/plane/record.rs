@@ -44,7 +44,7 @@ pub(crate) struct KeySpace {
 
 /// What a store key of a plane is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum StoredKey {
     /// An object, or what hides one of the layer.
     Object(Key),
     /// The first index and the deletes of the newest part with a delete.
@@ -98,25 +98,25 @@ impl KeySpace {
     }
 
     /// What a store key is for.
-    pub(crate) fn kept(&self, stored: &[u8]) -> Result<Kept, RecordError> {
+    pub(crate) fn classify(&self, stored: &[u8]) -> Result<StoredKey, RecordError> {
         if stored == &*self.head {
-            return Ok(Kept::Head);
+            return Ok(StoredKey::Head);
         }
         if stored == &*self.steps {
-            return Ok(Kept::Steps);
+            return Ok(StoredKey::Steps);
         }
         stored
             .strip_prefix(&*self.objects)
             .and_then(Key::from_bytes)
-            .map(Kept::Object)
+            .map(StoredKey::Object)
             .ok_or(RecordError::Key)
     }
 
     /// The object a store key belongs to; `None` for what is not an object's.
     pub(crate) fn key_of(&self, stored: &[u8]) -> Result<Option<Key>, RecordError> {
-        match self.kept(stored)? {
-            Kept::Object(key) => Ok(Some(key)),
-            Kept::Head | Kept::Steps => Ok(None),
+        match self.classify(stored)? {
+            StoredKey::Object(key) => Ok(Some(key)),
+            StoredKey::Head | StoredKey::Steps => Ok(None),
         }
     }
 }
@@ -403,8 +403,8 @@ mod tests {
             assert!(!inside(&KeySpace::new(other).object(&key)), "{other}");
         }
         assert_eq!(a.key_of(&a.object(&key)), Ok(Some(key)));
-        assert_eq!(a.kept(&a.head()), Ok(Kept::Head));
-        assert_eq!(a.kept(&a.steps()), Ok(Kept::Steps));
+        assert_eq!(a.classify(&a.head()), Ok(StoredKey::Head));
+        assert_eq!(a.classify(&a.steps()), Ok(StoredKey::Steps));
         assert!(inside(&a.steps()) && a.steps() < a.object(&Key::new("", "a", None, "a")));
     }
 }

@@ -166,7 +166,7 @@ impl Hub {
     }
 
     /// The version after which its events are whole and of one definition, and the events.
-    pub(crate) fn kept(&self) -> (Version, Vec<Arc<Event>>) {
+    pub(crate) fn contents(&self) -> (Version, Vec<Arc<Event>>) {
         let state = self.state.read();
         let floor = state.floor.version.max(state.defined);
         (floor, state.events.iter().cloned().collect())

@@ -44,7 +44,7 @@ impl Default for LogBounds {
 
 /// The content of a log, apart from who waits for more.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct LogContents {
     /// The floor of resources that never had an event.
     pub(crate) floor: Version,
     /// The floor of each other resource.
@@ -126,21 +126,21 @@ impl Log {
 
     /// The log that another one was, up to `head`.
     pub(crate) fn restore(
-        kept: Kept,
+        contents: LogContents,
         head: Version,
         bounds: LogBounds,
         memory: &Arc<Memory>,
     ) -> Self {
         let of_before = |floor| Floor::new(floor, Forgotten::HandedOver);
-        let log = Self::beginning(of_before(kept.floor), head, bounds, memory);
+        let log = Self::beginning(of_before(contents.floor), head, bounds, memory);
         let now = Instant::now();
         {
             let mut inner = log.inner.lock();
-            for (resource, floor) in kept.floors {
+            for (resource, floor) in contents.floors {
                 inner.hub(&resource).lower_floor(of_before(floor));
             }
-            let pins = pins_of(kept.events.iter().map(|(_, event)| event));
-            for ((age, event), pins) in kept.events.into_iter().zip(pins) {
+            let pins = pins_of(contents.events.iter().map(|(_, event)| event));
+            for ((age, event), pins) in contents.events.into_iter().zip(pins) {
                 let came = now.checked_sub(age).unwrap_or(now);
                 inner.push(event, came, pins);
             }
@@ -151,7 +151,7 @@ impl Log {
     }
 
     /// Everything that is kept, together with the root of the same moment.
-    pub(crate) fn kept<R>(&self, root: impl FnOnce() -> R) -> (R, Kept) {
+    pub(crate) fn contents<R>(&self, root: impl FnOnce() -> R) -> (R, LogContents) {
         let now = Instant::now();
         let inner = self.inner.lock();
         let mut floors = BTreeMap::new();
@@ -159,7 +159,7 @@ impl Log {
         for (resource, hub) in &inner.hubs {
             // The form of an export knows one floor: behind a hand-off no exact list is older than
             // the definition either.
-            let (floor, of_hub) = hub.kept();
+            let (floor, of_hub) = hub.contents();
             floors.insert(Arc::clone(resource), floor);
             events.extend(of_hub);
         }
@@ -167,12 +167,12 @@ impl Log {
         events.sort_by_key(|event| event.version());
         let ages = inner.order.iter();
         let ages = ages.map(|ordered| now.saturating_duration_since(ordered.came));
-        let kept = Kept {
+        let contents = LogContents {
             floor: inner.floor.version,
             floors,
             events: ages.zip(events).collect(),
         };
-        (root(), kept)
+        (root(), contents)
     }
 
     /// Appends the events of one part, which have defined some resources anew. `publish` runs under

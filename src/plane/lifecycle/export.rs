@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use polyplane_storage::Revision;
 
 use crate::history::event::Event;
-use crate::history::log::Kept;
+use crate::history::log::LogContents;
 use crate::key::Key;
 use crate::layers::chain::Chain;
 use crate::layers::chain::fold::Fold;
@@ -78,7 +78,7 @@ impl Plane {
     pub async fn export(&self) -> Result<Export, ExportError> {
         // Taken first: what is published meanwhile is beyond it.
         let through = self.follow().map_or(Revision(0), |follow| follow.through());
-        let (root, mut kept) = self.log().kept(|| self.published());
+        let (root, mut contents) = self.log().contents(|| self.published());
         let bytes = root.resources.weight().bytes;
         if bytes > STATE_BYTES_MAX {
             return Err(ExportError::TooLarge {
@@ -86,7 +86,7 @@ impl Plane {
                 bytes_max: STATE_BYTES_MAX,
             });
         }
-        kept.bound(HISTORY_BYTES_MAX);
+        contents.bound(HISTORY_BYTES_MAX);
         let chain = root.template_values.chain();
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let hold = self.memory().take(Share::Exports, bytes);
@@ -109,10 +109,10 @@ impl Plane {
         // All of it is published, so every commit has its version.
         StepsRecord::of(chain, Vec::new()).write(&mut out.0);
         if let Some(fold) = chain.fold() {
-            write_past_chains(fold, &kept, &mut out);
+            write_past_chains(fold, &contents, &mut out);
         }
         write_state(&root, &mut out, &mut slices).await;
-        write_history(&root, &kept, &mut out, &mut slices).await;
+        write_history(&root, &contents, &mut out, &mut slices).await;
         let digest = digest_of(&out.0, &mut slices).await;
         out.0.put_slice(digest.as_ref());
         hold.resize(out.0.len());
@@ -125,9 +125,9 @@ impl Plane {
 
 /// The chains of events from before a fold, which says nothing of that time. There are such events
 /// only if they were read from the store's history.
-fn write_past_chains(fold: &Fold, kept: &Kept, out: &mut Writer) {
+fn write_past_chains(fold: &Fold, contents: &LogContents, out: &mut Writer) {
     let mut chains: Vec<(Version, &Arc<Chain>)> = Vec::new();
-    for (_, event) in &kept.events {
+    for (_, event) in &contents.events {
         if event.version() > fold.newest() {
             break;
         }
@@ -148,16 +148,16 @@ fn write_past_chains(fold: &Fold, kept: &Kept, out: &mut Writer) {
     }
 }
 
-async fn write_history(root: &Root, kept: &Kept, out: &mut Writer, slices: &mut Slices) {
-    out.version(kept.floor);
-    out.count(kept.floors.len());
-    for (resource, floor) in &kept.floors {
+async fn write_history(root: &Root, contents: &LogContents, out: &mut Writer, slices: &mut Slices) {
+    out.version(contents.floor);
+    out.count(contents.floors.len());
+    for (resource, floor) in &contents.floors {
         out.text(resource);
         out.version(*floor);
     }
-    out.count(kept.events.len());
+    out.count(contents.events.len());
     let mut newest: HashMap<&Key, Option<Stamp>> = HashMap::new();
-    for (age, event) in &kept.events {
+    for (age, event) in &contents.events {
         let before = out.0.len();
         out.0
             .put_u32(u32::try_from(age.as_millis()).unwrap_or(u32::MAX));
@@ -254,7 +254,7 @@ impl Writer {
     }
 }
 
-impl Kept {
+impl LogContents {
     /// Leaves the oldest events behind until the rest is within about so many bytes.
     fn bound(&mut self, bytes_max: usize) {
         let mut bytes = 0;

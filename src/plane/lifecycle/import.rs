@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use polyplane_storage::Revision;
 
 use crate::history::event::Event;
-use crate::history::log::{Kept, Log};
+use crate::history::log::{Log, LogContents};
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
 use crate::layers::template_values::{TemplateValues, ValuesOverTime};
@@ -95,7 +95,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     for _ in 0..reader.count()? {
         root.remove(&reader.key()?, context);
     }
-    let kept = reader
+    let contents = reader
         .history(&root, &values_over_time, context, &mut slices)
         .await?;
     if reader.0.has_remaining() {
@@ -106,12 +106,12 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         expiries,
         // What happened up to the floor is the store's to tell.
         opened: Opened {
-            revision: kept.floor.revision(base),
-            head: kept.floor,
+            revision: contents.floor.revision(base),
+            head: contents.floor,
         },
         revision: head.revision(base),
         told: through,
-        log: Log::restore(kept, head, params.log, params.committer.memory()),
+        log: Log::restore(contents, head, params.log, params.committer.memory()),
         imported: true,
     })
 }
@@ -235,15 +235,15 @@ impl Reader {
         values_over_time: &ValuesOverTime,
         context: &Context,
         slices: &mut Slices,
-    ) -> Result<Kept, ImportError> {
-        let mut kept = Kept {
+    ) -> Result<LogContents, ImportError> {
+        let mut contents = LogContents {
             floor: self.version()?,
             floors: BTreeMap::new(),
             events: Vec::new(),
         };
         for _ in 0..self.count()? {
             let resource = self.text()?;
-            kept.floors.insert(resource[..].into(), self.version()?);
+            contents.floors.insert(resource[..].into(), self.version()?);
         }
         let mut newest: HashMap<Key, Option<Arc<Entry>>> = HashMap::new();
         for _ in 0..self.count()? {
@@ -259,10 +259,10 @@ impl Reader {
             let previous = previous.map(|entry| ObjectRef::new(entry, was));
             let current = current.map(|entry| ObjectRef::new(entry, is));
             let event = Event::new(version, key, previous, current);
-            kept.events.push((age, event));
+            contents.events.push((age, event));
             slices.pass(whole - self.0.len()).await;
         }
-        Ok(kept)
+        Ok(contents)
     }
 
     fn side(

@@ -16,7 +16,7 @@ use crate::layers::template_values::{TemplateInputs, TemplateValues};
 use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
-use crate::record::{Kept, KeySpace, Record, RecordError, decode};
+use crate::record::{KeySpace, Record, RecordError, StoredKey, decode};
 use crate::slices::Slices;
 use crate::state::entry::Entry;
 use crate::state::overlay::Derive;
@@ -167,16 +167,16 @@ impl Loading<'_> {
         if matches!(decoded, Record::Marker) {
             return Ok(());
         }
-        let key = match (self.keys.kept(&item.key).map_err(record)?, &decoded) {
-            (Kept::Object(key), _) => key,
-            (Kept::Head, _) => return Ok(()),
-            (Kept::Steps, Record::Steps { index, steps }) => {
+        let key = match (self.keys.classify(&item.key).map_err(record)?, &decoded) {
+            (StoredKey::Object(key), _) => key,
+            (StoredKey::Head, _) => return Ok(()),
+            (StoredKey::Steps, Record::Steps { index, steps }) => {
                 let version = Version::new(base, item.modified, *index);
                 let steps = steps.clone().landed(version);
                 self.root = Some(self.opening.root(&steps).await?);
                 return Ok(());
             }
-            (Kept::Steps, _) => return Err(record(RecordError::Damaged)),
+            (StoredKey::Steps, _) => return Err(record(RecordError::Damaged)),
         };
         // The steps stand before all objects.
         let root = match &mut self.root {

@@ -123,7 +123,7 @@ fn frozen_keys_of_a_plane() {
             keys.object(&Key::new("", "nodes", None, "n1")),
         ),
     ];
-    let read = |_: &str, bytes: &[u8]| Ok(format!("{:?}", keys.kept(bytes)?));
+    let read = |_: &str, bytes: &[u8]| Ok(format!("{:?}", keys.classify(bytes)?));
     records("plane-keys", &written, read).expect("as they were");
 }
 

@@ -73,13 +73,13 @@ struct Set {
     filled: Vec<Arc<Entry>>,
     names: Vec<Str>,
     /// The maps of planes with these values of the parameters, newest last.
-    by_values: Vec<(Vec<Vec<u8>>, Kept)>,
+    by_values: Vec<(Vec<Vec<u8>>, StoredMaps)>,
     /// Templates whose rows depend on the plane.
     left: Vec<Arc<Entry>>,
 }
 
 #[derive(Clone)]
-struct Kept {
+struct StoredMaps {
     maps: Vec<IndexMap>,
     left: Arc<[Arc<Entry>]>,
 }
@@ -102,7 +102,7 @@ impl Indexed {
             sets.push(Set::new(resources, indexes));
             sets.len() - 1
         });
-        let Kept { maps, left } = sets[place].with(template_values);
+        let StoredMaps { maps, left } = sets[place].with(template_values);
         Start { maps, left }
     }
 }
@@ -148,7 +148,7 @@ impl Set {
         self.indexes.len() == indexes.len() && self.indexes.iter().zip(indexes).all(same)
     }
 
-    fn with(&mut self, template_values: &TemplateValues) -> Kept {
+    fn with(&mut self, template_values: &TemplateValues) -> StoredMaps {
         let values = self.names.iter();
         let values = values.map(|name| template_values.param(name).unwrap_or_default().to_vec());
         let values: Vec<Vec<u8>> = values.collect();
@@ -170,7 +170,7 @@ impl Set {
             }
         }
         let left = left.into();
-        let kept = Kept { maps, left };
+        let kept = StoredMaps { maps, left };
         if self.by_values.len() >= VALUES_MAX {
             self.by_values.remove(0);
         }
