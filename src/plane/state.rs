@@ -208,7 +208,7 @@ impl Root {
         let shared = shared.start(layer.resources(), &context.indexes, &root.template_values);
         root.indexes = shared.maps;
         for entry in &*shared.left {
-            root.index(entry, context, Change::Add);
+            root.index(entry, context, IndexUpdate::Add);
         }
         root
     }
@@ -218,7 +218,7 @@ impl Root {
         self.indexes = vec![IndexMap::default(); context.indexes.len()];
         let shared = self.resources.clone();
         for entry in shared.entries() {
-            self.index(entry, context, Change::Add);
+            self.index(entry, context, IndexUpdate::Add);
         }
     }
 
@@ -240,9 +240,9 @@ impl Root {
         if context.is_indexed(entry.key()) {
             // The old rows go first, so that an index never sees two holders of an update.
             if let Some(old) = self.resources.get(entry.key()).cloned() {
-                self.index(&old, context, Change::Subtract);
+                self.index(&old, context, IndexUpdate::Subtract);
             }
-            self.index(&entry, context, Change::Add);
+            self.index(&entry, context, IndexUpdate::Add);
         }
         self.overlay = context
             .derive
@@ -262,7 +262,7 @@ impl Root {
 
     pub(crate) fn remove(&mut self, key: &Key, context: &Context) -> Option<Arc<Entry>> {
         let old = self.resources.remove(key)?;
-        self.index(&old, context, Change::Subtract);
+        self.index(&old, context, IndexUpdate::Subtract);
         self.overlay = context.derive.next(self.overlay.as_ref(), key, None);
         Some(old)
     }
@@ -312,7 +312,7 @@ impl Root {
         overlay.row(resource).map(|row| row.view)
     }
 
-    fn index(&mut self, entry: &Arc<Entry>, context: &Context, change: Change) {
+    fn index(&mut self, entry: &Arc<Entry>, context: &Context, change: IndexUpdate) {
         if context.indexes.is_empty() {
             return;
         }
@@ -324,15 +324,15 @@ impl Root {
             }
             let rows = index.rows(entry.key(), &object.body());
             match change {
-                Change::Add => map.add(entry.key(), rows),
-                Change::Subtract => map.subtract(rows),
+                IndexUpdate::Add => map.add(entry.key(), rows),
+                IndexUpdate::Subtract => map.subtract(rows),
             }
         }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Change {
+enum IndexUpdate {
     Add,
     Subtract,
 }

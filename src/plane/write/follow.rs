@@ -55,27 +55,27 @@ pub(crate) struct Follow {
 /// What was told and is not published.
 pub(crate) struct Waiting {
     /// In revision order.
-    queue: VecDeque<Told>,
+    queue: VecDeque<FollowedRevision>,
     /// A part that is durable.
     durable: Option<(Part, Revision)>,
     /// The watch has told everything up to here.
-    told: Revision,
+    read_through: Revision,
 }
 
 /// One revision of the watch.
-struct Told {
+struct FollowedRevision {
     revision: Revision,
-    what: What,
+    content: RevisionContent,
 }
 
-enum What {
+enum RevisionContent {
     /// An own commit, known by its marker.
     Own,
-    External(Vec<Change>),
+    External(Vec<ExternalChange>),
 }
 
 /// An external change. `None` is a delete.
-struct Change {
+struct ExternalChange {
     version: Version,
     key: Key,
     object: Option<NewObject>,
@@ -95,7 +95,7 @@ impl Follow {
             state: Mutex::new(Waiting {
                 queue: VecDeque::new(),
                 durable: None,
-                told: from,
+                read_through: from,
             }),
             through: AtomicU64::new(from.0),
             room: Notify::new(),
@@ -167,7 +167,7 @@ impl Plane {
             follow: Arc::downgrade(follow),
             bounds: follow.bounds(),
             known: known.collect(),
-            told: follow.through(),
+            read_through: follow.through(),
         };
         // Ends with the plane's tenure or the plane.
         let task = tokio::spawn(follower.run());
@@ -190,32 +190,38 @@ impl Plane {
 
     fn advance(self: &Arc<Self>, follow: &Follow, state: &mut Waiting) {
         loop {
-            let next = state.queue.front().map_or(state.told, |told| told.revision);
+            let next = state
+                .queue
+                .front()
+                .map_or(state.read_through, |followed| followed.revision);
             let durable = state.durable.as_ref().map(|(_, revision)| *revision);
             if durable.is_some_and(|durable| durable <= next) {
                 if let Some((part, revision)) = state.durable.take() {
                     self.publish_in_turn(part, revision);
                 }
-                let own = |told: &mut Told| {
-                    matches!(told.what, What::Own) && Some(told.revision) == durable
+                let own = |followed: &mut FollowedRevision| {
+                    matches!(followed.content, RevisionContent::Own)
+                        && Some(followed.revision) == durable
                 };
                 state.queue.pop_front_if(own);
                 continue;
             }
-            match state.queue.front().map(|told| &told.what) {
+            match state.queue.front().map(|followed| &followed.content) {
                 None if self.is_held() => return,
                 None => {
-                    follow.through.fetch_max(state.told.0, Ordering::AcqRel);
+                    follow
+                        .through
+                        .fetch_max(state.read_through.0, Ordering::AcqRel);
                     return;
                 }
-                Some(What::Own) => return,
-                Some(What::External(_)) if self.is_held() => return,
-                Some(What::External(_)) => {}
+                Some(RevisionContent::Own) => return,
+                Some(RevisionContent::External(_)) if self.is_held() => return,
+                Some(RevisionContent::External(_)) => {}
             }
-            let Some(Told { revision, what }) = state.queue.pop_front() else {
+            let Some(FollowedRevision { revision, content }) = state.queue.pop_front() else {
                 return;
             };
-            if let What::External(changes) = what {
+            if let RevisionContent::External(changes) = content {
                 self.publish_external(changes, revision);
             }
             follow.through.fetch_max(revision.0, Ordering::AcqRel);
@@ -234,12 +240,12 @@ impl Plane {
         }
     }
 
-    fn publish_external(&self, changes: Vec<Change>, revision: Revision) {
+    fn publish_external(&self, changes: Vec<ExternalChange>, revision: Revision) {
         let context = self.context();
         let mut root = (*self.published()).clone();
         let mut events = Vec::with_capacity(changes.len());
         let mut done = Vec::with_capacity(changes.len());
-        for Change {
+        for ExternalChange {
             version,
             key,
             object,
@@ -275,10 +281,15 @@ impl Plane {
         self.changed();
     }
 
-    fn told(self: &Arc<Self>, follow: &Follow, told: Vec<Told>, revision: Revision) {
+    fn queue_followed(
+        self: &Arc<Self>,
+        follow: &Follow,
+        followed: Vec<FollowedRevision>,
+        revision: Revision,
+    ) {
         let mut state = follow.state.lock();
-        state.queue.extend(told);
-        state.told = state.told.max(revision);
+        state.queue.extend(followed);
+        state.read_through = state.read_through.max(revision);
         self.advance(follow, &mut state);
     }
 }
@@ -291,28 +302,28 @@ struct Follower {
     bounds: (Bytes, Bytes),
     /// The followed objects as they were told last, with the revisions of their puts.
     known: BTreeMap<Key, Revision>,
-    told: Revision,
+    read_through: Revision,
 }
 
 impl Follower {
     async fn run(mut self) {
         let mut wait = RETRY_FIRST;
         loop {
-            let before = self.told;
+            let before = self.read_through;
             let (start, end) = self.bounds.clone();
-            let error = match self.store.watch(start, end, self.told).await {
+            let error = match self.store.watch(start, end, self.read_through).await {
                 Ok(watch) => match self.read(watch).await {
                     Some(end) => end.to_string(),
                     None => return,
                 },
-                Err(ReadError::Compacted { .. }) => match self.read_anew().await {
+                Err(ReadError::Compacted { .. }) => match self.reread().await {
                     Some(Ok(())) => continue,
                     Some(Err(error)) => error.to_string(),
                     None => return,
                 },
                 Err(error) => error.to_string(),
             };
-            if self.told > before {
+            if self.read_through > before {
                 wait = RETRY_FIRST;
             }
             tracing::debug!(error, "the watch on external keys is taken up again");
@@ -336,14 +347,14 @@ impl Follower {
                     continue;
                 }
             };
-            self.told = self.told.max(batch.revision);
-            let told = self.told_by(batch)?;
-            self.hand_over(told).await?;
+            self.read_through = self.read_through.max(batch.revision);
+            let followed = self.parse_batch(batch)?;
+            self.hand_over(followed).await?;
         }
     }
 
     /// Hands over what was told, once there is room for it.
-    async fn hand_over(&self, told: Vec<Told>) -> Option<()> {
+    async fn hand_over(&self, followed: Vec<FollowedRevision>) -> Option<()> {
         loop {
             let plane = self.plane.upgrade()?;
             let follow = self.follow.upgrade()?;
@@ -351,7 +362,7 @@ impl Follower {
             tokio::pin!(room);
             room.as_mut().enable();
             if follow.state.lock().queue.len() < WAITING_MAX {
-                plane.told(&follow, told, self.told);
+                plane.queue_followed(&follow, followed, self.read_through);
                 return Some(());
             }
             drop(plane);
@@ -359,16 +370,16 @@ impl Follower {
         }
     }
 
-    fn told_by(&mut self, batch: WatchBatch) -> Option<Vec<Told>> {
+    fn parse_batch(&mut self, batch: WatchBatch) -> Option<Vec<FollowedRevision>> {
         let plane = self.plane.upgrade()?;
         let revision = batch.revision;
-        let mut told = Vec::with_capacity(1);
+        let mut followed = Vec::with_capacity(1);
         let mut changes = Vec::with_capacity(batch.events.len());
         for event in batch.events {
             if event.key == self.bounds.0 {
-                told.push(Told {
+                followed.push(FollowedRevision {
                     revision,
-                    what: What::Own,
+                    content: RevisionContent::Own,
                 });
                 continue;
             }
@@ -388,7 +399,7 @@ impl Follower {
                 None => self.known.remove(&key),
             };
             let index = u8::try_from(changes.len()).unwrap_or(Version::END);
-            changes.push(Change {
+            changes.push(ExternalChange {
                 version: Version::new(plane.base(), revision, index),
                 key,
                 object,
@@ -396,12 +407,12 @@ impl Follower {
             });
         }
         if !changes.is_empty() {
-            told.push(Told {
+            followed.push(FollowedRevision {
                 revision,
-                what: What::External(changes),
+                content: RevisionContent::External(changes),
             });
         }
-        Some(told)
+        Some(followed)
     }
 
     /// The followed keys, the marker among them, at one revision.
@@ -422,20 +433,20 @@ impl Follower {
     /// After the store has forgotten what the watch missed: reads the keys, and tells the
     /// difference. Deletes were at unknown revisions, each at one of its own; they are told at the
     /// earliest ones at which nothing else was.
-    async fn read_anew(&mut self) -> Option<Result<(), ReadError>> {
+    async fn reread(&mut self) -> Option<Result<(), ReadError>> {
         let (read_at, items) = match self.read_keys().await {
             Ok(read) => read,
             Err(error) => return Some(Err(error)),
         };
         let plane = self.plane.upgrade()?;
-        let mut told = Vec::new();
+        let mut followed = Vec::new();
         let mut gone = std::mem::take(&mut self.known);
         for item in items {
             if item.key == self.bounds.0 {
-                if item.modified > self.told {
-                    told.push(Told {
+                if item.modified > self.read_through {
+                    followed.push(FollowedRevision {
                         revision: item.modified,
-                        what: What::Own,
+                        content: RevisionContent::Own,
                     });
                 }
                 continue;
@@ -449,39 +460,43 @@ impl Follower {
             };
             gone.remove(&key);
             self.known.insert(key.clone(), item.modified);
-            if item.modified > self.told {
+            if item.modified > self.read_through {
                 let versions = external_versions(plane.base(), &item);
-                let change = Change {
+                let change = ExternalChange {
                     version: versions.version,
                     key,
                     object: Some(object),
                     created: Some(versions.created),
                 };
-                told.push(Told {
+                followed.push(FollowedRevision {
                     revision: item.modified,
-                    what: What::External(vec![change]),
+                    content: RevisionContent::External(vec![change]),
                 });
             }
         }
-        let used: BTreeSet<u64> = told.iter().map(|told| told.revision.0).collect();
-        let free = (self.told.0 + 1..=read_at.0).filter(|revision| !used.contains(revision));
+        let used: BTreeSet<u64> = followed
+            .iter()
+            .map(|followed| followed.revision.0)
+            .collect();
+        let free =
+            (self.read_through.0 + 1..=read_at.0).filter(|revision| !used.contains(revision));
         for (revision, key) in free.zip(gone.into_keys()) {
             let revision = Revision(revision);
-            let change = Change {
+            let change = ExternalChange {
                 version: Version::new(plane.base(), revision, 0),
                 key,
                 object: None,
                 created: None,
             };
-            told.push(Told {
+            followed.push(FollowedRevision {
                 revision,
-                what: What::External(vec![change]),
+                content: RevisionContent::External(vec![change]),
             });
         }
         drop(plane);
-        told.sort_by_key(|told| told.revision);
-        self.told = self.told.max(read_at);
-        self.hand_over(told).await?;
+        followed.sort_by_key(|followed| followed.revision);
+        self.read_through = self.read_through.max(read_at);
+        self.hand_over(followed).await?;
         Some(Ok(()))
     }
 }

@@ -26,11 +26,11 @@ const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// A part's outcome where the store did not tell.
-enum Outcome {
+enum PartOutcome {
     Done(Revision),
     NotDone,
     /// The plane ended before it could be known.
-    NeverKnown,
+    Unknowable,
 }
 
 /// A durable part, worked out before anything of it shows.
@@ -148,14 +148,14 @@ impl Plane {
         self.guard().not_done(NotDone::Unknown);
         let (fence, outcome) = self.find_out(&part).await;
         match outcome {
-            Outcome::Done(revision) => Arc::clone(&self).land(part, revision),
-            Outcome::NotDone if fence == Fence::Held && goes_again(&mut part.writes) => {
+            PartOutcome::Done(revision) => Arc::clone(&self).land(part, revision),
+            PartOutcome::NotDone if fence == FenceStatus::Held && goes_again(&mut part.writes) => {
                 self.committer.metrics().goes_again();
                 self.guard().never_done();
                 self.again(part);
                 return;
             }
-            Outcome::NotDone => {
+            PartOutcome::NotDone => {
                 let behind = {
                     let mut sequencer = self.sequencer().lock();
                     let behind = sequencer.withdraw(&self.published());
@@ -164,43 +164,43 @@ impl Plane {
                     behind
                 };
                 let answer = match fence {
-                    Fence::Held => SubmitError::Unavailable(reason),
-                    Fence::Lost => SubmitError::Lost,
+                    FenceStatus::Held => SubmitError::Unavailable(reason),
+                    FenceStatus::Lost => SubmitError::Lost,
                 };
                 answer_all(part.writes, &answer);
                 answer_all(behind, &SubmitError::Withdrawn);
                 self.changed();
             }
-            Outcome::NeverKnown => {
+            PartOutcome::Unknowable => {
                 answer_all(part.writes, &SubmitError::Deadline);
                 self.end_lost();
             }
         }
-        if fence == Fence::Lost {
+        if fence == FenceStatus::Lost {
             self.end_lost();
         }
     }
 
     /// Puts the fence again until there is a final reply, then reads what landed before it. Once the
     /// plane has ended, a store that does not answer is not asked again.
-    async fn find_out(&self, part: &Part) -> (Fence, Outcome) {
+    async fn find_out(&self, part: &Part) -> (FenceStatus, PartOutcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
             let barrier = tokio::select! {
                 // A reply that is there says more than the end.
                 biased;
                 barrier = self.guard().barrier() => barrier,
-                () = self.ended_long_ago() => return (Fence::Lost, Outcome::NeverKnown),
+                () = self.ended_long_ago() => return (FenceStatus::Lost, PartOutcome::Unknowable),
             };
             match barrier {
-                Ok(_) => break Fence::Held,
-                Err(BarrierError::Lost) => break Fence::Lost,
+                Ok(_) => break FenceStatus::Held,
+                Err(BarrierError::Lost) => break FenceStatus::Lost,
                 Err(BarrierError::Unavailable(error)) => {
                     tracing::debug!(plane = self.id(), error, "the barrier did not stand yet");
                 }
             }
             if self.ends_within(wait).await {
-                return (Fence::Lost, Outcome::NeverKnown);
+                return (FenceStatus::Lost, PartOutcome::Unknowable);
             }
             wait = (wait * 2).min(RETRY_MAX);
         };
@@ -208,14 +208,14 @@ impl Plane {
             match self.landed(part, fence).await {
                 Ok(outcome) => return (fence, outcome),
                 Err(ReadError::Compacted { .. } | ReadError::Closed | ReadError::Corrupt(_)) => {
-                    return (fence, Outcome::NeverKnown);
+                    return (fence, PartOutcome::Unknowable);
                 }
                 Err(error @ (ReadError::Unavailable(_) | ReadError::Future { .. })) => {
                     tracing::debug!(plane = self.id(), %error, "the history cannot be read yet");
                 }
             }
             if self.ends_within(wait).await {
-                return (Fence::Lost, Outcome::NeverKnown);
+                return (FenceStatus::Lost, PartOutcome::Unknowable);
             }
             wait = (wait * 2).min(RETRY_MAX);
         }
@@ -228,14 +228,14 @@ impl Plane {
     }
 
     /// What the history says of a part that can no longer land.
-    async fn landed(&self, part: &Part, fence: Fence) -> Result<Outcome, ReadError> {
+    async fn landed(&self, part: &Part, fence: FenceStatus) -> Result<PartOutcome, ReadError> {
         let (start, end) = self.keys().bounds();
         let history = self.store().history(start, end, self.sent_after()).await?;
         // In this order: another who took the fence did so before its first event, so whatever of
         // its events the history has, the revision read now stands before them.
         let before = match fence {
-            Fence::Held => None,
-            Fence::Lost => self.guard().superseded().await?,
+            FenceStatus::Held => None,
+            FenceStatus::Lost => self.guard().superseded().await?,
         };
         let mut events = history.events;
         let external = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
@@ -244,16 +244,16 @@ impl Plane {
             own && !external(&event.key)
         });
         let Some(first) = events.first().map(|event| event.revision) else {
-            return Ok(Outcome::NotDone);
+            return Ok(PartOutcome::NotDone);
         };
         events.retain(|event| event.revision == first);
         match (self.is_part(part, &events), fence) {
-            (true, _) => Ok(Outcome::Done(first)),
-            (false, Fence::Lost) => Ok(Outcome::NotDone),
-            (false, Fence::Held) => {
+            (true, _) => Ok(PartOutcome::Done(first)),
+            (false, FenceStatus::Lost) => Ok(PartOutcome::NotDone),
+            (false, FenceStatus::Held) => {
                 let plane = self.id();
                 tracing::error!(plane, %first, "the store has a commit of this plane that is not ours");
-                Ok(Outcome::NeverKnown)
+                Ok(PartOutcome::Unknowable)
             }
         }
     }
@@ -375,7 +375,7 @@ impl Plane {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fence {
+enum FenceStatus {
     Held,
     Lost,
 }
