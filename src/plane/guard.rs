@@ -43,7 +43,7 @@ pub enum BarrierError {
 
 /// Whether a part of a transaction may be sent now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Permit {
+pub enum SendPermit {
     /// It may, comparing this: the plane's fence and the replica's own member key.
     Granted(Vec<Compare>),
     /// Not now: the plane is paused, parting, or waits for the store. Whoever changes that calls
@@ -53,7 +53,7 @@ pub enum Permit {
     Lost,
 }
 
-/// What the store said about a part that was sent under a [`Permit`] and is not done.
+/// What the store said about a part that was sent under a [`SendPermit`] and is not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotDone {
     /// A compare of the transaction failed, this plane's or another's: final, nothing was done.
@@ -83,7 +83,7 @@ pub trait CommitGuard: Send + Sync + 'static {
 
     /// Whether a part may be sent now, and what it must compare. A granted one counts as sent: the
     /// time of its sending is taken here.
-    fn permit(&self) -> Permit;
+    fn permit(&self) -> SendPermit;
 
     /// The store has acknowledged the part: the replica was alive when it was sent. The part is not
     /// published yet.

@@ -40,7 +40,7 @@ mod testing;
 mod tests;
 
 pub use guard::{
-    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, SendPermit, first_change,
 };
 pub use history::event::Event;
 pub use history::forgotten::Forgotten;

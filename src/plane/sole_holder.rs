@@ -16,7 +16,7 @@ use polyplane_storage::{CommitError, Compare, KeyValue, Op, ReadError, Revision,
 use tokio::time::Instant;
 
 use crate::guard::{
-    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, SendPermit, first_change,
 };
 use crate::history::log::LogBounds;
 use crate::layers::Layers;
@@ -230,15 +230,15 @@ impl CommitGuard for SoleHolder {
         self.inner.lock().machine.intake(self.tenure)
     }
 
-    fn permit(&self) -> Permit {
+    fn permit(&self) -> SendPermit {
         let mut inner = self.inner.lock();
         match inner.machine.commit_permit(NOW, self.tenure) {
             CommitPermit::Granted(_) => {
                 inner.machine.step(NOW, Event::CommitSent);
-                Permit::Granted(vec![self.at(inner.fence)])
+                SendPermit::Granted(vec![self.at(inner.fence)])
             }
-            CommitPermit::Wait => Permit::Wait,
-            CommitPermit::Moved => Permit::Lost,
+            CommitPermit::Wait => SendPermit::Wait,
+            CommitPermit::Moved => SendPermit::Lost,
         }
     }
 

@@ -177,7 +177,7 @@ impl CommitGuard for TestGuard {
         self.inner.intake()
     }
 
-    fn permit(&self) -> Permit {
+    fn permit(&self) -> SendPermit {
         self.inner.permit()
     }
 

@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use polyplane_storage::Compare;
 use tokio::sync::oneshot;
 
-use crate::guard::{Intake, Permit};
+use crate::guard::{Intake, SendPermit};
 use crate::history::watch::Ended;
 use crate::key::Key;
 use crate::layers::step::LayerCommit;
@@ -304,7 +304,7 @@ impl Sequencer {
     }
 
     /// Takes the next part out of the queue, as far as it fits and if `permit` allows it to be sent.
-    pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> Permit) -> NextPart {
+    pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> SendPermit) -> NextPart {
         let Some(first) = self.queue.front() else {
             return self.nothing();
         };
@@ -325,9 +325,9 @@ impl Sequencer {
             return NextPart::Later;
         }
         let compares = match permit() {
-            Permit::Granted(compares) => compares,
-            Permit::Wait => return self.nothing(),
-            Permit::Lost => {
+            SendPermit::Granted(compares) => compares,
+            SendPermit::Wait => return self.nothing(),
+            SendPermit::Lost => {
                 self.listed = false;
                 return NextPart::Lost;
             }

@@ -10,7 +10,7 @@ use polyplane_fencing::{
     Action, CommitPermit, Compare, Event, LeaseStatus, Outcome, Rule, Tenure, TenureEnd, Time,
 };
 use polyplane_plane::{
-    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, Permit, first_change,
+    Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, SendPermit, first_change,
 };
 use polyplane_storage::{ReadError, Revision};
 use std::sync::Arc;
@@ -208,11 +208,11 @@ impl CommitGuard for RingGuard {
         self.fence.inner.lock().machine.intake(self.tenure)
     }
 
-    fn permit(&self) -> Permit {
+    fn permit(&self) -> SendPermit {
         let mut inner = self.fence.inner.lock();
         let now = self.life().now();
         if self.life().over().is_cancelled() {
-            return Permit::Lost;
+            return SendPermit::Lost;
         }
         match inner.machine.commit_permit(now, self.tenure) {
             CommitPermit::Granted(guard) => {
@@ -221,10 +221,10 @@ impl CommitGuard for RingGuard {
                     inner.compared = stored(at);
                 }
                 self.sent.store(now.as_nanos(), Ordering::Release);
-                Permit::Granted(guard_compares(&guard, &self.fence.keys))
+                SendPermit::Granted(guard_compares(&guard, &self.fence.keys))
             }
-            CommitPermit::Wait => Permit::Wait,
-            CommitPermit::Moved => Permit::Lost,
+            CommitPermit::Wait => SendPermit::Wait,
+            CommitPermit::Moved => SendPermit::Lost,
         }
     }
 
