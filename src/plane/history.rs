@@ -1,7 +1,7 @@
 //! The events of a plane and who reads them.
 //!
 //! [`log`] keeps the newest [`event`]s in one [`hub`] per resource and bounds them in time and bytes,
-//! [`held`] and [`frames`] weigh what they keep in memory. [`watch`] has the cursors of watchers. [`past`]
+//! [`pinned`] and [`frames`] weigh what they keep in memory. [`watch`] has the cursors of watchers. [`past`]
 //! answers from older versions, and [`from_store`] reads back what the log does not have. [`forgotten`]
 //! has the causes of every 410.
 
@@ -9,8 +9,8 @@ pub(crate) mod event;
 pub(crate) mod forgotten;
 pub(crate) mod frames;
 pub(crate) mod from_store;
-pub(crate) mod held;
 pub(crate) mod hub;
 pub(crate) mod log;
 pub(crate) mod past;
+pub(crate) mod pinned;
 pub(crate) mod watch;

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use crate::history::event::Event;
 use crate::history::forgotten::{Forgotten, Logged};
 use crate::history::frames::Frames;
-use crate::history::held::{Held, Pins};
 use crate::history::hub::{Floor, Hub};
+use crate::history::pinned::{PinnedBytes, Pins};
 use crate::history::watch::Ended;
 use crate::key::{Prefix, resource_len};
 use crate::memory::{Memory, Share, Sheds};
@@ -70,10 +70,10 @@ pub(crate) struct Inner {
     hubs: BTreeMap<Arc<[u8]>, Arc<Hub>>,
     /// All events, oldest first.
     order: VecDeque<Ordered>,
-    held: Held,
+    pinned: PinnedBytes,
     frames: Arc<Frames>,
     memory: Arc<Memory>,
-    /// What of `held` the memory budget has been told.
+    /// What of `pinned` the memory budget has been told.
     told: usize,
     replaced: u64,
     dropped: u64,
@@ -104,7 +104,7 @@ impl Log {
         let inner = Arc::new(Mutex::new(Inner {
             hubs: BTreeMap::new(),
             order: VecDeque::new(),
-            held: Held::default(),
+            pinned: PinnedBytes::default(),
             frames: Frames::new(bounds.bytes_max / FRAMES_PART, memory),
             memory: Arc::clone(memory),
             told: 0,
@@ -326,13 +326,13 @@ impl Inner {
 
     /// Bytes of everything that is kept.
     fn bytes(&self) -> usize {
-        self.held.bytes() + self.frames.bytes()
+        self.pinned.bytes() + self.frames.bytes()
     }
 
     /// Appends an event to its hub and the order; returns the hub.
     fn push(&mut self, event: Arc<Event>, came: Instant, pins: Pins) -> Arc<Hub> {
         let hub = self.hub(event.key().as_bytes());
-        let weight = self.held.add(&event, pins);
+        let weight = self.pinned.add(&event, pins);
         let replaced = event.history_len();
         self.replaced += replaced as u64;
         event.weigh_frames(&self.frames);
@@ -347,7 +347,7 @@ impl Inner {
     }
 
     fn push_front(&mut self, event: Arc<Event>, came: Instant, hub: Arc<Hub>, pins: Pins) {
-        self.held.add(&event, pins);
+        self.pinned.add(&event, pins);
         event.weigh_frames(&self.frames);
         hub.push_front(event);
         let replaced = 0;
@@ -382,14 +382,14 @@ impl Inner {
         {
             self.dropped += oldest.replaced as u64;
             let pins = oldest.pins;
-            self.held.subtract(&event, pins);
+            self.pinned.subtract(&event, pins);
             drop(event);
             self.frames.forget_gone();
         }
     }
 
     fn tell(&mut self) {
-        let bytes = self.held.bytes();
+        let bytes = self.pinned.bytes();
         self.memory.correct(Share::Logs, &mut self.told, bytes);
     }
 }

@@ -24,14 +24,14 @@ pub(crate) enum Pins {
 
 /// What the events of a log pin.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct PinnedBytes {
     bytes: usize,
     /// How many objects of the log have a shared part, by its address. An address stands for one
     /// part as long as an object of the log has it.
     parts: HashMap<usize, usize>,
 }
 
-impl Held {
+impl PinnedBytes {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
