@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Slices, Snapshot, Start};
+use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start, YieldBudget};
 use polyplane_registry::verbs::delete::Removal;
 use polyplane_registry::{Kinds, Scope, Tenant, Verb};
 use std::collections::{BTreeSet, HashMap};
@@ -159,12 +159,12 @@ impl Dependents {
             return Vec::new();
         }
         let mut work = Vec::new();
-        let mut slices = Slices::default();
+        let mut yield_budget = YieldBudget::default();
         let kinds = tenant.kinds();
         for row in kinds.stored_resources() {
             let prefix = Prefix::resource(&row.storage.group, &row.storage.resource);
             for object in cut.range(&prefix, Start::First) {
-                slices.pass(object.body_len()).await;
+                yield_budget.spend(object.body_len()).await;
                 work.extend(self.written(tenant, &object, Removal::Pending));
             }
         }

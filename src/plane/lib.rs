@@ -28,11 +28,11 @@ mod metrics;
 mod observer;
 mod plane;
 mod record;
-mod slices;
 mod sole_holder;
 mod state;
 mod version;
 mod write;
+mod yielding;
 
 #[cfg(test)]
 mod testing;
@@ -57,11 +57,10 @@ pub use lifecycle::import::{Import, ImportError};
 pub use lifecycle::load::OpenError;
 pub use lifecycle::params::{PlaneParams, PlaneRecord};
 pub use lifecycle::tenure::PauseError;
-pub use memory::{Hold, Memory, ReplacedMark, Share};
+pub use memory::{Memory, ReplacedMark, Reservation, Share};
 pub use observer::Observer;
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
-pub use slices::Slices;
 pub use sole_holder::SoleHolder;
 pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
 pub use state::index::{Index, IndexId, IndexRow};
@@ -72,3 +71,4 @@ pub use write::claim::{Broken, Claim, Committed, Operation, Scope, SubmitError, 
 pub use write::committer::{Committer, DeleteError, delete_range};
 pub use write::external;
 pub use write::key_queue::KeyQueueGuard;
+pub use yielding::YieldBudget;

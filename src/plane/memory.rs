@@ -187,7 +187,7 @@ impl Memory {
 
     /// Takes bytes of a share until the hold is dropped; none if there are not so many left.
     #[must_use]
-    pub fn take(self: &Arc<Self>, share: Share, bytes: usize) -> Option<Hold> {
+    pub fn take(self: &Arc<Self>, share: Share, bytes: usize) -> Option<Reservation> {
         let account = self.account(share);
         let before = account.used.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > account.limit {
@@ -195,7 +195,7 @@ impl Memory {
             account.full.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Hold {
+        Some(Reservation {
             memory: Arc::clone(self),
             share,
             bytes,
@@ -204,9 +204,9 @@ impl Memory {
 
     /// Takes bytes of a share although there may not be so many left: for what is there already.
     #[must_use]
-    pub fn hold(self: &Arc<Self>, share: Share, bytes: usize) -> Hold {
+    pub fn hold(self: &Arc<Self>, share: Share, bytes: usize) -> Reservation {
         self.add(share, bytes);
-        Hold {
+        Reservation {
             memory: Arc::clone(self),
             share,
             bytes,
@@ -319,13 +319,13 @@ fn level_for(mut sizes: Vec<usize>, total: usize) -> usize {
 
 /// Bytes of a share; given back when dropped.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Reservation {
     memory: Arc<Memory>,
     share: Share,
     bytes: usize,
 }
 
-impl Hold {
+impl Reservation {
     /// How many.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -354,7 +354,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.memory.subtract(self.share, self.bytes);
     }
@@ -362,7 +362,7 @@ impl Drop for Hold {
 
 struct HeldBytes {
     bytes: Bytes,
-    _hold: Hold,
+    _hold: Reservation,
 }
 
 impl AsRef<[u8]> for HeldBytes {

@@ -19,9 +19,9 @@ use crate::layers::layer_store::LayerStoreError;
 use crate::layers::template_values::{TemplateValues, ValuesOverTime};
 use crate::plane::Plane;
 use crate::record::{Record, RecordError, decode};
-use crate::slices::Slices;
 use crate::state::entry::{Entry, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
+use crate::yielding::YieldBudget;
 
 /// What the store told of the time since a revision.
 struct Past {
@@ -164,9 +164,9 @@ impl Plane {
             newest: HashMap::new(),
             values_over_time,
         };
-        let mut slices = Slices::default();
+        let mut yield_budget = YieldBudget::default();
         for item in &past.external {
-            slices.pass(item.value.len()).await;
+            yield_budget.spend(item.value.len()).await;
             let Some(key) = self.keys().key_of(&item.key)? else {
                 continue;
             };
@@ -189,7 +189,7 @@ impl Plane {
             if part[0].revision > opened.revision {
                 break;
             }
-            slices.pass(part.iter().map(bytes_of).sum()).await;
+            yield_budget.spend(part.iter().map(bytes_of).sum()).await;
             match self.layer_step_of(part)? {
                 Some((version, silent)) => rebuilt.layer_step(version, &silent)?,
                 None => self.rebuild_part(part, &mut rebuilt)?,

@@ -22,10 +22,10 @@ use crate::layers::chain::record::StepsRecord;
 use crate::memory::Share;
 use crate::plane::Plane;
 use crate::record::{EventHeader, encode_object};
-use crate::slices::{SLICE_BYTES, Slices};
 use crate::state::Root;
 use crate::state::entry::ObjectRef;
 use crate::version::{Stamp, Version};
+use crate::yielding::{YIELD_BYTES, YieldBudget};
 
 pub(crate) const MAGIC: &[u8; 4] = b"pexp";
 /// The form of a plane without folded steps: what is served before the store's floor has risen.
@@ -94,7 +94,7 @@ impl Plane {
         let head = root.head.revision(self.base());
         let through = through.max(head);
         let mut out = Writer(BytesMut::with_capacity(bytes + (64 << 10)));
-        let mut slices = Slices::default();
+        let mut yield_budget = YieldBudget::default();
         out.0.put_slice(MAGIC);
         out.0.put_u16(match chain.fold() {
             Some(_) => FOLDED,
@@ -111,9 +111,9 @@ impl Plane {
         if let Some(fold) = chain.fold() {
             write_past_chains(fold, &contents, &mut out);
         }
-        write_state(&root, &mut out, &mut slices).await;
-        write_history(&root, &contents, &mut out, &mut slices).await;
-        let digest = digest_of(&out.0, &mut slices).await;
+        write_state(&root, &mut out, &mut yield_budget).await;
+        write_history(&root, &contents, &mut out, &mut yield_budget).await;
+        let digest = digest_of(&out.0, &mut yield_budget).await;
         out.0.put_slice(digest.as_ref());
         hold.resize(out.0.len());
         Ok(Export {
@@ -148,7 +148,12 @@ fn write_past_chains(fold: &Fold, contents: &LogContents, out: &mut Writer) {
     }
 }
 
-async fn write_history(root: &Root, contents: &LogContents, out: &mut Writer, slices: &mut Slices) {
+async fn write_history(
+    root: &Root,
+    contents: &LogContents,
+    out: &mut Writer,
+    yield_budget: &mut YieldBudget,
+) {
     out.version(contents.floor);
     out.count(contents.floors.len());
     for (resource, floor) in &contents.floors {
@@ -168,11 +173,11 @@ async fn write_history(root: &Root, contents: &LogContents, out: &mut Writer, sl
         let state = root.resources.get(event.key()).map(|entry| entry.stamp());
         out.side(event.current(), state);
         newest.insert(event.key(), event.current().map(ObjectRef::stamp));
-        slices.pass(out.0.len() - before).await;
+        yield_budget.spend(out.0.len() - before).await;
     }
 }
 
-async fn write_state(root: &Root, out: &mut Writer, slices: &mut Slices) {
+async fn write_state(root: &Root, out: &mut Writer, yield_budget: &mut YieldBudget) {
     let own = || {
         root.resources
             .entries()
@@ -183,7 +188,7 @@ async fn write_state(root: &Root, out: &mut Writer, slices: &mut Slices) {
         let before = out.0.len();
         out.text(entry.key().as_bytes());
         out.object(&root.object(entry));
-        slices.pass(out.0.len() - before).await;
+        yield_budget.spend(out.0.len() - before).await;
     }
     let layers = root.template_values.chain().resources();
     let gone = || {
@@ -198,11 +203,11 @@ async fn write_state(root: &Root, out: &mut Writer, slices: &mut Slices) {
 }
 
 /// The digest that closes an export.
-pub(crate) async fn digest_of(bytes: &[u8], slices: &mut Slices) -> digest::Digest {
+pub(crate) async fn digest_of(bytes: &[u8], yield_budget: &mut YieldBudget) -> digest::Digest {
     let mut context = digest::Context::new(&digest::SHA256);
-    for slice in bytes.chunks(SLICE_BYTES) {
+    for slice in bytes.chunks(YIELD_BYTES) {
         context.update(slice);
-        slices.pass(slice.len()).await;
+        yield_budget.spend(slice.len()).await;
     }
     context.finish()
 }

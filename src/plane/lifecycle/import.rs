@@ -20,10 +20,10 @@ use crate::lifecycle::export::{
 use crate::lifecycle::load::{Loaded, Opening};
 use crate::plane::Opened;
 use crate::record::{Record, decode};
-use crate::slices::Slices;
 use crate::state::entry::{Entry, ObjectRef, Versions};
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
+use crate::yielding::YieldBudget;
 
 const DIGEST_LEN: usize = 32;
 
@@ -56,8 +56,8 @@ pub enum ImportError {
 /// Reads an import.
 pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loaded, ImportError> {
     let Opening { params, context } = opening;
-    let mut slices = Slices::default();
-    let (form, mut reader) = open(&import.bytes, &mut slices).await?;
+    let mut yield_budget = YieldBudget::default();
+    let (form, mut reader) = open(&import.bytes, &mut yield_budget).await?;
     let same = |same: bool, what| {
         if same {
             Ok(())
@@ -88,7 +88,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         let key = reader.key()?;
         let before = reader.0.len();
         let entry = reader.object(&key, context)?;
-        slices.pass(before - reader.0.len()).await;
+        yield_budget.spend(before - reader.0.len()).await;
         expiries.extend(entry.expires().map(|at| (at, key)));
         root.put(entry, context);
     }
@@ -96,7 +96,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         root.remove(&reader.key()?, context);
     }
     let contents = reader
-        .history(&root, &values_over_time, context, &mut slices)
+        .history(&root, &values_over_time, context, &mut yield_budget)
         .await?;
     if reader.0.has_remaining() {
         return Err(ImportError::Damaged);
@@ -117,7 +117,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
 }
 
 /// The form and the content of an export that is whole and of a form that this program reads.
-async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<(u16, Reader), ImportError> {
+async fn open(bytes: &Bytes, yield_budget: &mut YieldBudget) -> Result<(u16, Reader), ImportError> {
     if !bytes.starts_with(MAGIC) {
         return Err(ImportError::Form);
     }
@@ -130,7 +130,7 @@ async fn open(bytes: &Bytes, slices: &mut Slices) -> Result<(u16, Reader), Impor
     if form != FORMAT && form != FOLDED {
         return Err(ImportError::Form);
     }
-    let digest = digest_of(&bytes[..digest_at], slices).await;
+    let digest = digest_of(&bytes[..digest_at], yield_budget).await;
     if digest.as_ref() != &bytes[digest_at..] {
         return Err(ImportError::Damaged);
     }
@@ -234,7 +234,7 @@ impl Reader {
         root: &Root,
         values_over_time: &ValuesOverTime,
         context: &Context,
-        slices: &mut Slices,
+        yield_budget: &mut YieldBudget,
     ) -> Result<LogContents, ImportError> {
         let mut contents = LogContents {
             floor: self.version()?,
@@ -260,7 +260,7 @@ impl Reader {
             let current = current.map(|entry| ObjectRef::new(entry, is));
             let event = Event::new(version, key, previous, current);
             contents.events.push((age, event));
-            slices.pass(whole - self.0.len()).await;
+            yield_budget.spend(whole - self.0.len()).await;
         }
         Ok(contents)
     }

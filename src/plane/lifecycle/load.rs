@@ -17,12 +17,12 @@ use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
 use crate::record::{KeySpace, Record, RecordError, StoredKey, decode};
-use crate::slices::Slices;
 use crate::state::entry::Entry;
 use crate::state::overlay::Derive;
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
 use crate::write::follow::Follow;
+use crate::yielding::YieldBudget;
 
 /// Why a plane cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +218,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         newest: Revision(0),
     };
     let mut read_at = None;
-    let mut slices = Slices::default();
+    let mut yield_budget = YieldBudget::default();
     let (start, end) = keys.bounds();
     let mut request = Some(RangeRequest::between(start, end));
     while let Some(page) = request {
@@ -226,7 +226,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         request = page.next_page(&reply);
         read_at.get_or_insert(reply.revision);
         for item in reply.items {
-            slices.pass(item.value.len()).await;
+            yield_budget.spend(item.value.len()).await;
             loading.take(item).await?;
         }
     }

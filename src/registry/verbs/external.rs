@@ -22,7 +22,7 @@ use crate::write::{answerable, chain, within};
 use async_trait::async_trait;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Forgotten, Key, ObjectRef, Slices, Version};
+use polyplane_plane::{Forgotten, Key, ObjectRef, Version, YieldBudget};
 use polyplane_storage::{ReadError, Revision};
 
 /// Objects that one read of the store returns. A page of a client may take several reads.
@@ -191,7 +191,7 @@ async fn collect(
         return Ok((revision, items));
     }
     let mut from = first.name.clone();
-    let mut slices = Slices::default();
+    let mut yield_budget = YieldBudget::default();
     loop {
         let range = ExternalRange {
             from,
@@ -208,7 +208,7 @@ async fn collect(
                 return Ok((reply.revision, items));
             }
             let object = object_ref(call, object);
-            slices.pass(object.body().len()).await;
+            yield_budget.spend(object.body().len()).await;
             if selection.is_everything() || selection.matches(call.row, &object) {
                 items.items.push(object);
             }

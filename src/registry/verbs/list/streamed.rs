@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::{Hold, ObjectRef, Prefix, ReplacedMark, Share, Start};
+use polyplane_plane::{ObjectRef, Prefix, ReplacedMark, Reservation, Share, Start};
 use std::future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 ///
 /// # Errors
 /// 429 if too much is on its way to clients.
-pub fn room(call: &Call<'_>, bytes: usize) -> Result<Hold, ApiError> {
+pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
     let hold = call.tenant.plane.memory().take(Share::Answers, bytes);
     hold.ok_or_else(|| {
         let text = "The server has no memory for a further long answer, please try again later.";
@@ -55,7 +55,7 @@ pub fn room(call: &Call<'_>, bytes: usize) -> Result<Hold, ApiError> {
 
 /// The memory of a streamed answer: what is on its way, and what its cut keeps from being freed.
 pub struct Pin {
-    hold: Hold,
+    hold: Reservation,
     taken: ReplacedMark,
 }
 
@@ -128,7 +128,7 @@ pub struct Listed {
 
 enum Size {
     /// It is written at once. A very small one holds no memory: the seat of its request bounds it.
-    Whole(Items, Option<Hold>),
+    Whole(Items, Option<Reservation>),
     /// It is written piece by piece; where it ends is known.
     Streamed(Pin, Items),
 }
@@ -209,7 +209,7 @@ impl Listed {
 }
 
 /// A body that holds its memory until its last slice is sent.
-fn held(body: AnswerBody, hold: Option<Hold>) -> AnswerBody {
+fn held(body: AnswerBody, hold: Option<Reservation>) -> AnswerBody {
     match (body, hold) {
         (AnswerBody::Slices(mut slices), Some(hold)) => {
             let last = slices.pop().unwrap_or_default();
