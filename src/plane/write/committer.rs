@@ -57,7 +57,7 @@ struct Ready {
 }
 
 /// One plane's operations inside one transaction.
-pub(crate) struct Part {
+pub(crate) struct CommitPart {
     pub(crate) plane: Arc<Plane>,
     pub(crate) writes: Vec<QueuedWrite>,
     /// What it is sent under: the plane's fence and the replica's member key.
@@ -69,7 +69,7 @@ pub(crate) struct Part {
 /// A transaction, and which parts each of its compares stands for.
 struct Batch {
     txn: Txn,
-    parts: Vec<Part>,
+    parts: Vec<CommitPart>,
     /// Per compare the parts that asked for it.
     askers: Vec<Vec<usize>>,
 }
@@ -161,12 +161,12 @@ impl Committer {
 
     /// The parts of the next transaction; `None` gives the worker's slot back. Planes that have no
     /// tenure any more go to `lost`.
-    fn gather(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<Part>> {
+    fn gather(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<CommitPart> = Vec::new();
         // Planes that could not give anything since the last part.
         let mut passed_over = 0;
         while passed_over <= ready.planes.len() {
@@ -198,7 +198,7 @@ impl Committer {
                     indexes += writes.iter().map(QueuedWrite::indexes).sum::<usize>();
                     let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
                     bytes += part_bytes;
-                    parts.push(Part {
+                    parts.push(CommitPart {
                         plane,
                         writes,
                         compares,
@@ -270,7 +270,7 @@ impl Drop for EndWithPanic {
 
 /// Some compares did not hold: the planes they stand for are lost, the others go again.
 fn refuse(
-    parts: Vec<Part>,
+    parts: Vec<CommitPart>,
     askers: &[Vec<usize>],
     failed: &[usize],
     at: Revision,
@@ -302,7 +302,7 @@ fn refuse(
 }
 
 /// Encodes the parts into one transaction.
-fn build(parts: Vec<Part>) -> Batch {
+fn build(parts: Vec<CommitPart>) -> Batch {
     let mut batch = Batch {
         txn: Txn::default(),
         parts: Vec::with_capacity(parts.len()),
@@ -340,7 +340,7 @@ fn ask(batch: &mut Batch, compare: Compare, part: usize) {
 
 /// The operations of a part, in the order of its events. The same part gives the same operations
 /// until it is settled: its keys are not written by anybody else meanwhile.
-pub(crate) fn encode(part: &Part, ops: &mut Vec<Op>) {
+pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     let plane = &part.plane;
     let published = plane.published();
     let mut deleted: Vec<Version> = Vec::new();

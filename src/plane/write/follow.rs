@@ -28,7 +28,7 @@ use crate::plane::Plane;
 use crate::record::{KeySpace, Record, decode};
 use crate::state::entry::{Entry, NewObject, Versions};
 use crate::version::{Stamp, Version};
-use crate::write::committer::Part;
+use crate::write::committer::CommitPart;
 
 /// How long a failed attempt to watch or read waits for the next, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
@@ -57,7 +57,7 @@ pub(crate) struct Waiting {
     /// In revision order.
     queue: VecDeque<FollowedRevision>,
     /// A part that is durable.
-    durable: Option<(Part, Revision)>,
+    durable: Option<(CommitPart, Revision)>,
     /// The watch has told everything up to here.
     read_through: Revision,
 }
@@ -122,7 +122,7 @@ impl Follow {
     }
 
     /// Stops following. Returns a durable part that was not published.
-    pub(crate) fn stop(&self) -> Option<(Part, Revision)> {
+    pub(crate) fn stop(&self) -> Option<(CommitPart, Revision)> {
         if let Some(task) = self.task.lock().take() {
             task.abort();
         }
@@ -175,7 +175,7 @@ impl Plane {
     }
 
     /// A part of this plane is durable; it is published once everything before it was told.
-    pub(crate) fn durable(self: &Arc<Self>, follow: &Follow, part: Part, revision: Revision) {
+    pub(crate) fn durable(self: &Arc<Self>, follow: &Follow, part: CommitPart, revision: Revision) {
         let mut state = follow.state.lock();
         state.durable = Some((part, revision));
         self.advance(follow, &mut state);
@@ -229,7 +229,7 @@ impl Plane {
         }
     }
 
-    fn publish_in_turn(self: &Arc<Self>, part: Part, revision: Revision) {
+    fn publish_in_turn(self: &Arc<Self>, part: CommitPart, revision: Revision) {
         if self.published().head < Version::new(self.base(), revision, 0) {
             Arc::clone(self).publish_part(part, revision);
         } else {

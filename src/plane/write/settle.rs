@@ -18,7 +18,7 @@ use crate::state::Root;
 use crate::state::entry::{Entry, Versions};
 use crate::version::Version;
 use crate::write::claim::{Committed, SubmitError, Written};
-use crate::write::committer::{Part, encode};
+use crate::write::committer::{CommitPart, encode};
 use crate::write::sequencer::{QueuedChange, QueuedWrite, goes_again, last_position};
 
 /// How long a failed attempt to settle waits for the next, at first and at most.
@@ -43,7 +43,7 @@ struct Landing {
 
 impl Plane {
     /// A part is durable. A plane that follows external writes publishes it in its turn.
-    pub(crate) fn land(self: Arc<Self>, part: Part, revision: Revision) {
+    pub(crate) fn land(self: Arc<Self>, part: CommitPart, revision: Revision) {
         match self.follow() {
             Some(follow) => self.durable(follow, part, revision),
             None => self.publish_part(part, revision),
@@ -51,7 +51,7 @@ impl Plane {
     }
 
     /// Publishes a durable part, shows it to watchers, answers its callers.
-    pub(crate) fn publish_part(self: Arc<Self>, part: Part, revision: Revision) {
+    pub(crate) fn publish_part(self: Arc<Self>, part: CommitPart, revision: Revision) {
         debug_assert!(self.follows_published(&part));
         let landing = self.work_out(&part, revision);
         self.note_expiries(&landing.events);
@@ -81,7 +81,7 @@ impl Plane {
     }
 
     /// Answers the callers of a durable part that is not published here any more.
-    pub(crate) fn acknowledge(&self, part: Part, revision: Revision) {
+    pub(crate) fn acknowledge(&self, part: CommitPart, revision: Revision) {
         let landing = self.work_out(&part, revision);
         for (write, answer) in part.writes.into_iter().zip(landing.answers) {
             write.answer(Ok(answer));
@@ -89,7 +89,7 @@ impl Plane {
     }
 
     /// The store refused a part for good. Enough refusals in a row make the plane read-only.
-    pub(crate) fn reject(self: Arc<Self>, part: Part, rejection: &Rejection) {
+    pub(crate) fn reject(self: Arc<Self>, part: CommitPart, rejection: &Rejection) {
         self.guard().not_done(NotDone::Rejected);
         let plane = Arc::clone(&self);
         plane.withdraw(part, rejection);
@@ -98,7 +98,7 @@ impl Plane {
 
     /// Nothing of a part was done, nor will be. A plane that has ended meanwhile is another's, who
     /// may be asked.
-    pub(crate) fn withdraw(self: Arc<Self>, part: Part, rejection: &Rejection) {
+    pub(crate) fn withdraw(self: Arc<Self>, part: CommitPart, rejection: &Rejection) {
         let (behind, ended) = {
             let mut sequencer = self.sequencer().lock();
             sequencer.note_refusal(&rejection.to_string());
@@ -123,7 +123,7 @@ impl Plane {
 
     /// A part that was not done, and never will be, goes again unchanged: it was refused for another
     /// plane's sake, or its outcome has been settled.
-    pub(crate) fn again(self: Arc<Self>, part: Part) {
+    pub(crate) fn again(self: Arc<Self>, part: CommitPart) {
         let again = self.sequencer().lock().again(part.writes);
         self.changed();
         match again {
@@ -133,13 +133,13 @@ impl Plane {
     }
 
     /// The fence is another's: nothing of the part was done, and nothing will be.
-    pub(crate) fn lose(self: Arc<Self>, part: Part) {
+    pub(crate) fn lose(self: Arc<Self>, part: CommitPart) {
         answer_all(part.writes, &SubmitError::Lost);
         self.end_lost();
     }
 
     /// The store did not say what became of a part.
-    pub(crate) async fn settle(self: Arc<Self>, mut part: Part, reason: String) {
+    pub(crate) async fn settle(self: Arc<Self>, mut part: CommitPart, reason: String) {
         tracing::warn!(
             plane = self.id(),
             reason,
@@ -183,7 +183,7 @@ impl Plane {
 
     /// Puts the fence again until there is a final reply, then reads what landed before it. Once the
     /// plane has ended, a store that does not answer is not asked again.
-    async fn find_out(&self, part: &Part) -> (FenceStatus, PartOutcome) {
+    async fn find_out(&self, part: &CommitPart) -> (FenceStatus, PartOutcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
             let barrier = tokio::select! {
@@ -228,7 +228,11 @@ impl Plane {
     }
 
     /// What the history says of a part that can no longer land.
-    async fn landed(&self, part: &Part, fence: FenceStatus) -> Result<PartOutcome, ReadError> {
+    async fn landed(
+        &self,
+        part: &CommitPart,
+        fence: FenceStatus,
+    ) -> Result<PartOutcome, ReadError> {
         let (start, end) = self.keys().bounds();
         let history = self.store().history(start, end, self.sent_after()).await?;
         // In this order: another who took the fence did so before its first event, so whatever of
@@ -260,7 +264,7 @@ impl Plane {
 
     /// Whether these events are exactly what a part does: its operations in their order, byte for
     /// byte. A delete of what was not there leaves no event.
-    fn is_part(&self, part: &Part, events: &[StoreEvent]) -> bool {
+    fn is_part(&self, part: &CommitPart, events: &[StoreEvent]) -> bool {
         let mut ops = Vec::new();
         encode(part, &mut ops);
         let mut events = events.iter().peekable();
@@ -280,7 +284,7 @@ impl Plane {
     }
 
     /// Whether each key of a part is published as the part knows it.
-    fn follows_published(&self, part: &Part) -> bool {
+    fn follows_published(&self, part: &CommitPart) -> bool {
         let published = self.published();
         let mut operations = part.writes.iter().flat_map(|write| &write.operations);
         operations.all(|operation| {
@@ -290,7 +294,7 @@ impl Plane {
         })
     }
 
-    fn work_out(&self, part: &Part, revision: Revision) -> Landing {
+    fn work_out(&self, part: &CommitPart, revision: Revision) -> Landing {
         let context = self.context();
         let mut root = (*self.published()).clone();
         let mut events = Vec::new();
