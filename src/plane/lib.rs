@@ -43,7 +43,7 @@ pub use guard::{
     Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, SendPermit, first_change,
 };
 pub use history::event::Event;
-pub use history::forgotten::Forgotten;
+pub use history::expired_cause::ExpiredCause;
 pub use history::log::LogBounds;
 pub use history::watch::{AtError, Ended, Next, WatchError, WatchFrom, WatchScope, Watcher};
 pub use key::{Key, Prefix};

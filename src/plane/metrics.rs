@@ -5,7 +5,7 @@ use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
 
-use crate::history::forgotten::Forgotten;
+use crate::history::expired_cause::ExpiredCause;
 use polyplane_storage::CommitError;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) struct CommitMetrics {
     took: Histogram,
     outcomes: IntCounterVec,
     again: IntCounter,
-    forgotten: IntCounterVec,
+    expired: IntCounterVec,
 }
 
 impl Default for CommitMetrics {
@@ -43,16 +43,16 @@ impl Default for CommitMetrics {
         for outcome in OUTCOMES {
             outcomes.with_label_values(&[outcome]);
         }
-        let forgotten = Opts::new(
+        let expired = Opts::new(
             "polyplane_expired_versions_total",
             "Lists and watches of versions that are no longer kept, by why they are not.",
         );
-        let forgotten = IntCounterVec::new(forgotten, &["cause"]).expect("the names are sound");
-        for cause in Forgotten::ALL {
-            forgotten.with_label_values(&[cause.name()]);
+        let expired = IntCounterVec::new(expired, &["cause"]).expect("the names are sound");
+        for cause in ExpiredCause::ALL {
+            expired.with_label_values(&[cause.name()]);
         }
         Self {
-            forgotten,
+            expired,
             planes: histogram(
                 "polyplane_commit_planes",
                 "Control planes whose writes share a transaction.",
@@ -103,8 +103,8 @@ impl CommitMetrics {
     }
 
     /// Somebody was told that a version is no longer kept.
-    pub(crate) fn forgot(&self, cause: Forgotten) {
-        self.forgotten.with_label_values(&[cause.name()]).inc();
+    pub(crate) fn expired(&self, cause: ExpiredCause) {
+        self.expired.with_label_values(&[cause.name()]).inc();
     }
 
     /// All of them.
@@ -114,7 +114,7 @@ impl CommitMetrics {
         families.extend(self.took.collect());
         families.extend(self.outcomes.collect());
         families.extend(self.again.collect());
-        families.extend(self.forgotten.collect());
+        families.extend(self.expired.collect());
         families
     }
 }

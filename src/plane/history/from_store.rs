@@ -11,7 +11,7 @@ use bytes::Bytes;
 use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
 
 use crate::history::event::Event;
-use crate::history::forgotten::Forgotten;
+use crate::history::expired_cause::ExpiredCause;
 use crate::history::hub::Floor;
 use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
@@ -154,9 +154,9 @@ impl Plane {
         // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
         let told = Version::after(self.base(), past.after);
         let floor = if told > self.birth() {
-            Floor::new(told, Forgotten::Compacted)
+            Floor::new(told, ExpiredCause::Compacted)
         } else {
-            Floor::new(self.birth(), Forgotten::BeforeBirth)
+            Floor::new(self.birth(), ExpiredCause::BeforeBirth)
         };
         let mut rebuilt = Rebuilt {
             floor: Floor::new(floor.version.min(opened.head), floor.cause),
@@ -409,7 +409,7 @@ impl Rebuilt {
     /// The store has forgotten what an event replaced: the log begins after it.
     fn forgotten(&mut self, version: Version) {
         self.events.clear();
-        self.floor = Floor::new(version, Forgotten::Compacted);
+        self.floor = Floor::new(version, ExpiredCause::Compacted);
     }
 
     fn push(

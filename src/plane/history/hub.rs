@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use crate::history::event::Event;
-use crate::history::forgotten::Forgotten;
+use crate::history::expired_cause::ExpiredCause;
 use crate::history::watch::Ended;
 use crate::version::Version;
 
@@ -47,15 +47,15 @@ pub(crate) struct Floor {
     /// Everything after this version is told.
     pub(crate) version: Version,
     /// Why nothing before it is.
-    pub(crate) cause: Forgotten,
+    pub(crate) cause: ExpiredCause,
 }
 
 impl Floor {
-    pub(crate) fn new(version: Version, cause: Forgotten) -> Self {
+    pub(crate) fn new(version: Version, cause: ExpiredCause) -> Self {
         Self { version, cause }
     }
 
-    fn check(self, version: Version) -> Result<(), Forgotten> {
+    fn check(self, version: Version) -> Result<(), ExpiredCause> {
         if version < self.version {
             return Err(self.cause);
         }
@@ -103,10 +103,10 @@ impl Hub {
     }
 
     /// A cursor at the first event after a version, or why some of them are gone.
-    pub(crate) fn cursor_after(&self, version: Version) -> Result<Cursor, Forgotten> {
+    pub(crate) fn cursor_after(&self, version: Version) -> Result<Cursor, ExpiredCause> {
         let state = self.state.read();
         state.floor.check(version)?;
-        Floor::new(state.defined, Forgotten::KindChanged).check(version)?;
+        Floor::new(state.defined, ExpiredCause::KindChanged).check(version)?;
         let at = state.events.partition_point(|e| e.version() <= version);
         Ok(Cursor {
             next: state.first + at as u64,
@@ -157,7 +157,7 @@ impl Hub {
     }
 
     /// Events after a version, newest first, or why some of them are gone.
-    pub(crate) fn undo_list(&self, version: Version) -> Result<Vec<Arc<Event>>, Forgotten> {
+    pub(crate) fn undo_list(&self, version: Version) -> Result<Vec<Arc<Event>>, ExpiredCause> {
         let state = self.state.read();
         state.floor.check(version)?;
         let newest = |event: &&Arc<Event>| event.version() > version;
@@ -185,7 +185,7 @@ impl Hub {
     }
 
     /// Takes the oldest event out.
-    pub(crate) fn pop(&self, cause: Forgotten) -> Option<Arc<Event>> {
+    pub(crate) fn pop(&self, cause: ExpiredCause) -> Option<Arc<Event>> {
         let mut state = self.state.write();
         let event = state.events.pop_front()?;
         state.first += 1;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::history::event::Event;
-use crate::history::forgotten::{Forgotten, Logged};
+use crate::history::expired_cause::{ExpiredCause, Logged};
 use crate::history::frames::Frames;
 use crate::history::hub::{Floor, Hub};
 use crate::history::pinned::{PinnedBytes, Pins};
@@ -96,7 +96,7 @@ impl Log {
     /// A log that begins after `head`. What was before it is not told until the history is read,
     /// so whoever is refused although it was read is refused because that failed.
     pub(crate) fn new(head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
-        let floor = Floor::new(head, Forgotten::Unreadable);
+        let floor = Floor::new(head, ExpiredCause::Unreadable);
         Self::beginning(floor, head, bounds, memory)
     }
 
@@ -131,7 +131,7 @@ impl Log {
         bounds: LogBounds,
         memory: &Arc<Memory>,
     ) -> Self {
-        let of_before = |floor| Floor::new(floor, Forgotten::HandedOver);
+        let of_before = |floor| Floor::new(floor, ExpiredCause::HandedOver);
         let log = Self::beginning(of_before(contents.floor), head, bounds, memory);
         let now = Instant::now();
         {
@@ -237,7 +237,7 @@ impl Log {
         prefix: &Prefix,
         version: Version,
         root: impl FnOnce() -> R,
-    ) -> (R, Result<Vec<Arc<Event>>, Forgotten>) {
+    ) -> (R, Result<Vec<Arc<Event>>, ExpiredCause>) {
         let mut inner = self.inner.lock();
         let hub = inner.hub(prefix.as_bytes());
         (root(), hub.undo_list(version))
@@ -304,7 +304,7 @@ impl Log {
     }
 
     /// Whether it is to be logged that a version is gone for a cause.
-    pub(crate) fn logs(&self, cause: Forgotten) -> bool {
+    pub(crate) fn logs(&self, cause: ExpiredCause) -> bool {
         self.logged.is_due(cause, Instant::now())
     }
 
@@ -367,16 +367,16 @@ impl Inner {
                 break;
             }
             self.pop(if old {
-                Forgotten::Age
+                ExpiredCause::Age
             } else {
-                Forgotten::Bytes
+                ExpiredCause::Bytes
             });
         }
         self.tell();
     }
 
     /// Drops the oldest event.
-    fn pop(&mut self, cause: Forgotten) {
+    fn pop(&mut self, cause: ExpiredCause) {
         if let Some(oldest) = self.order.pop_front()
             && let Some(event) = oldest.hub.pop(cause)
         {
@@ -410,7 +410,7 @@ impl Sheds for Mutex<Inner> {
         // Frames can be built again.
         inner.frames.clear();
         while inner.bytes() > bytes_max && !inner.order.is_empty() {
-            inner.pop(Forgotten::Memory);
+            inner.pop(ExpiredCause::Memory);
         }
         inner.tell();
     }

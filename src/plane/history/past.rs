@@ -8,7 +8,7 @@ use polyplane_storage::ReadError;
 use tokio::time::{Instant, timeout_at};
 
 use crate::guard::Answerable;
-use crate::history::forgotten::Forgotten;
+use crate::history::expired_cause::ExpiredCause;
 use crate::history::watch::{AtError, WatchError, WatchFrom, WatchScope, Watcher};
 use crate::key::Prefix;
 use crate::plane::{LOOK_EVERY, Plane};
@@ -43,7 +43,7 @@ impl Plane {
             loaded.map_err(|_| AtError::Unavailable)?;
             (newest, later) = read();
         }
-        let later = later.map_err(|cause| AtError::Expired(self.forgot(cause, version)))?;
+        let later = later.map_err(|cause| AtError::Expired(self.report_expired(cause, version)))?;
         let mut root = (*newest).clone();
         for event in later {
             // What was folded since is known to the events of before.
@@ -92,12 +92,12 @@ impl Plane {
             }
         }
         Watcher::new(Arc::clone(self), scope, hub, told)
-            .map_err(|cause| WatchError::Expired(self.forgot(cause, told)))
+            .map_err(|cause| WatchError::Expired(self.report_expired(cause, told)))
     }
 
     /// Counts that somebody asked for a version that is gone, and logs it now and then.
-    pub fn forgot(&self, cause: Forgotten, version: Version) -> Forgotten {
-        self.committer.metrics().forgot(cause);
+    pub fn report_expired(&self, cause: ExpiredCause, version: Version) -> ExpiredCause {
+        self.committer.metrics().expired(cause);
         if self.log().logs(cause) {
             let (plane, cause) = (self.id(), cause.name());
             let appended = self.log().appended();

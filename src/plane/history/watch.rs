@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::history::event::Event;
-use crate::history::forgotten::Forgotten;
+use crate::history::expired_cause::ExpiredCause;
 use crate::history::hub::{Cursor, CursorRead, Hub};
 use crate::key::{Key, Prefix};
 use crate::plane::Plane;
@@ -42,7 +42,7 @@ pub enum WatchFrom {
 pub enum WatchError {
     /// The events after this version are not all in the log any more.
     #[error("the version is older than the log: {0}")]
-    Expired(Forgotten),
+    Expired(ExpiredCause),
     /// The version is beyond everything this plane can have told.
     #[error("the version is in the future of {current}")]
     Future {
@@ -62,7 +62,7 @@ pub enum WatchError {
 pub enum AtError {
     /// The events after this version are not all in the log any more.
     #[error("the version is older than the log: {0}")]
-    Expired(Forgotten),
+    Expired(ExpiredCause),
     /// The store does not tell for now whether they are.
     #[error("the history of the control plane cannot be read for now")]
     Unavailable,
@@ -141,7 +141,7 @@ impl Watcher {
         scope: WatchScope,
         hub: Arc<Hub>,
         told: Version,
-    ) -> Result<Self, Forgotten> {
+    ) -> Result<Self, ExpiredCause> {
         let cursor = hub.cursor_after(told)?;
         let quarter = plane.log().bounds().bytes_max / 4;
         plane.watcher_came();

@@ -209,7 +209,7 @@ async fn old_events_stay_behind_and_who_needs_them_is_told() {
     let old = next.watch(scope(), WatchFrom::After(versions[0])).await;
     assert_eq!(
         old.expect_err("left behind"),
-        WatchError::Expired(Forgotten::Bytes)
+        WatchError::Expired(ExpiredCause::Bytes)
     );
     let told = rest(&next, versions[37], versions[39]).await;
     assert_eq!(told.map(|told| told.len()), Some(2));
@@ -239,12 +239,12 @@ async fn what_the_former_owner_had_dropped_is_gone_by_the_hand_over() {
     let scope = || WatchScope::Prefix(configmaps());
     let from = WatchFrom::After(versions[0]);
     let old = plane.watch(scope(), from).await;
-    let gone = WatchError::Expired(Forgotten::Bytes);
+    let gone = WatchError::Expired(ExpiredCause::Bytes);
     assert_eq!(old.expect_err("dropped here"), gone);
     // The next owner has room for more, and does not know what the first had dropped, or why.
     for _ in ["first", "second"] {
         let next = hand_over(&site, &plane, LogBounds::default()).await;
-        let gone = Forgotten::HandedOver;
+        let gone = ExpiredCause::HandedOver;
         let old = next.watch(scope(), from).await;
         assert_eq!(old.expect_err("dropped there"), WatchError::Expired(gone));
         let old = next.at(versions[0], &configmaps()).await;

@@ -189,7 +189,7 @@ async fn history_begins_where_the_store_still_knows_it() {
     let old = plane.watch(scope(), WatchFrom::After(versions[1])).await;
     assert_eq!(
         old.expect_err("forgotten"),
-        WatchError::Expired(Forgotten::Compacted)
+        WatchError::Expired(ExpiredCause::Compacted)
     );
     let from = WatchFrom::After(versions[2]);
     let from = match plane.watch(scope(), from).await {
@@ -268,7 +268,7 @@ async fn a_history_that_cannot_be_understood_is_called_unreadable() {
     let since = plane.snapshot().version();
     let scope = || WatchScope::Prefix(configmaps());
     for _ in ["read", "known"] {
-        let gone = Forgotten::Unreadable;
+        let gone = ExpiredCause::Unreadable;
         let old = plane.watch(scope(), WatchFrom::After(first)).await;
         assert_eq!(old.expect_err("unread"), WatchError::Expired(gone));
         let old = plane.at(first, &configmaps()).await;
@@ -289,7 +289,7 @@ async fn nothing_goes_on_from_before_the_birth() {
     for _ in ["new", "written to"] {
         let plane = site.open("a").await;
         let old = plane.watch(scope(), WatchFrom::After(before)).await;
-        let gone = Forgotten::BeforeBirth;
+        let gone = ExpiredCause::BeforeBirth;
         assert_eq!(
             old.expect_err("of another plane"),
             WatchError::Expired(gone)

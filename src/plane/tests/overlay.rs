@@ -270,7 +270,7 @@ async fn goes_on_from(plane: &Arc<Plane>, before: Version, versions: [Version; 4
         matches!(
             old,
             Err(WatchError::Expired(
-                Forgotten::KindChanged | Forgotten::HandedOver
+                ExpiredCause::KindChanged | ExpiredCause::HandedOver
             ))
         ),
         "{old:?}"
@@ -334,7 +334,7 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     let done = successor.submit(write(vec![define("2.a")])).await;
     let defined = done.expect("fine").version;
     let old = successor.watch(scope(), WatchFrom::After(gone)).await;
-    let cause = WatchError::Expired(Forgotten::KindChanged);
+    let cause = WatchError::Expired(ExpiredCause::KindChanged);
     assert_eq!(old.expect_err("another one"), cause);
     let new = successor.watch(scope(), WatchFrom::After(defined)).await;
     new.expect("from its definition on");

@@ -192,10 +192,13 @@ async fn versions_outside_the_log_are_expired_or_in_the_future() {
     let old = plane.watch(scope(), WatchFrom::After(before)).await;
     assert_eq!(
         old.expect_err("gone"),
-        WatchError::Expired(Forgotten::Bytes)
+        WatchError::Expired(ExpiredCause::Bytes)
     );
     let old = plane.at(before, &configmaps()).await;
-    assert_eq!(old.expect_err("gone"), AtError::Expired(Forgotten::Bytes));
+    assert_eq!(
+        old.expect_err("gone"),
+        AtError::Expired(ExpiredCause::Bytes)
+    );
     // Another resource had no event: whoever watches it has missed nothing.
     let other = WatchScope::Prefix(Prefix::resource("", "secrets"));
     plane
@@ -353,7 +356,7 @@ async fn a_version_that_is_gone_has_a_cause_that_is_counted() {
     let scope = || WatchScope::Prefix(configmaps());
     for _ in 0..3 {
         let old = plane.watch(scope(), WatchFrom::After(before)).await;
-        let gone = Forgotten::Age;
+        let gone = ExpiredCause::Age;
         assert_eq!(old.expect_err("dropped"), WatchError::Expired(gone));
     }
     let kept = plane.watch(scope(), WatchFrom::After(since)).await;
@@ -373,7 +376,7 @@ async fn a_version_that_is_gone_has_a_cause_that_is_counted() {
             )
         })
         .collect();
-    assert_eq!(counts.len(), Forgotten::ALL.len());
+    assert_eq!(counts.len(), ExpiredCause::ALL.len());
     for (cause, count) in counts {
         let expected = if cause == "age" { 3.0 } else { 0.0 };
         assert_eq!(count, expected, "{cause}");

@@ -2,7 +2,7 @@
 
 use super::watches::watch_from;
 use super::*;
-use crate::history::forgotten::Forgotten;
+use crate::history::expired_cause::ExpiredCause;
 
 const MIB: usize = 1 << 20;
 
@@ -162,7 +162,7 @@ async fn all_logs_together_are_within_their_share() {
         .watch(scope(), WatchFrom::After(large_before))
         .await;
     let gone = gone.expect_err("shed");
-    assert_eq!(gone, WatchError::Expired(Forgotten::Memory));
+    assert_eq!(gone, WatchError::Expired(ExpiredCause::Memory));
     drop(kept);
     close(&large_one, Ended::Closed).await;
     close(&small, Ended::Closed).await;

@@ -22,7 +22,7 @@ use crate::write::{answerable, chain, within};
 use async_trait::async_trait;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Forgotten, Key, ObjectRef, Version, YieldBudget};
+use polyplane_plane::{ExpiredCause, Key, ObjectRef, Version, YieldBudget};
 use polyplane_storage::{ReadError, Revision};
 
 /// Objects that one read of the store returns. A page of a client may take several reads.
@@ -145,7 +145,10 @@ async fn first(call: &Call<'_>, options: &ListOptions) -> Result<First, ApiError
             None => None,
             Some(version) if token.is_fresh(now) => Some(version),
             Some(version) => {
-                let cause = call.tenant.plane.forgot(Forgotten::TokenAge, version);
+                let cause = call
+                    .tenant
+                    .plane
+                    .report_expired(ExpiredCause::TokenAge, version);
                 return Err(token.expired(now, cause));
             }
         };
@@ -256,7 +259,7 @@ async fn read(
         Err(ReadError::Compacted { floor }) => {
             let plane = &call.tenant.plane;
             let version = Version::after(plane.base(), floor);
-            let cause = plane.forgot(Forgotten::Compacted, version);
+            let cause = plane.report_expired(ExpiredCause::Compacted, version);
             Err(match token {
                 Some(token) => token.expired(call.environment.now(), cause),
                 None => list::too_old(cause),

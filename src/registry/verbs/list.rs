@@ -22,7 +22,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
-use polyplane_plane::{AtError, Forgotten, ObjectRef, Prefix, Snapshot, Start, Version};
+use polyplane_plane::{AtError, ExpiredCause, ObjectRef, Prefix, Snapshot, Start, Version};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use streamed::Listed;
@@ -68,7 +68,7 @@ impl Token {
     }
 
     /// The refusal of a list that cannot go on as it was, with a token for the rest as of then.
-    pub(crate) fn expired(&self, now: i64, cause: Forgotten) -> ApiError {
+    pub(crate) fn expired(&self, now: i64, cause: ExpiredCause) -> ApiError {
         let again = write_token(-1, &self.start, now);
         let text = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
         expired(text, cause).with_continue(&again)
@@ -318,7 +318,7 @@ pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
 }
 
 /// The refusal of a list of a version that is no longer kept.
-pub(crate) fn too_old(cause: Forgotten) -> ApiError {
+pub(crate) fn too_old(cause: ExpiredCause) -> ApiError {
     expired(
         "The resourceVersion for the provided list is too old.",
         cause,
@@ -326,7 +326,7 @@ pub(crate) fn too_old(cause: Forgotten) -> ApiError {
 }
 
 /// The refusal of a version that is no longer kept: upstream's `text`, and why.
-fn expired(text: &str, cause: Forgotten) -> ApiError {
+fn expired(text: &str, cause: ExpiredCause) -> ApiError {
     ApiError::expired(format!("{text} Cause: {cause}."))
 }
 
@@ -335,7 +335,7 @@ async fn cut_at(
     call: &Call<'_>,
     version: Version,
     prefix: &Prefix,
-) -> Result<Result<Snapshot, Forgotten>, ApiError> {
+) -> Result<Result<Snapshot, ExpiredCause>, ApiError> {
     match within(call, call.tenant.plane.at(version, prefix)).await? {
         Ok(cut) => Ok(Ok(cut)),
         Err(AtError::Expired(cause)) => Ok(Err(cause)),
@@ -374,7 +374,10 @@ async fn continued(
     let cut = if token.is_fresh(now) {
         cut_at(call, version, prefix).await?
     } else {
-        Err(call.tenant.plane.forgot(Forgotten::TokenAge, version))
+        Err(call
+            .tenant
+            .plane
+            .report_expired(ExpiredCause::TokenAge, version))
     };
     drop(call.newest().await?);
     match cut {

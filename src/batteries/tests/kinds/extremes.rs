@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, json};
-use polyplane_plane::Forgotten;
+use polyplane_plane::ExpiredCause;
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::request::parameters::ROWS;
 use polyplane_registry::{AnswerBody, ResourceRequest, Verb};
@@ -248,7 +248,7 @@ fn a_page_token_has_its_time() {
         );
         let refused = rest(&page(version, now - 540)).await.expect_err("too old");
         assert_eq!((refused.code, refused.reason), (410, Reason::Expired));
-        let cause = Forgotten::TokenAge.to_string();
+        let cause = ExpiredCause::TokenAge.to_string();
         assert!(refused.message.contains(&cause), "{}", refused.message);
         let again = refused.continue_token.expect("there is a way on");
         let again = [("continue".to_owned(), again.into_string())];

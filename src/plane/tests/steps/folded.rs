@@ -311,7 +311,7 @@ async fn layers_that_were_left_behind_are_not_needed() {
     let old = plane.watch(scope, WatchFrom::After(born)).await;
     assert_eq!(
         old.expect_err("nobody knows the layers of then"),
-        WatchError::Expired(Forgotten::Unreadable)
+        WatchError::Expired(ExpiredCause::Unreadable)
     );
 }
 

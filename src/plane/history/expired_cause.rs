@@ -10,7 +10,7 @@ const LOG_EVERY: Duration = Duration::from_secs(600);
 
 /// What made a plane forget what it once could have told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Forgotten {
+pub enum ExpiredCause {
     /// The log dropped events for their age.
     #[error("it is older than the log of the control plane keeps events")]
     Age,
@@ -40,7 +40,7 @@ pub enum Forgotten {
     KindChanged,
 }
 
-impl Forgotten {
+impl ExpiredCause {
     /// All of them, in the order of their numbers.
     pub(crate) const ALL: [Self; 9] = [
         Self::Age,
@@ -73,11 +73,11 @@ impl Forgotten {
 
 /// When each cause was last logged.
 #[derive(Debug, Default)]
-pub(crate) struct Logged([Mutex<Option<Instant>>; Forgotten::ALL.len()]);
+pub(crate) struct Logged([Mutex<Option<Instant>>; ExpiredCause::ALL.len()]);
 
 impl Logged {
     /// Whether a cause is to be logged now.
-    pub(crate) fn is_due(&self, cause: Forgotten, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, cause: ExpiredCause, now: Instant) -> bool {
         let mut last = self.0[cause as usize].lock();
         let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_EVERY);
         if is_due {
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn each_cause_is_logged_now_and_then() {
         let (logged, now) = (Logged::default(), Instant::now());
-        for (at, cause) in Forgotten::ALL.into_iter().enumerate() {
+        for (at, cause) in ExpiredCause::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, at);
             assert!(logged.is_due(cause, now));
             assert!(!logged.is_due(cause, now + LOG_EVERY / 2));
