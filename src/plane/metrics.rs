@@ -98,7 +98,7 @@ impl CommitMetrics {
     }
 
     /// A part of unknown outcome turned out not to be done, and goes again.
-    pub(crate) fn goes_again(&self) {
+    pub(crate) fn resent(&self) {
         self.again.inc();
     }
 

@@ -247,11 +247,11 @@ impl Plane {
         let (operations, bytes) = self.queued_operations(operations)?;
         let (reply, answer) = oneshot::channel();
         let queued = QueuedWrite::new(operations, bytes, reply);
-        self.wait_in_line(queued, &claims, answer, deadline).await
+        self.enqueue(queued, &claims, answer, deadline).await
     }
 
     /// Gives a write its place and waits for its answer.
-    pub(crate) async fn wait_in_line(
+    pub(crate) async fn enqueue(
         self: &Arc<Self>,
         mut queued: QueuedWrite,
         claims: &[Claim],

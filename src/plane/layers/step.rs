@@ -147,7 +147,7 @@ impl Plane {
         let drops = commit.drops.iter().map(|key| key.as_bytes().len());
         let bytes = encode_steps(0, commit.record()).len() + drops.sum::<usize>();
         let queued = QueuedWrite::layers(commit, bytes, reply);
-        match self.wait_in_line(queued, &[], answer, Some(deadline)).await {
+        match self.enqueue(queued, &[], answer, Some(deadline)).await {
             Ok(_) => Ok(Stepped::Done),
             Err(SubmitError::Withdrawn | SubmitError::ClaimFailed(_)) => Ok(Stepped::Again),
             Err(error) => Err(error),

@@ -62,7 +62,7 @@ impl Plane {
             }
         }
         if let Some(follow) = self.follow() {
-            follow.finish_turn();
+            follow.wait_for_publisher();
         }
         Ok(self.head())
     }
@@ -78,7 +78,7 @@ impl Plane {
     /// what it had forbidden. Too often does no harm.
     pub fn go_on(self: &Arc<Self>) {
         let wakeup = self.sequencer().lock().go_on();
-        self.go_on_following();
+        self.resume_following();
         self.changed();
         self.wake(wakeup);
         self.wait_for_store();

@@ -71,7 +71,7 @@ struct Batch {
     txn: Txn,
     parts: Vec<CommitPart>,
     /// Per compare the parts that asked for it.
-    askers: Vec<Vec<usize>>,
+    parts_of_compare: Vec<Vec<usize>>,
 }
 
 impl Committer {
@@ -148,7 +148,7 @@ impl Committer {
         let _end_with_it = EndWithPanic;
         loop {
             let mut lost = Vec::new();
-            let parts = self.gather(&mut lost);
+            let parts = self.next_parts(&mut lost);
             for plane in lost {
                 plane.end_lost();
             }
@@ -161,7 +161,7 @@ impl Committer {
 
     /// The parts of the next transaction; `None` gives the worker's slot back. Planes that have no
     /// tenure any more go to `lost`.
-    fn gather(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<CommitPart>> {
+    fn next_parts(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
@@ -218,7 +218,11 @@ impl Committer {
     }
 
     async fn commit(self: &Arc<Self>, batch: Batch) {
-        let Batch { txn, parts, askers } = batch;
+        let Batch {
+            txn,
+            parts,
+            parts_of_compare,
+        } = batch;
         let keys: Vec<Bytes> = txn.compares.iter().map(|c| c.key().clone()).collect();
         self.metrics.sends(
             parts.len(),
@@ -236,7 +240,7 @@ impl Committer {
             }
             Err(CommitError::Refused { failed, at, found }) => {
                 let found: Vec<_> = keys.into_iter().zip(found).collect();
-                refuse(parts, &askers, &failed, at, &found);
+                refuse(parts, &parts_of_compare, &failed, at, &found);
             }
             Err(CommitError::Rejected(rejection)) => {
                 for part in parts {
@@ -271,21 +275,21 @@ impl Drop for EndWithPanic {
 /// Some compares did not hold: the planes they stand for are lost, the others go again.
 fn refuse(
     parts: Vec<CommitPart>,
-    askers: &[Vec<usize>],
+    parts_of_compare: &[Vec<usize>],
     failed: &[usize],
     at: Revision,
     found: &[(Bytes, Option<KeyValue>)],
 ) {
     let lost: Vec<usize> = failed
         .iter()
-        .filter_map(|compare| askers.get(*compare))
+        .filter_map(|compare| parts_of_compare.get(*compare))
         .flatten()
         .copied()
         .collect();
     for (number, part) in parts.into_iter().enumerate() {
         let plane = Arc::clone(&part.plane);
-        let asked = askers.iter().zip(found);
-        let own = asked.filter(|(askers, _)| askers.contains(&number));
+        let asked = parts_of_compare.iter().zip(found);
+        let own = asked.filter(|(parts_of_compare, _)| parts_of_compare.contains(&number));
         plane.guard().not_done(NotDone::Refused {
             at,
             found: own.map(|(_, found)| found.clone()).collect(),
@@ -296,7 +300,7 @@ fn refuse(
             let reason = Rejection::Malformed("a compare nobody asked for was refused".into());
             plane.withdraw(part, &reason);
         } else {
-            plane.again(part);
+            plane.requeue(part);
         }
     }
 }
@@ -306,13 +310,13 @@ fn build(parts: Vec<CommitPart>) -> Batch {
     let mut batch = Batch {
         txn: Txn::default(),
         parts: Vec::with_capacity(parts.len()),
-        askers: Vec::new(),
+        parts_of_compare: Vec::new(),
     };
     let mut index: usize = 0;
     for mut part in parts {
         let number = batch.parts.len();
         for compare in std::mem::take(&mut part.compares) {
-            ask(&mut batch, compare, number);
+            add_compare(&mut batch, compare, number);
         }
         part.index = u8::try_from(index).expect("a transaction has at most 255 events");
         encode(&part, &mut batch.txn.ops);
@@ -322,7 +326,7 @@ fn build(parts: Vec<CommitPart>) -> Batch {
     batch
 }
 
-fn ask(batch: &mut Batch, compare: Compare, part: usize) {
+fn add_compare(batch: &mut Batch, compare: Compare, part: usize) {
     // Planes share the member key; the rest are their own, so the shared ones stand early.
     match batch
         .txn
@@ -330,10 +334,10 @@ fn ask(batch: &mut Batch, compare: Compare, part: usize) {
         .iter()
         .position(|known| *known == compare)
     {
-        Some(at) => batch.askers[at].push(part),
+        Some(at) => batch.parts_of_compare[at].push(part),
         None => {
             batch.txn.compares.push(compare);
-            batch.askers.push(vec![part]);
+            batch.parts_of_compare.push(vec![part]);
         }
     }
 }

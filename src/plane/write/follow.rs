@@ -132,7 +132,7 @@ impl Follow {
     }
 
     /// Waits for whoever is publishing and has looked whether it may before the plane was held.
-    pub(crate) fn finish_turn(&self) {
+    pub(crate) fn wait_for_publisher(&self) {
         drop(self.state.lock());
     }
 
@@ -182,7 +182,7 @@ impl Plane {
     }
 
     /// Publishes what may be published after a pause.
-    pub(crate) fn go_on_following(self: &Arc<Self>) {
+    pub(crate) fn resume_following(self: &Arc<Self>) {
         if let Some(follow) = self.follow() {
             self.advance(follow, &mut follow.state.lock());
         }
@@ -197,7 +197,7 @@ impl Plane {
             let durable = state.durable.as_ref().map(|(_, revision)| *revision);
             if durable.is_some_and(|durable| durable <= next) {
                 if let Some((part, revision)) = state.durable.take() {
-                    self.publish_in_turn(part, revision);
+                    self.publish_in_order(part, revision);
                 }
                 let own = |followed: &mut FollowedRevision| {
                     matches!(followed.content, RevisionContent::Own)
@@ -229,7 +229,7 @@ impl Plane {
         }
     }
 
-    fn publish_in_turn(self: &Arc<Self>, part: CommitPart, revision: Revision) {
+    fn publish_in_order(self: &Arc<Self>, part: CommitPart, revision: Revision) {
         if self.published().head < Version::new(self.base(), revision, 0) {
             Arc::clone(self).publish_part(part, revision);
         } else {
@@ -277,7 +277,7 @@ impl Plane {
         let defined = context.derive.defined(&events);
         let publish = || self.publish(root);
         self.log().append(&events, &defined, head, publish);
-        self.sequencer().lock().beside(&done, head, context);
+        self.sequencer().lock().apply_external(&done, head, context);
         self.changed();
     }
 

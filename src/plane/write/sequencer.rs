@@ -247,7 +247,7 @@ impl Sequencer {
     }
 
     /// After each change of what is accepted.
-    fn show_overlay(&self) {
+    fn publish_overlay(&self) {
         let address = |overlay: Option<&Arc<Overlay>>| overlay.map(Arc::as_ptr);
         let shown = self.overlay.load();
         if address(shown.as_ref()) != address(self.accepted.overlay.as_ref()) {
@@ -296,7 +296,7 @@ impl Sequencer {
         for operation in &mut write.operations {
             operation.previous = operation.apply(&mut self.accepted, context);
         }
-        self.show_overlay();
+        self.publish_overlay();
         self.position += 1;
         write.position = self.position;
         self.queue.push_back(write);
@@ -394,11 +394,11 @@ impl Sequencer {
         }
         if self.queue.is_empty() || self.landed_bytes > LANDED_BYTES_MAX {
             // What is accepted is what is published, and the queue.
-            self.rest_on(published);
+            self.reset_to(published);
             for write in &self.queue {
                 write.apply_again(&mut self.accepted, context);
             }
-            self.show_overlay();
+            self.publish_overlay();
         } else {
             self.accepted.head = published.head;
         }
@@ -406,14 +406,14 @@ impl Sequencer {
     }
 
     /// Nothing is accepted but what is published.
-    fn rest_on(&mut self, published: &Root) {
+    fn reset_to(&mut self, published: &Root) {
         self.accepted = published.clone();
         self.landed_bytes = 0;
     }
 
     /// Nothing of a part was done, nor will be, and nothing is wrong with it: it goes again
     /// unchanged, unless the plane has ended meanwhile.
-    pub(crate) fn again(&mut self, part: Vec<QueuedWrite>) -> Result<Wakeup, Vec<QueuedWrite>> {
+    pub(crate) fn requeue(&mut self, part: Vec<QueuedWrite>) -> Result<Wakeup, Vec<QueuedWrite>> {
         self.under_way = false;
         if self.ended.is_some() {
             return Err(part);
@@ -428,8 +428,8 @@ impl Sequencer {
     /// queued behind it, to be prepared again.
     pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<QueuedWrite> {
         self.under_way = false;
-        self.rest_on(published);
-        self.show_overlay();
+        self.reset_to(published);
+        self.publish_overlay();
         self.withdrawals.push_back(self.durable);
         if self.withdrawals.len() > WITHDRAWALS_KEPT {
             self.withdrawals.pop_front();
@@ -475,7 +475,7 @@ impl Sequencer {
     }
 
     /// Writes past this sequencer were published.
-    pub(crate) fn beside(
+    pub(crate) fn apply_external(
         &mut self,
         changes: &[(Key, Option<Arc<Entry>>)],
         head: Version,
@@ -488,7 +488,7 @@ impl Sequencer {
                 None => self.accepted.remove(key, context),
             };
         }
-        self.show_overlay();
+        self.publish_overlay();
     }
 
     /// Ends at once. Returns what was never sent.
@@ -531,7 +531,7 @@ impl Sequencer {
 }
 
 /// Counts that a part was sent without an answer and not done; says whether it goes again.
-pub(crate) fn goes_again(part: &mut [QueuedWrite]) -> bool {
+pub(crate) fn may_resend(part: &mut [QueuedWrite]) -> bool {
     for write in &mut *part {
         write.unanswered += 1;
     }

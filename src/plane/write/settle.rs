@@ -19,7 +19,7 @@ use crate::state::entry::{Entry, Versions};
 use crate::version::Version;
 use crate::write::claim::{Committed, SubmitError, Written};
 use crate::write::committer::{CommitPart, encode};
-use crate::write::sequencer::{QueuedChange, QueuedWrite, goes_again, last_position};
+use crate::write::sequencer::{QueuedChange, QueuedWrite, last_position, may_resend};
 
 /// How long a failed attempt to settle waits for the next, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ impl Plane {
     /// Publishes a durable part, shows it to watchers, answers its callers.
     pub(crate) fn publish_part(self: Arc<Self>, part: CommitPart, revision: Revision) {
         debug_assert!(self.follows_published(&part));
-        let landing = self.work_out(&part, revision);
+        let landing = self.compute_landing(&part, revision);
         self.note_expiries(&landing.events);
         self.set_revision(revision);
         let published = landing.root.clone();
@@ -82,7 +82,7 @@ impl Plane {
 
     /// Answers the callers of a durable part that is not published here any more.
     pub(crate) fn acknowledge(&self, part: CommitPart, revision: Revision) {
-        let landing = self.work_out(&part, revision);
+        let landing = self.compute_landing(&part, revision);
         for (write, answer) in part.writes.into_iter().zip(landing.answers) {
             write.answer(Ok(answer));
         }
@@ -123,8 +123,8 @@ impl Plane {
 
     /// A part that was not done, and never will be, goes again unchanged: it was refused for another
     /// plane's sake, or its outcome has been settled.
-    pub(crate) fn again(self: Arc<Self>, part: CommitPart) {
-        let again = self.sequencer().lock().again(part.writes);
+    pub(crate) fn requeue(self: Arc<Self>, part: CommitPart) {
+        let again = self.sequencer().lock().requeue(part.writes);
         self.changed();
         match again {
             Ok(wakeup) => self.wake(wakeup),
@@ -146,13 +146,13 @@ impl Plane {
             "the outcome of a commit is unknown"
         );
         self.guard().not_done(NotDone::Unknown);
-        let (fence, outcome) = self.find_out(&part).await;
+        let (fence, outcome) = self.resolve_outcome(&part).await;
         match outcome {
             PartOutcome::Done(revision) => Arc::clone(&self).land(part, revision),
-            PartOutcome::NotDone if fence == FenceStatus::Held && goes_again(&mut part.writes) => {
-                self.committer.metrics().goes_again();
+            PartOutcome::NotDone if fence == FenceStatus::Held && may_resend(&mut part.writes) => {
+                self.committer.metrics().resent();
                 self.guard().never_done();
-                self.again(part);
+                self.requeue(part);
                 return;
             }
             PartOutcome::NotDone => {
@@ -183,7 +183,7 @@ impl Plane {
 
     /// Puts the fence again until there is a final reply, then reads what landed before it. Once the
     /// plane has ended, a store that does not answer is not asked again.
-    async fn find_out(&self, part: &CommitPart) -> (FenceStatus, PartOutcome) {
+    async fn resolve_outcome(&self, part: &CommitPart) -> (FenceStatus, PartOutcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
             let barrier = tokio::select! {
@@ -294,7 +294,7 @@ impl Plane {
         })
     }
 
-    fn work_out(&self, part: &CommitPart, revision: Revision) -> Landing {
+    fn compute_landing(&self, part: &CommitPart, revision: Revision) -> Landing {
         let context = self.context();
         let mut root = (*self.published()).clone();
         let mut events = Vec::new();
