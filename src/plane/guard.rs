@@ -1,4 +1,4 @@
-//! What a plane asks of whoever holds its fence.
+//! What a plane needs of the holder of its fence: permission to write, and the right to answer.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub enum NotAnswerable {
     Deadline,
 }
 
-/// Why a barrier did not stand.
+/// Why a barrier was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BarrierError {
     /// The fence is another's. No older transaction of this holder can be applied any more.
@@ -46,8 +46,8 @@ pub enum BarrierError {
 pub enum SendPermit {
     /// It may, comparing this: the plane's fence and the replica's own member key.
     Granted(Vec<Compare>),
-    /// Not now: the plane is paused, parting, or waits for the store. Whoever changes that calls
-    /// [`Plane::go_on`](crate::Plane::go_on).
+    /// Not now: the plane is paused, being released, or waits for the store. The code that changes
+    /// that calls [`Plane::go_on`](crate::Plane::go_on).
     Wait,
     /// Never: the tenure has ended. Nothing was sent.
     Lost,
@@ -65,7 +65,7 @@ pub enum NotDone {
     },
     /// The store would not consider it: final, nothing was done.
     Rejected,
-    /// Nobody knows. A [`CommitGuard::barrier`] follows.
+    /// The outcome is unknown. A [`CommitGuard::barrier`] follows.
     Unknown,
 }
 
@@ -74,8 +74,8 @@ pub enum NotDone {
 /// ([`polyplane_fencing::PlaneFence`]); an implementation steps it under one lock.
 ///
 /// A granted permit is followed by [`Self::acknowledged`] and then [`Self::landed`], or by
-/// [`Self::not_done`]. After [`NotDone::Unknown`] come barriers until one stands, and then
-/// [`Self::landed`] or [`Self::never_done`].
+/// [`Self::not_done`]. After [`NotDone::Unknown`] barriers are sent until one is written or the fence
+/// is lost, and then [`Self::landed`] or [`Self::never_done`].
 #[async_trait]
 pub trait CommitGuard: Send + Sync + 'static {
     /// Whether the plane takes a write right now.
@@ -92,16 +92,17 @@ pub trait CommitGuard: Send + Sync + 'static {
     /// The part is published; the store did it at this revision.
     fn landed(&self, at: Revision);
 
-    /// The part is not done, or nobody knows.
+    /// The part is not done, or its outcome is unknown.
     fn not_done(&self, outcome: NotDone);
 
     /// After an unknown outcome: puts the fence again, comparing the fence's own revision, which no
     /// older transaction of the plane survives. Returns its revision.
     async fn barrier(&self) -> Result<Revision, BarrierError>;
 
-    /// After a lost barrier: the revision at which another wrote the fence, from which on nothing in
-    /// the plane's range is this holder's; none if only the member key was lost. Read it *after* the
-    /// plane's history: what is in the history then stands before that revision or is another's.
+    /// After a lost barrier: the revision at which another replica wrote the fence; `None` if only the
+    /// member key was lost. Writes in the plane's range from that revision on are not this holder's.
+    /// Call it *after* reading the plane's history: in the other order, the next owner's first write
+    /// could be in the history without the revision that tells it apart.
     ///
     /// # Errors
     /// The history of the fence cannot be read.

@@ -1,4 +1,4 @@
-//! The events of a plane and who reads them.
+//! The events of a plane, and the watchers and lists that read them.
 //!
 //! [`log`] keeps the newest [`event`]s in one [`hub`] per resource and bounds them in time and bytes,
 //! [`pinned`] and [`frames`] weigh what they keep in memory. [`watch`] has the cursors of watchers. [`past`]

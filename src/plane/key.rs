@@ -1,7 +1,7 @@
 //! Keys of objects: `<group>/<resource>/<namespace>/<name>`, cluster-scoped ones without the
 //! namespace part, compared as bytes.
 //!
-//! Group and resource are those of storage. A name never holds a `/`; who makes keys from input has
+//! Group and resource are those of storage. A name never holds a `/`; the code that parses input has
 //! checked that.
 
 use std::borrow::Borrow;
@@ -63,7 +63,7 @@ impl Key {
         &self.text()[resource_len(&self.0)..]
     }
 
-    /// The namespace, if the object stands in one.
+    /// The namespace, unless the object is cluster-scoped.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.rest().split_once('/').map(|(namespace, _)| namespace)
@@ -116,7 +116,7 @@ impl Prefix {
         Self::resource(group, resource).namespace(namespace)
     }
 
-    /// The part of this resource that stands in one namespace.
+    /// The objects of this resource in one namespace.
     #[must_use]
     pub fn namespace(&self, namespace: &str) -> Self {
         let mut bytes = self.of_resource().to_vec();

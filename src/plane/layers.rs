@@ -1,7 +1,9 @@
-//! The layers that planes of one store have, and what each has different from the next.
+//! Layers: the immutable sets of objects under the planes' own, and how a plane moves between them.
 //!
-//! A plane names the layers it came by in its records. The binary brings the layer it knows; any
-//! other is read from the store, once per process.
+//! [`layer`] is one layer with its templates, [`layer_store`] its form in the store. [`template_values`]
+//! turns a template into an object of one plane. [`step`] moves a plane to a newer layer, [`chain`]
+//! remembers the steps it has taken. This file caches the layers that a process has met: the binary
+//! adds its own, any other is read from the store once.
 
 pub(crate) mod chain;
 pub(crate) mod layer;
@@ -21,13 +23,13 @@ use crate::layers::chain::fold::{FoldRow, FoldRows};
 use crate::layers::layer::{Layer, LayerHash};
 use crate::layers::layer_store::{LayerStoreError, load_layer, save_layer};
 
-/// From, to, and what is made anew.
+/// The old layer, the new one, and the keys whose objects are recreated between them.
 type Pair = (LayerHash, LayerHash, Vec<Key>);
 
 /// The rows of a fold: its layer, and what they say of which of its objects.
 type RowsOf = (LayerHash, Box<[(u32, FoldRow)]>);
 
-/// Rows that are known at least before those that nobody has any more are looked for.
+/// Number of cached folds below which unused ones are not looked for.
 const ROWS_MIN: usize = 64;
 
 /// Layers in memory, by their hash, and the store that has the others.
@@ -44,7 +46,7 @@ pub struct Layers {
 #[derive(Default)]
 struct Folded {
     rows: HashMap<RowsOf, Weak<FoldRows>>,
-    /// How many there were when it was last looked for those that nobody has.
+    /// How many were left after unused ones were last removed.
     looked_at: usize,
 }
 
@@ -87,7 +89,7 @@ impl Layers {
         Ok(self.know(&layer))
     }
 
-    /// One layer of each hash: who was faster counts, so that equal planes share it.
+    /// Caches a layer. Of two loads of one hash the first is kept, so that planes share it.
     fn know(&self, layer: &Arc<Layer>) -> Arc<Layer> {
         let mut known = self.known.lock();
         let entry = known.entry(layer.hash().clone());

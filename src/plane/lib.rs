@@ -6,17 +6,29 @@
 //! claims they rest on. Every answer that is not the acknowledgement of a write of its own needs
 //! [`Plane::answerable`] and, if it was computed from an accepted cut, [`Plane::settled`].
 //!
-//! A plane is born as the root of its layer and comes to newer ones by steps: [`Plane::ahead`] shows
-//! what lies between, [`Plane::step`] takes the next commit of it. The chain of layers and commits
-//! stands in one record; versions and history of what a layer has follow from it.
+//! A plane is born as the root of its layer and moves to newer layers by steps: [`Plane::ahead`]
+//! returns the difference, [`Plane::step`] commits the next part of it. One record per plane lists
+//! the layers and the commits of the steps; versions and history of layer objects follow from it.
 //!
-//! What objects define beside themselves, such as the kinds of custom resources, stands in an
-//! [`Overlay`] that each root carries, derived from the objects by a [`Derivation`] of the embedder.
+//! Some objects define something beside themselves, as a custom resource definition defines a kind.
+//! A [`Derivation`] that the embedder supplies turns them into an [`Overlay`], which each root carries.
+//!
+//! | question | folder |
+//! |---|---|
+//! | What does a plane hold at one moment? | `state` |
+//! | Why is a write refused, slow, or not acknowledged? | `write` |
+//! | Why does a watch miss an event, or a version expire (410)? | `history` |
+//! | Why is a plane slow to open, or a hand-off refused? | `lifecycle` |
+//! | What are the objects that every plane has from birth? | `layers` |
+//!
+//! `record` is the form of everything in the store, `guard` what a plane needs of its fence, `memory`
+//! the budget of the process. [`Plane`] itself stands in `plane`; each folder adds the methods of its
+//! subject to it, which is why these modules use each other in circles.
 //!
 //! `DESIGN.md` beside this file has the case behind each choice.
 //!
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
-//! What is published is durable; what is told to anybody is published.
+//! What is published is durable, and nothing is sent to a client before it is published.
 
 mod guard;
 mod history;

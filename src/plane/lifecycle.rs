@@ -1,4 +1,4 @@
-//! The beginning and the end of a plane in this process.
+//! How a plane is opened, handed over and ended in this process.
 //!
 //! [`params`] is what a plane is opened with, [`load`] reads its state from the store, [`export`] and
 //! [`import`] hand it over to another replica. [`tenure`] pauses and ends it.

@@ -2,9 +2,9 @@
 //! a limit each. The objects of the planes that are awake are not in it; they are what the process
 //! is for, and sleep bounds them.
 //!
-//! Whoever keeps bytes adds and subtracts them here, in batches, so that a request costs at most
-//! two atomic additions. What happens at a limit is the keeper's to do: logs shed their oldest
-//! events, the largest logs first; caches evict; a streamed state or an answer is refused.
+//! Each user of a share adds and subtracts its bytes here, in batches, so that a request costs at most
+//! two atomic additions. The user also enforces the limit: logs shed their oldest events, the largest
+//! logs first; caches evict; a streamed state or an answer is refused.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::plane::Plane;
 
-/// The budget of a [`Memory`] that nobody has sized.
+/// Bytes of a [`Memory`] that was made without a budget.
 const BUDGET_DEFAULT: usize = 1 << 30;
 /// Logs are shed to this many sixteenths of their share, so that the next append need not shed
 /// again.
@@ -185,7 +185,7 @@ impl Memory {
         self.account(share).full.load(Ordering::Relaxed)
     }
 
-    /// Takes bytes of a share until the hold is dropped; none if there are not so many left.
+    /// Reserves bytes of a share until the reservation is dropped; `None` if fewer are left.
     #[must_use]
     pub fn take(self: &Arc<Self>, share: Share, bytes: usize) -> Option<Reservation> {
         let account = self.account(share);
@@ -218,7 +218,7 @@ impl Memory {
         self.account(share).full.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes that somebody else bounds.
+    /// Counts bytes without a check. The caller enforces the limit.
     pub fn add(&self, share: Share, bytes: usize) {
         self.account(share).used.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -255,7 +255,7 @@ impl Memory {
         if self.used(Share::Logs) <= limit {
             return;
         }
-        // One at a time; who comes meanwhile would shed the same.
+        // One at a time: a second caller would shed the same logs.
         let Some(logs) = self.logs.try_lock() else {
             return;
         };
@@ -286,7 +286,7 @@ impl Plane {
         self.committer.memory()
     }
 
-    /// Where a snapshot that was just taken stands among the objects that are replaced.
+    /// Marks the moment at which a snapshot was taken, for [`Self::pinned_since`].
     #[must_use]
     pub fn replaced_mark(&self) -> ReplacedMark {
         ReplacedMark(self.log().replaced())
@@ -333,7 +333,7 @@ impl Reservation {
     }
 
     /// Makes it so many. It may be more than there are left: for what is there already, and is to
-    /// be seen by whoever comes next.
+    /// be seen by the next caller.
     pub fn resize(&mut self, bytes: usize) {
         self.memory.correct(self.share, &mut self.bytes, bytes);
     }
@@ -344,7 +344,7 @@ impl Reservation {
         self.memory.used(self.share) > self.memory.limit(self.share)
     }
 
-    /// Bytes that hold this as long as somebody has them.
+    /// Ties the reservation to bytes: it ends when the last handle to them is dropped.
     #[must_use]
     pub fn keep(self, bytes: impl Into<Bytes>) -> Bytes {
         Bytes::from_owner(HeldBytes {

@@ -97,12 +97,12 @@ impl CommitMetrics {
         self.outcomes.with_label_values(&[OUTCOMES[outcome]]).inc();
     }
 
-    /// A part of unknown outcome turned out not to be done, and goes again.
+    /// A part of unknown outcome was found not to be done, and is sent again.
     pub(crate) fn resent(&self) {
         self.again.inc();
     }
 
-    /// Somebody was told that a version is no longer kept.
+    /// A client has asked for an expired version.
     pub(crate) fn expired(&self, cause: ExpiredCause) {
         self.expired.with_label_values(&[cause.name()]).inc();
     }

@@ -1,14 +1,14 @@
-//! Who is told of what a plane publishes, whoever wrote it and whether or not the writer still waits.
+//! Notification of what a plane publishes, whether or not the caller of a write still waits.
 
 use std::sync::Arc;
 
 use crate::history::event::Event;
 use crate::plane::Plane;
 
-/// Told of every event that the plane's owner writes: commits of requests, of reconcilers, and of
-/// layer steps.
+/// Is notified of every event that the plane's owner writes: commits of requests, of reconcilers and
+/// of layer steps.
 pub trait Observer: Send + Sync + 'static {
-    /// These events of one commit were just published. Called in the order of commits, on the way of
-    /// the next one: must not wait.
+    /// The events of one commit were published. Called in the order of commits. The next commit waits
+    /// for the return, so an implementation must not block.
     fn published(&self, plane: &Arc<Plane>, events: &[Arc<Event>]);
 }

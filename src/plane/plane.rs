@@ -36,15 +36,15 @@ use crate::write::sequencer::{
     Sequencer, Wakeup,
 };
 
-/// How often a wait for something that tells nobody looks again.
+/// Poll interval for what has no notification, such as a member read.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether what an accepted cut showed has become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// Everything in it is durable: the answer may be given.
+    /// Everything in it is durable: the answer may be sent.
     Durable,
-    /// Some of it came to nothing: compute the answer again.
+    /// The store refused a write that it shows: compute the answer again.
     Recompute,
 }
 
@@ -75,9 +75,9 @@ pub struct Plane {
     published: ArcSwap<Root>,
     log: Log,
     sequencer: Mutex<Sequencer>,
-    /// The sequencer's.
+    /// Shared with the sequencer, so that readers need not take its lock.
     accepted_overlay: Arc<ArcSwapOption<Overlay>>,
-    /// Told whenever a part is settled or the fence's machine may allow more than before.
+    /// Notified whenever a part is settled, or the fence's machine may allow more than before.
     changed: Notify,
     key_queues: Arc<KeyQueues>,
     outside_call_queues: Arc<KeyQueues>,
@@ -85,12 +85,12 @@ pub struct Plane {
     watchers: AtomicUsize,
     /// The newest revision that has landed here or was loaded.
     revision: AtomicU64,
-    /// Newer than everything that was sent before the part under way.
+    /// Everything that was sent before the part under way has this revision or an older one.
     sent_after: AtomicU64,
     follow: Option<Arc<Follow>>,
     imported: bool,
     pub(crate) acquired: Revision,
-    /// The newest version that a bookmark has told, here or at an earlier owner. Everything up to it is
+    /// The newest version of any bookmark, here or at an earlier owner. Everything up to it is
     /// published.
     pub(crate) told: AtomicU64,
     /// What the plane was when it was opened.
@@ -158,7 +158,7 @@ impl Plane {
             follow,
             imported,
             acquired: params.acquired,
-            // An earlier owner told nothing beyond the acquire, and all up to it is loaded.
+            // No bookmark of an earlier owner is newer than the acquire, and all up to it is loaded.
             told: AtomicU64::new(Version::after(Base(params.record.base), params.acquired).raw()),
             opened,
             history: OnceCell::new(),
@@ -172,7 +172,7 @@ impl Plane {
         &self.id
     }
 
-    /// Has every later commit told to an observer. Once: who comes later is not told.
+    /// Notifies an observer of every later commit. A plane has one observer: later calls do nothing.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         drop(self.observer.set(observer));
     }
@@ -183,7 +183,7 @@ impl Plane {
         self.imported
     }
 
-    /// The objects that are written past the sequencer, see [`crate::external`].
+    /// The objects that others write past the sequencer, see [`crate::external`].
     #[must_use]
     pub fn external(&self) -> Option<&Prefix> {
         self.follow.as_ref().map(|follow| follow.prefix())
@@ -195,11 +195,10 @@ impl Plane {
         self.base
     }
 
-    /// The published state: everything in it is durable. Its version is not below what a bookmark
-    /// has told.
+    /// The published state: everything in it is durable. Its version is not below that of any bookmark.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        // The bookmark first: what it speaks of is in every root that is read later.
+        // Before the root is read: everything up to the bookmark is in any root read after it.
         let told = Version::from_raw(self.told.load(Ordering::Acquire));
         Snapshot::published(self.published.load_full()).not_below(told)
     }
@@ -224,20 +223,20 @@ impl Plane {
         self.context.derive.0.is_some()
     }
 
-    /// What the objects of the newest accepted state define: [`Self::accepted`] without its cost.
-    /// An answer that rests on it where [`Self::overlay`] is another one needs [`Self::settled`].
+    /// What the objects of the newest accepted state define, cheaper than [`Self::accepted`]. If it
+    /// differs from [`Self::overlay`], an answer that rests on it needs [`Self::settled`].
     #[must_use]
     pub fn accepted_overlay(&self) -> Option<Arc<Overlay>> {
         self.accepted_overlay.load_full()
     }
 
-    /// Checks the claims, gives the write its place, and waits until it is durable.
+    /// Checks the claims, queues the write, and waits until it is durable.
     ///
     /// # Errors
     /// See [`SubmitError`]; each variant says what is known to have happened.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the write back.
+    /// Dropping the future does not withdraw the write.
     pub async fn submit(self: &Arc<Self>, write: Write) -> Result<Committed, SubmitError> {
         let Write {
             operations,
@@ -250,7 +249,7 @@ impl Plane {
         self.enqueue(queued, &claims, answer, deadline).await
     }
 
-    /// Gives a write its place and waits for its answer.
+    /// Queues a write and waits for its answer.
     pub(crate) async fn enqueue(
         self: &Arc<Self>,
         mut queued: QueuedWrite,
@@ -327,7 +326,7 @@ impl Plane {
         }
     }
 
-    /// Objects whose time has come, oldest first.
+    /// Keys of objects that have expired, oldest first.
     #[must_use]
     pub fn expired(&self, now: u64, limit: usize) -> Vec<Key> {
         let expiries = self.expiries.lock();
@@ -339,7 +338,7 @@ impl Plane {
             .collect()
     }
 
-    /// Drops log events that are too old. For a clock that runs for all planes together.
+    /// Drops log events that are too old. One periodic task of the process calls it for all planes.
     pub fn sweep_log(&self) {
         self.log.sweep(Instant::now());
     }
@@ -357,7 +356,7 @@ impl Plane {
         }
     }
 
-    /// Why writes are refused at the moment, if they are for the store's sake.
+    /// Why the plane is read-only, if the store refuses writes.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
         match self.guard.intake() {
@@ -366,7 +365,8 @@ impl Plane {
         }
     }
 
-    /// The operations as they wait, with their bytes in the store; refused if no store takes them.
+    /// The operations in the form of the queue, with their bytes in the store. Refuses what the store
+    /// would refuse.
     fn queued_operations(
         &self,
         operations: Vec<Operation>,
@@ -384,7 +384,7 @@ impl Plane {
         let mut queued = Vec::with_capacity(operations.len());
         for operation in &operations {
             if !keys.insert(operation.key()) {
-                return Err(SubmitError::Malformed("a key stands in two operations"));
+                return Err(SubmitError::Malformed("two operations have the same key"));
             }
             if self
                 .external()
@@ -426,7 +426,7 @@ impl Plane {
     }
 }
 
-/// What the other modules of this crate need of a plane.
+/// For the other modules of this crate.
 impl Plane {
     pub(crate) fn wake(self: &Arc<Self>, wakeup: Wakeup) {
         match wakeup {
@@ -436,7 +436,7 @@ impl Plane {
     }
 
     pub(crate) fn take(&self, budget: Budget) -> NextPart {
-        // A read that was answered before the part is sent is older than the part.
+        // A read that was answered before the part is sent has an older revision than the part.
         let known = self.guard.observed().max(self.acquired);
         let known = known.max(self.revision());
         let taken = self.sequencer.lock().take(budget, || self.guard.permit());
@@ -446,7 +446,7 @@ impl Plane {
         taken
     }
 
-    /// The part under way has a newer revision, everything before it has not.
+    /// The part under way gets a newer revision than this; everything sent before it has not.
     pub(crate) fn sent_after(&self) -> Revision {
         Revision(self.sent_after.load(Ordering::Acquire))
     }
@@ -459,7 +459,7 @@ impl Plane {
         self.follow.as_ref()
     }
 
-    /// The end of a part, or a change of what the fence's machine allows.
+    /// Notified when a part is settled, or the fence's machine may allow more than before.
     pub(crate) fn change(&self) -> Notified<'_> {
         self.changed.notified()
     }

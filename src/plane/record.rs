@@ -1,11 +1,10 @@
-//! What stands in the store: the header of each value, and where a plane's keys are.
+//! The form of a plane in the store: its keys, and the header of each value.
 //!
 //! A value is a header and a body without `resourceVersion`. Every part of a transaction can be
 //! read back as the same events with the same versions: puts carry their index and the version they
 //! replaced; a part with a delete ends with the plane's head record, which carries the part's first
-//! index and the versions of what was deleted. What is written past the sequencer is marked as
-//! external and carries no version at all: each such transaction stands alone, so the store's
-//! revision says everything.
+//! index and the versions of what was deleted. An external write, which passes by the sequencer, is
+//! marked as such and carries no version: it has a transaction of its own, whose revision is enough.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
@@ -18,7 +17,7 @@ use crate::version::Version;
 
 /// The form of all values but one.
 const FORMAT: u8 = 1;
-/// The form of steps of which the first are folded. A program that does not know it says so.
+/// The form of steps of which the first are folded. An older program refuses it by its number.
 const FOLDED: u8 = 2;
 /// The newest form that this program reads.
 const NEWEST: u8 = FOLDED;
@@ -33,7 +32,7 @@ const START_LEN: usize = 3;
 /// What follows in an object before the storage version: flags, two versions, expiry, slot, labels.
 const OBJECT_LEN: usize = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 1;
 
-/// Where the keys of one plane stand in the store.
+/// The store keys of one plane.
 #[derive(Debug, Clone)]
 pub(crate) struct KeySpace {
     objects: Bytes,
@@ -49,7 +48,7 @@ pub(crate) enum StoredKey {
     Object(Key),
     /// The first index and the deletes of the newest part with a delete.
     Head,
-    /// The steps the plane has taken. Stands before all objects.
+    /// The steps the plane has taken. Sorts before all objects, so that a load sees it first.
     Steps,
 }
 
@@ -135,7 +134,7 @@ pub enum RecordError {
     Key,
 }
 
-/// What an event replaced, and where it stands in its transaction.
+/// The header of a stored object: what its event replaced, and its index in the transaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventHeader {
     pub(crate) index: u8,
@@ -160,7 +159,7 @@ pub(crate) enum Record {
         index: u8,
         deleted: Vec<Version>,
     },
-    /// Written past the sequencer.
+    /// Written by others, past the sequencer.
     External(NewObject),
     /// Put by each commit of a plane that follows external writes.
     Marker,
@@ -192,7 +191,7 @@ pub(crate) fn encode_object(header: EventHeader, object: &NewObject) -> Bytes {
     encode_body(OBJECT, header, object)
 }
 
-/// The record of a write past the sequencer.
+/// The record of an external write.
 pub(crate) fn encode_external(object: &NewObject) -> Bytes {
     let header = EventHeader {
         index: 0,

@@ -49,7 +49,7 @@ struct Inner {
 }
 
 impl SoleHolder {
-    /// Takes the fence at `key`. `holder` tells this life of this process from every other.
+    /// Takes the fence at `key`. `holder` must differ between any two processes.
     ///
     /// # Errors
     /// What the store said.
@@ -138,7 +138,7 @@ impl SoleHolder {
             polyplane_fencing::Compare::FenceAt(revision) => {
                 Some(self.at(Revision(revision.get())))
             }
-            // There are no member keys, and the store is nobody else's.
+            // There are no member keys: no other process has the store open.
             _ => None,
         };
         Txn {

@@ -1,5 +1,9 @@
-//! Roots: all objects of a plane at one point, shared structurally with the roots before and after,
-//! and snapshots: a root as a reader holds it.
+//! What a plane holds at one moment.
+//!
+//! A root has all objects, and shares structure with the roots before and after it. A [`Snapshot`] is
+//! a root as a reader holds it. [`entry`] is one object, [`tree`] the map, [`index`] what claims ask
+//! besides keys, [`overlay`] what objects define, [`intern`] shares large pieces of bodies, and
+//! [`selectable`] remembers the fields that objects are selected by.
 
 pub(crate) mod entry;
 pub(crate) mod index;
@@ -130,7 +134,8 @@ impl Resources {
         self.0.iter().flat_map(|resource| resource.entries.iter())
     }
 
-    /// The objects of those resources that are `wanted`, as asked by the key of their first object.
+    /// All objects of the resources that are `wanted`. `wanted` gets the key of a resource's first
+    /// object.
     pub(crate) fn of_resources<'a>(
         &'a self,
         wanted: impl Fn(&Key) -> bool + 'a,
@@ -199,7 +204,7 @@ impl Root {
         }
         let chain = Arc::clone(root.template_values.chain());
         if chain.unfinished().is_some() {
-            // What a step has left half way is in no other plane.
+            // No other plane shares the state in the middle of a step.
             root.index_all(context);
             return root;
         }
@@ -213,7 +218,7 @@ impl Root {
         root
     }
 
-    /// Computes all rows anew.
+    /// Computes all index rows from scratch.
     pub(crate) fn index_all(&mut self, context: &Context) {
         self.indexes = vec![IndexMap::default(); context.indexes.len()];
         let shared = self.resources.clone();
@@ -255,7 +260,7 @@ impl Root {
         self.overlay = context.derive.anew(&self.resources);
     }
 
-    /// Puts another state of an entry that is there, into a root whose indexes nobody asks.
+    /// Replaces an entry without updating the indexes, for roots of the past, which no claim reads.
     pub(crate) fn replace(&mut self, entry: Arc<Entry>) {
         self.resources.insert(entry);
     }
@@ -429,7 +434,7 @@ impl Snapshot {
             .map(|entry| self.object(entry))
     }
 
-    /// How many objects stand under a prefix.
+    /// Number of objects under a prefix.
     #[must_use]
     pub fn count(&self, prefix: &Prefix) -> usize {
         usize_of(self.root.resources.weight_of(prefix).count)
@@ -475,7 +480,7 @@ impl Snapshot {
         self.root.holds(claim)
     }
 
-    /// Who holds a value of an index, if exactly one object does.
+    /// The object that holds a value of an index, if exactly one does.
     #[must_use]
     pub fn index_owner(&self, index: IndexId, value: &[u8]) -> Option<&Key> {
         self.root.indexes[index.0].get(value)?.owner.as_ref()

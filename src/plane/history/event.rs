@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::state::entry::ObjectRef;
 use crate::version::Version;
 
-/// Views whose frames one event keeps; a further one is built each time it is asked for.
+/// Frames that one event keeps. A frame of a further view is built for each request.
 const FRAMES_MAX: usize = 8;
 /// Bytes of an exported event beside its key and object.
 const EXPORTED_BYTES: usize = 64;
@@ -23,7 +23,7 @@ pub struct Event {
     previous: Option<ObjectRef>,
     current: Option<ObjectRef>,
     frames: Mutex<Vec<(u32, Bytes)>>,
-    /// Where its frames are weighed; none before it is in a log.
+    /// The log that counts the bytes of its frames; unset before the event is in a log.
     weighed_by: OnceLock<Arc<Frames>>,
 }
 
@@ -104,7 +104,7 @@ impl Event {
         self.weighed_by.get_or_init(|| Arc::clone(frames));
     }
 
-    /// Drops a frame; it is built again for whoever asks.
+    /// Drops a frame. The next request builds it again.
     pub(crate) fn forget_frame(&self, view: u32) {
         let mut frames = self.frames.lock();
         if let Some(at) = frames.iter().position(|(known, _)| *known == view)
@@ -114,7 +114,7 @@ impl Event {
         }
     }
 
-    /// Bytes that whoever watches is sent, about.
+    /// Approximate bytes that a watcher is sent.
     pub(crate) fn sent_len(&self) -> usize {
         let body = self.current.as_ref().or(self.previous.as_ref());
         self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)

@@ -1,14 +1,14 @@
-//! Why a version of the past cannot be told any more: the cause behind every 410.
+//! Why a plane no longer has the events after a version: the cause behind every 410.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// One plane logs one cause at most this often: clients that begin anew come in crowds.
+/// One plane logs one cause at most this often. Thousands of watchers may expire in one second.
 const LOG_EVERY: Duration = Duration::from_secs(600);
 
-/// What made a plane forget what it once could have told.
+/// What removed the events after a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExpiredCause {
     /// The log dropped events for their age.
@@ -23,19 +23,19 @@ pub enum ExpiredCause {
     /// The store has compacted its history.
     #[error("the store has compacted its history since")]
     Compacted,
-    /// It is of the time before the plane was created, restored or moved to this store.
+    /// The version is from before the plane was created, restored or moved to this store.
     #[error("it is from before the control plane was created, restored or moved to its store")]
     BeforeBirth,
-    /// The former owner had dropped it before it handed the plane over.
+    /// The former owner had dropped the events before it handed the plane over.
     #[error("the former owner of the control plane had dropped it before the hand-over")]
     HandedOver,
-    /// What the store tells of it cannot be understood.
+    /// A record in the store's history cannot be decoded.
     #[error("the history of the control plane cannot be read")]
     Unreadable,
     /// A page token was made longer ago than the log keeps events.
     #[error("the page token was made longer ago than the log of the control plane keeps events")]
     TokenAge,
-    /// The kind was defined anew since: a client that goes on would not see what that changed.
+    /// The kind's definition has changed since. A client that resumes would not see what that changed.
     #[error("the definition of the kind has changed since")]
     KindChanged,
 }

@@ -1,8 +1,8 @@
 //! The recent history of a plane, read back from the store: the events of the log with the versions
-//! they had when they were first told.
+//! they had when they were first published.
 //!
-//! Own writes carry what is needed in their records. External ones carry nothing, so the read begins
-//! with the external objects as they were before the first event.
+//! The plane's own writes carry their versions in their records. External writes carry none, so
+//! reading begins with the external objects as they were before the first event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::state::entry::{Entry, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
 use crate::yielding::YieldBudget;
 
-/// What the store told of the time since a revision.
+/// The store's history since a revision.
 struct Past {
     after: Revision,
     history: History,
@@ -106,8 +106,9 @@ impl Plane {
         Ok(past)
     }
 
-    /// The template values for the events of a history. What was before a fold stands in the records of the
-    /// steps of that time: each of them knows what was before it since the one before that.
+    /// The template values for the events of a history. The newest chain does not know what was before
+    /// its fold. The step records of that time do, and they are part of the history: each covers the
+    /// time since the one before it.
     async fn values_over_time(
         &self,
         newest: Arc<TemplateValues>,
@@ -129,7 +130,7 @@ impl Plane {
         Ok(values_over_time)
     }
 
-    /// The steps that an event of the store puts, with the version of its first place.
+    /// The steps that an event of the store puts, with the version of its first change.
     fn steps_of(&self, event: &StoreEvent) -> Result<Option<(Version, StepsRecord)>, RecordError> {
         let value = event.value.as_ref();
         let Some(value) = value.filter(|_| event.key == self.keys().steps()) else {
@@ -144,14 +145,14 @@ impl Plane {
         }
     }
 
-    /// The events of a history with the versions they had when they were first told.
+    /// The events of a history with the versions they had when they were first published.
     async fn rebuild(
         &self,
         past: &Past,
         values_over_time: ValuesOverTime,
     ) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
-        // What somebody saw before the plane was born he saw of another one: nothing of it goes on.
+        // A version from before the birth belongs to an earlier plane of the same name.
         let told = Version::after(self.base(), past.after);
         let floor = if told > self.birth() {
             Floor::new(told, ExpiredCause::Compacted)
@@ -198,8 +199,8 @@ impl Plane {
         Ok(rebuilt)
     }
 
-    /// The commit of a layer step that a part is, and the places at which nothing was to be seen.
-    /// What else is in such a part are tombstones that went with their keys.
+    /// If a part is the commit of a layer step: its version, and its changes that no watcher saw. The
+    /// part's other operations remove tombstones, which is no event.
     fn layer_step_of(
         &self,
         part: &[StoreEvent],
@@ -249,7 +250,7 @@ impl Plane {
             rebuilt.external_step(self, version, key, record)?;
         }
         let Some(first) = first else {
-            // A range that is being deleted: nothing that anybody was told.
+            // Part of the deletion of the plane's range, which no watcher saw.
             return Ok(());
         };
         for (at, (key, record, before)) in steps.into_iter().enumerate() {
@@ -280,7 +281,7 @@ impl Plane {
         Ok(())
     }
 
-    /// An entry as it was; the very one that is published, if that has not changed since.
+    /// An entry as it was. Returns the published entry if that has not changed since, to share it.
     fn entry_of(&self, key: &Key, versions: Versions, object: &crate::NewObject) -> Arc<Entry> {
         let stamp = Stamp::loaded(versions.version);
         let published = self.published();
@@ -371,7 +372,7 @@ impl Rebuilt {
         Ok(())
     }
 
-    /// A write past the sequencer: what stood there is known from the events before it.
+    /// An external write. What it replaced is known from the events before it.
     fn external_step(
         &mut self,
         plane: &Plane,
@@ -406,7 +407,7 @@ impl Rebuilt {
         Ok(())
     }
 
-    /// The store has forgotten what an event replaced: the log begins after it.
+    /// The store has compacted what an event replaced: the log begins after it.
     fn forgotten(&mut self, version: Version) {
         self.events.clear();
         self.floor = Floor::new(version, ExpiredCause::Compacted);

@@ -17,7 +17,7 @@ use crate::version::Version;
 /// Where the numbers of a resource's events begin: history found later goes before it.
 const FIRST: u64 = 1 << 32;
 
-/// The events of one resource, and who waits for more.
+/// The events of one resource, and the watchers that wait for more.
 #[derive(Debug)]
 pub(crate) struct Hub {
     state: RwLock<HubState>,
@@ -29,12 +29,12 @@ struct HubState {
     /// The number of the oldest event.
     first: u64,
     events: VecDeque<Arc<Event>>,
-    /// The newest version that is not told by `events`.
+    /// `events` has everything after this.
     floor: Floor,
-    /// The version at which the resource was defined as it is now: watches from before it would
-    /// show what they told under another definition. Exact lists do not.
+    /// The version at which the resource got its present definition. A watch from before it would mix
+    /// events of two definitions, so it is refused. An exact list is not: it shows one moment.
     defined: Version,
-    /// What all events that were ever appended have added to the log's bytes.
+    /// Bytes of all events that were ever appended.
     passed: u64,
     /// Grows when all watches of the resource end because its kind has changed.
     era: u64,
@@ -44,9 +44,9 @@ struct HubState {
 /// Where a log begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floor {
-    /// Everything after this version is told.
+    /// The log has every event after this version.
     pub(crate) version: Version,
-    /// Why nothing before it is.
+    /// Why it has none before.
     pub(crate) cause: ExpiredCause,
 }
 
@@ -63,7 +63,7 @@ impl Floor {
     }
 }
 
-/// Where a watcher stands in a hub.
+/// The position of a watcher in a hub.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor {
     pub(crate) next: u64,
@@ -213,7 +213,7 @@ impl Hub {
         self.state.write().floor = floor;
     }
 
-    /// The resource is defined anew: its watches end.
+    /// The resource gets another definition: its watches end.
     pub(crate) fn new_era(&self, defined: Version) {
         let mut state = self.state.write();
         state.era += 1;
@@ -222,7 +222,7 @@ impl Hub {
         self.wake.notify_waiters();
     }
 
-    /// It turns out that the resource was defined anew before the log began here.
+    /// History that was read later shows that the resource got another definition at a version.
     pub(crate) fn was_defined(&self, defined: Version) {
         let mut state = self.state.write();
         state.defined = state.defined.max(defined);

@@ -21,7 +21,7 @@ use crate::key::{Prefix, resource_len};
 use crate::memory::{Memory, Share, Sheds};
 use crate::version::Version;
 
-/// The part of a log's bytes that frames may take. They can be built again, events cannot.
+/// Frames may take one part in this many of a log's bytes. They can be built again, events cannot.
 const FRAMES_PART: usize = 4;
 
 /// How much of a log is kept.
@@ -42,7 +42,7 @@ impl Default for LogBounds {
     }
 }
 
-/// The content of a log, apart from who waits for more.
+/// The content of a log, without its watchers: what a hand-off carries.
 #[derive(Debug)]
 pub(crate) struct LogContents {
     /// The floor of resources that never had an event.
@@ -59,9 +59,9 @@ pub(crate) struct Log {
     inner: Arc<Mutex<Inner>>,
     bounds: LogBounds,
     memory: Arc<Memory>,
-    /// The version up to which everything published stands in the hubs.
+    /// Every event up to this version is in the hubs.
     appended: AtomicU64,
-    /// When it was last logged that a version is gone.
+    /// When an expired version was last reported in the process log, by cause.
     logged: Logged,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Inner {
     pinned: PinnedBytes,
     frames: Arc<Frames>,
     memory: Arc<Memory>,
-    /// What of `pinned` the memory budget has been told.
+    /// The part of `pinned` that is counted in the memory budget.
     told: usize,
     replaced: u64,
     dropped: u64,
@@ -93,8 +93,8 @@ struct Ordered {
 }
 
 impl Log {
-    /// A log that begins after `head`. What was before it is not told until the history is read,
-    /// so whoever is refused although it was read is refused because that failed.
+    /// A log that begins after `head`. Older versions are refused until the history is read. If they
+    /// still are afterwards, reading it has failed: hence the cause.
     pub(crate) fn new(head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
         let floor = Floor::new(head, ExpiredCause::Unreadable);
         Self::beginning(floor, head, bounds, memory)
@@ -124,7 +124,7 @@ impl Log {
         }
     }
 
-    /// The log that another one was, up to `head`.
+    /// The log that the former owner handed over, up to `head`.
     pub(crate) fn restore(
         contents: LogContents,
         head: Version,
@@ -150,15 +150,15 @@ impl Log {
         log
     }
 
-    /// Everything that is kept, together with the root of the same moment.
+    /// The content of the log, together with the root of the same moment.
     pub(crate) fn contents<R>(&self, root: impl FnOnce() -> R) -> (R, LogContents) {
         let now = Instant::now();
         let inner = self.inner.lock();
         let mut floors = BTreeMap::new();
         let mut events = Vec::with_capacity(inner.order.len());
         for (resource, hub) in &inner.hubs {
-            // The form of an export knows one floor: behind a hand-off no exact list is older than
-            // the definition either.
+            // An export has one floor per resource. So after a hand-off exact lists, too, are refused
+            // from before the last change of a definition.
             let (floor, of_hub) = hub.contents();
             floors.insert(Arc::clone(resource), floor);
             events.extend(of_hub);
@@ -175,10 +175,10 @@ impl Log {
         (root(), contents)
     }
 
-    /// Appends the events of one part, which have defined some resources anew. `publish` runs under
-    /// the same lock, so that whoever holds it sees the root and the events of it, or neither. Who
-    /// begins a watch without the lock and then finds the definition it knows in the published root
-    /// is told when that changes: the root is published before the watches end.
+    /// Appends the events of one part. `defined` names the resources whose definition they change.
+    /// `publish` runs under the same lock, so a reader with the lock sees the root and its events,
+    /// or neither. The root is published before watches end: a watch that begins without the lock, and
+    /// then finds an unchanged definition in the published root, is ended by any later change.
     pub(crate) fn append(
         &self,
         events: &[Arc<Event>],
@@ -216,7 +216,7 @@ impl Log {
         oldest.hub.oldest()
     }
 
-    /// Everything up to this version stands in the hubs.
+    /// Every event up to this version is in the hubs.
     pub(crate) fn appended(&self) -> Version {
         Version::from_raw(self.appended.load(Ordering::Acquire))
     }
@@ -243,8 +243,8 @@ impl Log {
         (root(), hub.undo_list(version))
     }
 
-    /// Takes in what happened before the plane was opened, oldest first; from now on the log
-    /// begins after `floor`. Resources that have dropped newer events since stay as they are.
+    /// Adds events from before the plane was opened, oldest first. The log begins after `floor` then.
+    /// A resource that has dropped newer events meanwhile is left alone: it would have a gap.
     pub(crate) fn prepend(
         &self,
         events: Vec<Arc<Event>>,
@@ -275,7 +275,7 @@ impl Log {
         self.memory.shed_logs();
     }
 
-    /// Drops what is too old. Called now and then by whoever has a clock running.
+    /// Drops events that are too old. The owner of a periodic task calls it; a plane has no timer.
     pub(crate) fn sweep(&self, now: Instant) {
         self.inner.lock().trim(now, self.bounds);
     }
@@ -303,7 +303,7 @@ impl Log {
         self.inner.lock().bytes()
     }
 
-    /// Whether it is to be logged that a version is gone for a cause.
+    /// Whether an expired version of this cause is due for a line in the process log.
     pub(crate) fn logs(&self, cause: ExpiredCause) -> bool {
         self.logged.is_due(cause, Instant::now())
     }
@@ -359,7 +359,7 @@ impl Inner {
         });
     }
 
-    /// Drops what is too old or too much, and tells the memory budget what is left.
+    /// Drops events beyond the bounds, and updates the memory budget.
     fn trim(&mut self, now: Instant, bounds: LogBounds) {
         while let Some(oldest) = self.order.front() {
             let old = now.saturating_duration_since(oldest.came) > bounds.age_max;
@@ -416,7 +416,8 @@ impl Sheds for Mutex<Inner> {
     }
 }
 
-/// What events that were read back pin: the newest of each object has a copy of what the map has.
+/// What events that were read back pin. The newest event of each object holds a copy of the current
+/// object, which the map has as well.
 fn pins_of<'a>(events: impl DoubleEndedIterator<Item = &'a Arc<Event>>) -> Vec<Pins> {
     let mut seen = HashSet::new();
     let pins = events.rev().map(|event| match seen.insert(event.key()) {

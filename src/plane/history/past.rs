@@ -1,4 +1,4 @@
-//! What was: exact versions, resumed watches, and how far versions may be told.
+//! Reads of the past: exact versions, watches that resume, and the newest version a client may name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,10 @@ use crate::plane::{LOOK_EVERY, Plane};
 use crate::state::Snapshot;
 use crate::version::Version;
 
-/// How long a history is asked for that the store does not tell.
+/// How long reading the history is retried while the store is unavailable. After it the client gets
+/// an error that it may retry, not a 410: the events may still be there.
 const HISTORY_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest pause between two attempts.
 const HISTORY_RETRY_MAX: Duration = Duration::from_secs(1);
 
 impl Plane {
@@ -46,7 +48,7 @@ impl Plane {
         let later = later.map_err(|cause| AtError::Expired(self.report_expired(cause, version)))?;
         let mut root = (*newest).clone();
         for event in later {
-            // What was folded since is known to the events of before.
+            // The newest chain may have folded steps that this version needs; the event has its own.
             let known = event.previous().or(event.current());
             root.template_values = known.map_or(root.template_values, |object| {
                 Arc::clone(object.template_values())
@@ -95,7 +97,7 @@ impl Plane {
             .map_err(|cause| WatchError::Expired(self.report_expired(cause, told)))
     }
 
-    /// Counts that somebody asked for a version that is gone, and logs it now and then.
+    /// Counts a request for an expired version, and logs it at most every ten minutes per cause.
     pub fn report_expired(&self, cause: ExpiredCause, version: Version) -> ExpiredCause {
         self.committer.metrics().expired(cause);
         if self.log().logs(cause) {
@@ -111,11 +113,12 @@ impl Plane {
         self.published().template_values.birth()
     }
 
-    /// The newest version that this plane, here or at an earlier owner, can have told anybody.
+    /// The newest version that a client can have from this plane, here or from an earlier owner. A
+    /// later version is in the future.
     #[must_use]
     pub fn seen(&self) -> Version {
         let observed = match self.follow() {
-            // Where others write too, only what was told is told.
+            // Others write too: a read of the own member key says nothing about their writes.
             Some(follow) => follow.through(),
             None => self.guard().observed(),
         };
@@ -125,8 +128,8 @@ impl Plane {
             .max(Version::after(self.base(), observed))
     }
 
-    /// [`Self::seen`] for somebody who has a version: a root is published an instant before its
-    /// events are in the log, so who has just read it waits for that instant.
+    /// [`Self::seen`] for a client that names a version. A root is published an instant before its
+    /// events are in the log; a client that has just read it must not get "in the future".
     fn seen_for(&self, version: Version) -> Version {
         let seen = self.seen();
         if version <= seen {
@@ -149,21 +152,21 @@ impl Plane {
             if now >= deadline {
                 return false;
             }
-            // Member reads tell nobody, so the wait looks up now and then.
+            // A member read notifies no waiter, so this polls.
             let _ = timeout_at(deadline.min(now + LOOK_EVERY), changed).await;
         }
     }
 
-    /// What a bookmark may name: the published head, what an earlier one has told, or the newest
-    /// member read while no part is under way or unsettled. What is sent later is beyond that read.
-    /// Lists that begin after it carry no older version.
+    /// The version that a bookmark may name: the published head, the version of an earlier bookmark,
+    /// or the newest member read while no part is under way or unsettled. A part that is sent later
+    /// gets a newer revision than that read. Lists that begin afterwards carry no older version.
     pub(crate) fn bookmark_version(&self) -> Version {
-        // Read before the tenure is looked at: what a member read saw under an open tenure is older
-        // than all that a later owner commits. Read after it, it may be from beyond a hand-off.
+        // Before the tenure is checked: a member read under an open tenure is older than all that a
+        // later owner commits. In the other order it may be from after a hand-off.
         let observed = self.guard().observed();
         let sequencer = self.sequencer().lock();
         let version = match self.follow() {
-            // Every commit shows in the watch, another owner's too: nothing up to here is missing.
+            // The store's watch shows every commit, another owner's too: nothing up to here is missing.
             Some(follow) => Version::after(self.base(), follow.through()),
             None if sequencer.is_settled() && self.guard().answerable() != Answerable::Lost => {
                 Version::after(self.base(), observed)
@@ -175,26 +178,26 @@ impl Plane {
         version.max(Version::from_raw(told))
     }
 
-    /// Reads the history unless that was done. A store that does not answer is asked again for a
-    /// while: what it has not told may still be there, so nobody is told that it is gone.
-    async fn load_history_once(&self) -> Result<(), NotTold> {
+    /// Reads the history unless that was done. Retries while the store is unavailable: the events may
+    /// still be there, so an outage must not look like an expired version.
+    async fn load_history_once(&self) -> Result<(), HistoryUnavailable> {
         let patience = Instant::now() + HISTORY_PATIENCE;
         let mut wait = LOOK_EVERY;
         loop {
             let loaded = self.history.get_or_try_init(|| self.load_history()).await;
             match loaded {
                 Ok(()) => return Ok(()),
-                // It has been logged; whoever asks gets what the log has.
+                // Already logged. Callers get what the log has.
                 Err(ReadError::Compacted { .. } | ReadError::Corrupt(_)) => return Ok(()),
                 Err(ReadError::Unavailable(_) | ReadError::Future { .. } | ReadError::Closed) => {}
             }
             if Instant::now() + wait >= patience || self.ends_within(wait).await {
-                return Err(NotTold);
+                return Err(HistoryUnavailable);
             }
             wait = (wait * 2).min(HISTORY_RETRY_MAX);
         }
     }
 }
 
-/// The store did not tell the history.
-struct NotTold;
+/// The store was unavailable for longer than [`HISTORY_PATIENCE`].
+struct HistoryUnavailable;

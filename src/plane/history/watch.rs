@@ -1,5 +1,5 @@
-//! Watchers: cursors into the log. Nothing is buffered for anybody; who falls behind the log is cut
-//! off.
+//! Watchers: cursors into the log. Nothing is buffered for a watcher; one that falls behind the log is
+//! cut off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::key::{Key, Prefix};
 use crate::plane::Plane;
 use crate::version::Version;
 
-/// Bytes of events that a watcher takes at once, about.
+/// Approximate bytes of events that a watcher takes at once.
 const TAKE_BYTES_MAX: usize = 64 << 10;
-/// A watcher gets a bookmark at least so often.
+/// Longest time between two bookmarks of a watcher. Without them an idle watcher could not resume.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// What is watched.
@@ -43,13 +43,13 @@ pub enum WatchError {
     /// The events after this version are not all in the log any more.
     #[error("the version is older than the log: {0}")]
     Expired(ExpiredCause),
-    /// The version is beyond everything this plane can have told.
+    /// The version is newer than any that this plane has sent.
     #[error("the version is in the future of {current}")]
     Future {
-        /// The newest version the plane can have told.
+        /// The newest version that the plane can have sent.
         current: Version,
     },
-    /// The store does not tell for now whether the events after this version are there.
+    /// The store is unavailable, so it is not known whether it has the events after this version.
     #[error("the history of the control plane cannot be read for now")]
     Unavailable,
     /// The plane is not served here any more.
@@ -63,13 +63,13 @@ pub enum AtError {
     /// The events after this version are not all in the log any more.
     #[error("the version is older than the log: {0}")]
     Expired(ExpiredCause),
-    /// The store does not tell for now whether they are.
+    /// The store is unavailable, so it is not known whether it has them.
     #[error("the history of the control plane cannot be read for now")]
     Unavailable,
-    /// The version is beyond everything this plane can have told.
+    /// The version is newer than any that this plane has sent.
     #[error("the version is in the future of {current}")]
     Future {
-        /// The newest version the plane can have told.
+        /// The newest version that the plane can have sent.
         current: Version,
     },
 }
@@ -79,9 +79,9 @@ pub enum AtError {
 pub enum Ended {
     /// The plane goes to sleep or the server stops.
     Closed,
-    /// This replica has lost the plane; the watch goes on at whoever owns it then.
+    /// This replica has lost the plane. The watch can resume at the next owner.
     Lost,
-    /// The plane was handed over; the watch goes on at the successor, after what was told.
+    /// The plane was handed over. The watch can resume at the successor, after the last event sent.
     Moved,
     /// The plane is deleted.
     Deleted,
@@ -94,7 +94,7 @@ pub enum Ended {
 pub enum Next {
     /// Events in version order, at least one.
     Events(Vec<Arc<Event>>),
-    /// Everything up to this version was told.
+    /// The watcher has every event up to this version.
     Bookmark(Version),
     /// The watcher fell behind the log: it is over.
     Lagged,
@@ -109,12 +109,12 @@ pub struct Watcher {
     hub: Arc<Hub>,
     scope: WatchScope,
     cursor: Cursor,
-    /// Everything up to here was told.
+    /// The watcher has every event up to this version.
     told: Version,
-    /// Comes when the next bookmark is due. Kept from event to event: setting a timer costs more
-    /// than looking at one.
+    /// Elapses when the next bookmark is due. Not reset by events: setting a timer costs more than
+    /// looking at one.
     bookmark_due: Pin<Box<Sleep>>,
-    /// What had passed at the last bookmark.
+    /// [`Cursor::passed`] at the last bookmark.
     bookmark_passed: u64,
     bookmark_every_bytes: u64,
 }
@@ -157,7 +157,7 @@ impl Watcher {
         })
     }
 
-    /// What comes next; waits for it. After `Lagged` or `Closed` nothing comes any more.
+    /// Waits for the next events or bookmark. After `Lagged` or `Closed` the watch is over.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -171,7 +171,7 @@ impl Watcher {
                 return next;
             }
             tokio::select! {
-                // Both are looked at again.
+                // The order does not matter: the loop checks both again.
                 biased;
                 () = woken => {}
                 () = self.bookmark_due.as_mut() => {}
@@ -179,10 +179,9 @@ impl Watcher {
         }
     }
 
-    /// A bookmark at the newest version that everything was told of, right now; `None` while
-    /// events wait to be taken.
+    /// A bookmark at the newest version that it may name now; `None` while events wait to be taken.
     pub fn bookmark(&mut self) -> Option<Version> {
-        // The version is taken first: what is appended after it is beyond it.
+        // Before the events are read: one that is appended in between is newer than this version.
         let version = self.plane.bookmark_version();
         match self.read() {
             CursorRead::Events { events, cursor } if events.is_empty() => {
@@ -197,7 +196,7 @@ impl Watcher {
         }
     }
 
-    /// Everything up to this version was told.
+    /// The watcher has every event up to this version.
     #[must_use]
     pub fn told(&self) -> Version {
         self.told

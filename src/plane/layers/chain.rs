@@ -1,12 +1,12 @@
-//! The steps a plane has taken from the layer of its birth to the one it has now.
+//! The steps a plane has taken from the layer of its birth to its present one.
 //!
-//! A step goes through the difference of two layers in key order. Each change of the difference has
-//! a *place*, and the place gives the version: a commit of the step covers a range of places and
-//! counts one version index for each of them, whether or not the plane shows a change there. So the
-//! version of every template follows from the layers and from the versions of the commits alone,
-//! and nothing is stored per object. The oldest steps of a long chain are folded, see [`fold`].
+//! A step applies the changes between two layers, in key order. A commit of the step covers a range of
+//! these changes and takes one version index for each, even if the plane shows no change there because
+//! it has an object of its own. So the version of every template follows from the layers and the
+//! versions of the commits alone, and nothing is stored per object. The oldest steps of a long chain
+//! are folded, see [`fold`].
 //!
-//! Must not know what of it is durable: a commit under way is one without a version.
+//! Must not know which commits are durable: a commit under way is one without a version.
 
 pub(crate) mod fold;
 pub(crate) mod record;
@@ -24,7 +24,7 @@ use crate::state::Resources;
 use crate::state::entry::Entry;
 use crate::version::Version;
 
-/// What becomes of a key in a step.
+/// What a step does to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeKind {
     /// The new layer has it, the old one did not.
@@ -35,24 +35,24 @@ pub(crate) enum ChangeKind {
     Removed,
 }
 
-/// One change of a difference.
+/// One change between two layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LayerChange {
     pub(crate) key: Key,
     pub(crate) kind: ChangeKind,
 }
 
-/// What two layers have different, in key order. What is made anew has two places: gone and come.
+/// The changes between two layers, in key order. A recreated object has two: removed, then added.
 #[derive(Debug)]
 pub(crate) struct Difference {
     from: Arc<Layer>,
     to: Arc<Layer>,
-    /// Keys of both whose object is another one in the new layer, in order.
+    /// Keys of both layers whose object is deleted and created again by the step, in order.
     recreated: Vec<Key>,
     changes: Vec<LayerChange>,
 }
 
-/// What the old and the new layer have for a key.
+/// The entries of a key in the old and in the new layer.
 type Sides<'a> = (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>);
 
 impl Difference {
@@ -79,7 +79,7 @@ impl Difference {
                 }
                 (Some(old), Some(new)) => {
                     let template = new.as_template();
-                    // Its text is the same and the uid in it is not.
+                    // Its text is the same, but the uid that it names changes.
                     let names = template.is_some_and(|new| new.names_uid_of(&recreated));
                     if old.stamp() != new.stamp() || names {
                         change(ChangeKind::Changed);
@@ -112,7 +112,7 @@ impl Difference {
         &self.changes
     }
 
-    /// The places of a key, as numbers: none, one, or two that follow each other.
+    /// The positions of a key's changes: none, one, or two adjacent ones.
     fn of_key(&self, key: &Key) -> std::ops::Range<usize> {
         let start = self.changes.partition_point(|change| change.key < *key);
         let same = |change: &&LayerChange| change.key == *key;
@@ -124,11 +124,11 @@ impl Difference {
 /// One commit of a step.
 #[derive(Debug)]
 pub(crate) struct StepCommit {
-    /// The number of its first place.
+    /// The position of its first change.
     pub(crate) first: usize,
-    /// How many places it covers: so many version indexes are its own.
+    /// Number of changes it covers, which is the number of its version indexes.
     pub(crate) count: usize,
-    /// The version of its first place, once it is durable.
+    /// The version of its first change, once it is durable.
     version: OnceLock<Version>,
 }
 
@@ -152,7 +152,7 @@ impl StepCommit {
     }
 }
 
-/// One step, as far as it was taken.
+/// One step with the commits made so far.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerStep {
     difference: Arc<Difference>,
@@ -160,11 +160,11 @@ pub(crate) struct LayerStep {
     commits: Vec<Arc<StepCommit>>,
 }
 
-/// What is known of a place.
+/// The state of one change of a step.
 enum Progress {
-    /// It is not taken.
+    /// No commit covers it.
     Ahead,
-    /// It is; at this version, or under way.
+    /// A commit covers it: at this version, or under way.
     Taken(Option<Version>),
 }
 
@@ -181,7 +181,7 @@ impl LayerStep {
         &self.difference
     }
 
-    /// When it began, RFC 3339: the birth time of what it brings.
+    /// When it began, RFC 3339: the creation time of what it adds.
     pub(crate) fn time(&self) -> &Str {
         &self.time
     }
@@ -194,7 +194,7 @@ impl LayerStep {
         self.commits.push(commit);
     }
 
-    /// How many of its places are taken.
+    /// How many of its changes are committed or under way.
     pub(crate) fn taken(&self) -> usize {
         self.commits
             .last()
@@ -221,7 +221,7 @@ impl LayerStep {
         }
     }
 
-    /// The changes of a key that were taken, newest first.
+    /// The changes of a key that are committed or under way, newest first.
     fn taken_of(
         &self,
         key: &Key,
@@ -237,19 +237,19 @@ impl LayerStep {
     }
 }
 
-/// The change of a template by a step.
+/// The last change of a template by a step.
 pub(crate) struct LastChange {
-    /// None while it is under way.
+    /// `None` while it is under way.
     pub(crate) version: Option<Version>,
-    /// Which step it was, from one on; of folded ones the last.
+    /// The number of the step, from one on. For a folded change, the last folded step.
     pub(crate) number: u32,
 }
 
-/// The step that brought a template.
+/// The step that added a template.
 pub(crate) struct Introduction<'a> {
-    /// None while it is under way.
+    /// `None` while it is under way.
     pub(crate) version: Option<Version>,
-    /// Which step it was, from one on.
+    /// The number of the step, from one on.
     pub(crate) number: u32,
     /// When the step began, RFC 3339.
     pub(crate) time: &'a Str,
@@ -259,7 +259,7 @@ pub(crate) struct Introduction<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     birth: LayerHash,
-    /// What the steps start from: the layer of the birth, or that of the fold.
+    /// The layer before the first step: that of the birth, or that of the fold.
     start: Arc<Layer>,
     fold: Option<Arc<Fold>>,
     steps: Vec<LayerStep>,
@@ -285,7 +285,7 @@ impl Chain {
         })
     }
 
-    /// The same beginning with other steps.
+    /// The same birth and fold with other steps.
     pub(crate) fn with(&self, steps: Vec<LayerStep>) -> Arc<Self> {
         Arc::new(Self {
             steps,
@@ -293,8 +293,8 @@ impl Chain {
         })
     }
 
-    /// The same chain with its steps folded that were whole before `oldest`: the oldest moment that
-    /// somebody may still be told of from memory, or none. None if there is nothing to fold.
+    /// The same chain with the steps folded that were complete before `oldest`, the version of the
+    /// oldest event in memory (`None` if there is none). `None` if there is nothing to fold.
     pub(crate) fn folded(&self, oldest: Option<Version>, layers: &Layers) -> Option<Arc<Self>> {
         let is_past = |step: &&LayerStep| {
             let last = step.commits.last().and_then(|last| last.version());
@@ -309,7 +309,7 @@ impl Chain {
         Some(Self::behind(birth, Arc::new(fold), rest.to_vec()))
     }
 
-    /// Whether nothing in it is later than what a layer and a fold say.
+    /// Whether it has no steps that are not folded.
     pub(crate) fn has_no_steps(&self) -> bool {
         self.steps.is_empty()
     }
@@ -333,18 +333,18 @@ impl Chain {
         &self.steps
     }
 
-    /// The newest layer: that of the last step, whole or not.
+    /// The newest layer: that of the last step, complete or not.
     pub(crate) fn newest(&self) -> &Arc<Layer> {
         let last = self.steps.last();
         last.map_or(&self.start, |step| step.difference.to())
     }
 
-    /// The step that is not taken to its end.
+    /// The last step, if it is not complete.
     pub(crate) fn unfinished(&self) -> Option<&LayerStep> {
         self.steps.last().filter(|step| !step.is_whole())
     }
 
-    /// The objects of the layers as the steps have left them.
+    /// The templates after all steps, without the plane's own objects.
     pub(crate) fn resources(&self) -> Resources {
         let Some(step) = self.unfinished() else {
             return self.newest().resources().clone();
@@ -363,7 +363,7 @@ impl Chain {
         resources
     }
 
-    /// The commit whose first place has this version.
+    /// The commit whose first change has this version.
     pub(crate) fn commit_at(&self, version: Version) -> Option<(&LayerStep, &StepCommit)> {
         self.steps.iter().rev().find_map(|step| {
             let commits = step.commits.iter();
@@ -386,14 +386,14 @@ impl Chain {
         self.start.resources().get(key)
     }
 
-    /// Since when the template of a key is what it is; none if the plane was born with it.
+    /// The last change of a key's template; `None` if it is as the plane was born with it.
     pub(crate) fn last_change(&self, key: &Key, until: Option<Version>) -> Option<LastChange> {
         let changed = self.taken(key, until, |_| true);
         let changed = changed.map(|(_, number, version)| LastChange { version, number });
         changed.or_else(|| self.fold.as_ref()?.last_change(key))
     }
 
-    /// Since when a key has a template; none if the plane was born with it.
+    /// The step that added a key's template; `None` if the plane was born with it.
     pub(crate) fn introduction(
         &self,
         key: &Key,
@@ -408,7 +408,7 @@ impl Chain {
         came.or_else(|| self.fold.as_ref()?.introduction(key))
     }
 
-    /// The number of the newest step, up to one, that brings a key, taken or not; zero if the
+    /// The number of the newest step, at most `until`, that adds a key, committed or not; zero if the
     /// plane was born with it.
     pub(crate) fn introducing_step(&self, key: &Key, until: u32) -> u32 {
         let steps = self.steps.iter().zip(self.steps_folded() + 1..=until);
@@ -431,7 +431,7 @@ impl Chain {
         self.fold.as_ref().map_or(0, |fold| fold.steps())
     }
 
-    /// The newest taken change of a key that counts, with its step and the number of that.
+    /// The newest committed change of a key whose kind counts, with its step and the step's number.
     fn taken(
         &self,
         key: &Key,

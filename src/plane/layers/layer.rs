@@ -1,9 +1,9 @@
 //! Layers: immutable sorted maps of template objects under a content hash, the same in every plane.
-//! What makes a template an object of one plane are its [`crate::TemplateValues`].
+//! [`crate::TemplateValues`] turn a template into an object of one plane.
 //!
 //! A plane's map is born as the root of its layer's map, so reading merges nothing. A template body
 //! is canonical JSON with placeholders: `${UID}` (of the object itself), `${UID:<key>}` (of another
-//! template), `${BIRTH_TIME}`, and `${NAME}` for what stands in the plane's record. Labels hold no
+//! template), `${BIRTH_TIME}`, and `${NAME}` for a parameter of the plane's record. Labels hold no
 //! placeholders, so selectors need no template values.
 
 mod indexed;
@@ -317,13 +317,13 @@ impl Template {
     }
 }
 
-/// Where a slice of the same allocation stands in `text`.
+/// The position of a slice in `text`, if it is of the same allocation.
 fn slice_offset(text: &Bytes, slice: &Bytes) -> Option<usize> {
     let offset = (slice.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
     (!slice.is_empty() && offset + slice.len() <= text.len()).then_some(offset)
 }
 
-/// The first placeholder: where it starts, where it ends, and what it stands for.
+/// The first placeholder: its start, its end, and its meaning.
 fn placeholder(text: &[u8]) -> Option<(usize, usize, Piece)> {
     let mut from = 0;
     while let Some(found) = text[from..].windows(2).position(|pair| pair == b"${") {
@@ -340,7 +340,7 @@ fn placeholder(text: &[u8]) -> Option<(usize, usize, Piece)> {
     None
 }
 
-/// What a placeholder's name stands for; `None` leaves the text as it is.
+/// The meaning of a placeholder's name; `None` leaves the text as it is.
 fn piece_named(name: &str) -> Option<Piece> {
     if let Some(key) = name.strip_prefix("UID:") {
         return Key::from_bytes(key.as_bytes()).map(Piece::UidOf);

@@ -1,8 +1,8 @@
-//! Layers in the store: written once under their content hash, read by any binary that meets a
+//! Layers in the store: written once under their content hash, and read by any binary that opens a
 //! plane born on them.
 //!
-//! A layer is a head record and as many chunks as its bytes need. The chunks come first, so that a
-//! layer with a head is whole; putting it again writes the same bytes.
+//! A layer is a head record and as many chunks as its bytes need. The chunks are written first, so a
+//! layer with a head is whole. Writing it twice writes the same bytes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::layers::layer::{Layer, LayerError, LayerHash, LayerObject};
 use crate::record::{EventHeader, Record, RecordError, decode, encode_object};
 use crate::version::Version;
 
-/// Bytes of one chunk.
+/// Bytes of one chunk. A layer exceeds what a store takes in one value.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The form of the head record.
 const FORMAT: u8 = 1;
@@ -31,11 +31,11 @@ pub enum LayerStoreError {
     /// The store has no such layer.
     #[error("the store has no layer {0:?}")]
     Missing(LayerHash),
-    /// What the store has cannot be understood, or is not what the hash says.
+    /// A record cannot be decoded, or does not match the hash.
     #[error("the layer in the store is damaged or newer than this program")]
     Record(#[from] RecordError),
-    /// What the store has is not a layer.
-    #[error("the layer in the store is not one")]
+    /// The records are not those of a layer.
+    #[error("the records of the layer in the store do not form a layer")]
     Layer(#[from] LayerError),
 }
 

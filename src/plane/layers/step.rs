@@ -1,13 +1,13 @@
-//! Layer steps: how a plane comes from the layer it has to a newer one.
+//! Layer steps: how a plane moves from its layer to a newer one.
 //!
-//! A step is one or more commits, each at most 255 places of the difference in key order, written
-//! as a record of the plane's own and fenced as every commit is. What a plane shows of its layer
-//! changes by the record alone. What it has of its own stays as it is: whoever drives the step
-//! looks at [`Ahead::shadowed`] first and changes it, by writes like any other, as its kind wants;
-//! the commit then claims that everything is still as it was seen. A tombstone goes with the key
-//! that it hid.
+//! A step is one or more commits. Each covers at most 255 changes between the layers, in key order, and
+//! writes the plane's step record, fenced as every commit is. This record alone changes the layer
+//! objects that the plane shows. The plane's own objects stay as they are: the caller looks at
+//! [`Ahead::shadowed`] first, and changes them by ordinary writes as their kinds need. The commit then
+//! claims that everything is still as the caller saw it. When the newer layer no longer has a key, the
+//! plane's tombstone of it is removed as well.
 //!
-//! Invariant: nothing here knows a kind, and a step never changes what is not a layer's.
+//! Invariant: nothing here knows a kind, and a step changes layer objects only.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,17 +30,17 @@ use crate::version::{Stamp, Version};
 use crate::write::claim::SubmitError;
 use crate::write::sequencer::QueuedWrite;
 
-/// Places that one commit covers at most: so many versions a transaction has.
+/// Changes that one commit covers at most: the version indexes of a transaction.
 const CHANGES_MAX: usize = 255;
-/// Tombstones that go with one commit at most, so that it fits a transaction.
+/// Tombstones that one commit removes at most, so that it fits a transaction.
 const DROPS_MAX: usize = 100;
 
 /// What became of one commit of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stepped {
-    /// It is durable and published; look again for the next.
+    /// It is durable and published. Call [`Plane::ahead`] for the next one.
     Done,
-    /// Somebody has changed what it rested on: nothing was done, look again.
+    /// Another write changed what it rested on: nothing was done. Call [`Plane::ahead`] again.
     Again,
 }
 
@@ -50,32 +50,32 @@ pub struct Ahead {
     cut: Snapshot,
     difference: Arc<Difference>,
     time: Str,
-    /// The first place that is not taken.
+    /// The position of the first change that no commit covers.
     next: usize,
     /// Whether earlier steps are folded.
     folds: bool,
-    /// The plane as it will be.
+    /// The template values after the step.
     after: Arc<TemplateValues>,
 }
 
-/// An object of the plane's own, or none, where a layer has one.
+/// A key of a layer at which the plane has an object of its own, or has deleted the layer's.
 #[derive(Debug, Clone)]
 pub struct Shadowed {
     /// The key.
     pub key: Key,
-    /// What the layer has there now; `None` if the step brings it.
+    /// The object of the present layer; `None` if the step adds it.
     pub old: Option<ObjectRef>,
-    /// What it will have; `None` if the step takes it away.
+    /// The object of the newer layer; `None` if the step removes it.
     pub new: Option<ObjectRef>,
-    /// What the plane has; `None` if the layer's object was deleted.
+    /// The plane's own object; `None` if the plane has deleted the layer's.
     pub own: Option<ObjectRef>,
 }
 
 impl Plane {
-    /// What lies between this plane and a layer; `None` if it is there. A step that was begun is
-    /// ahead before any other. `recreates` says of an old and a new object whether the new one is
-    /// another object of the same name: it is then deleted and created. `now` is the time, RFC
-    /// 3339, of what comes new.
+    /// The changes between this plane and a layer; `None` if the plane has the layer. An unfinished
+    /// step comes first, whatever its layer. `recreates` decides of an old and a new object whether the
+    /// step deletes the old one and creates the new one, rather than updating it. `now` is the
+    /// creation time, RFC 3339, of objects that the step adds.
     ///
     /// # Errors
     /// The name of a placeholder of the layer that the plane's record does not fill.
@@ -115,13 +115,13 @@ impl Plane {
         Ok(Some(Ahead::new(plain.cut, difference, plain.time, 0)))
     }
 
-    /// Takes the next commit of a step.
+    /// Commits the next part of a step.
     ///
     /// # Errors
     /// See [`SubmitError`]; each variant says what is known to have happened.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the commit back.
+    /// Dropping the future does not withdraw the commit.
     pub async fn step(
         self: &Arc<Self>,
         ahead: &Ahead,
@@ -130,7 +130,7 @@ impl Plane {
         self.step_by(ahead, CHANGES_MAX, deadline).await
     }
 
-    /// The same with a limit of one's choice.
+    /// [`Self::step`] with another limit of changes.
     pub(crate) async fn step_by(
         self: &Arc<Self>,
         ahead: &Ahead,
@@ -138,7 +138,7 @@ impl Plane {
         deadline: Instant,
     ) -> Result<Stepped, SubmitError> {
         if ahead.next == 0 {
-            // No plane ever names a layer that the store does not have.
+            // Stored before the commit: a plane must never name a layer that the store does not have.
             let stored = self.layers().bring(ahead.difference.to()).await;
             stored.map_err(|error| SubmitError::Unavailable(error.to_string()))?;
         }
@@ -154,7 +154,7 @@ impl Plane {
         }
     }
 
-    /// The newest layer that the plane has, or is on its way to.
+    /// The newest layer that the plane has, or is moving to.
     #[must_use]
     pub fn layer_hash(&self) -> LayerHash {
         self.published()
@@ -165,7 +165,7 @@ impl Plane {
             .clone()
     }
 
-    /// Whether the plane has come to a layer with all its objects.
+    /// Whether the plane has completed its step to a layer.
     #[must_use]
     pub fn stands_on(&self, layer: &LayerHash) -> bool {
         let published = self.published();
@@ -173,7 +173,7 @@ impl Plane {
         chain.newest().hash() == layer && chain.unfinished().is_none()
     }
 
-    /// The object that the plane's layers have at a key, as this plane would show it.
+    /// The layer's object at a key, as this plane would show it.
     #[must_use]
     pub fn layer_object(&self, key: &Key) -> Option<ObjectRef> {
         let template_values = Arc::clone(&self.published().template_values);
@@ -198,8 +198,8 @@ impl Ahead {
         }
     }
 
-    /// Has the plane's earlier steps folded by the commit that begins a step. Every program that may
-    /// still come to the plane has to know that form: the store's floor says so.
+    /// Folds the plane's earlier steps with the commit that begins this one. Requires that every program
+    /// that may open the plane reads that form, which the store's floor guarantees.
     #[must_use]
     pub fn folding(self) -> Self {
         Self {
@@ -208,24 +208,24 @@ impl Ahead {
         }
     }
 
-    /// The chain that the step is added to.
+    /// The chain before the step, folded if that was requested.
     fn folded(&self, plane: &Plane) -> Arc<Chain> {
         let before = self.cut.root().template_values.chain();
-        // The log names what it shows of layers by the chain. History that is read from the store
-        // later comes with chains of its own.
+        // Only up to the oldest event of the log, which needs the chain to show layer objects. History
+        // that is read from the store later brings chains of its own.
         let fold = || before.folded(plane.log().oldest(), plane.layers());
         let begins = self.next == 0 && self.folds;
         let folded = begins.then(fold).flatten();
         folded.unwrap_or_else(|| Arc::clone(before))
     }
 
-    /// The cut that was looked at. What is seen in it counts once it is durable.
+    /// The cut that this was computed from. Act on it only once it is durable.
     #[must_use]
     pub fn cut(&self) -> &Snapshot {
         &self.cut
     }
 
-    /// Objects of the plane's own, and deleted ones, where the old or the new layer has one.
+    /// The keys of the old or the new layer at which the plane has its own object, or a tombstone.
     pub fn shadowed(&self) -> impl Iterator<Item = Shadowed> {
         let (from, to) = (self.difference.from(), self.difference.to());
         let layers = [from, to]
@@ -265,8 +265,7 @@ impl Ahead {
         Some(ObjectRef::new(Arc::clone(entry), Arc::clone(&self.after)))
     }
 
-    /// The next commit, on top of the chain as it is or as it is folded. What is made anew goes and
-    /// comes in one.
+    /// The next commit, on top of the chain `onto`. Both changes of a recreated object are in one commit.
     fn commit(&self, changes_max: usize, onto: &Chain) -> LayerCommit {
         let root = self.cut.root();
         let mut building = Building::default();
@@ -300,7 +299,7 @@ impl Ahead {
     }
 }
 
-/// A chain with one more commit, of a step that was begun or begins with it.
+/// A chain with one more commit, of its unfinished step or of a new one.
 fn with_commit(
     chain: &Chain,
     difference: &Arc<Difference>,
@@ -328,13 +327,14 @@ struct Building {
 }
 
 impl Building {
-    /// Takes the places of one key.
+    /// Adds the changes of one key.
     fn take(&mut self, group: &[LayerChange], root: &Root, difference: &Difference) {
         let key = &group[0].key;
         let state = root.resources.get(key);
         self.claims
             .push((key.clone(), state.map(|state| state.stamp())));
-        // A template goes with its layer; a key that only the new layer has may be free.
+        // The plane shows the change if it shows the template. A key that only the new layer has may be
+        // free.
         let follows = match state {
             Some(state) => state.as_template().is_some(),
             None => group[0].kind == ChangeKind::Added,
@@ -347,7 +347,7 @@ impl Building {
             self.drops.push(key.clone());
         }
         for change in group {
-            let offset = u8::try_from(self.count).expect("a commit has at most 255 places");
+            let offset = u8::try_from(self.count).expect("a commit has at most 255 changes");
             self.count += 1;
             if !follows {
                 self.silent.push(offset);
@@ -371,20 +371,20 @@ impl Building {
 /// One event of a step.
 #[derive(Debug)]
 struct Move {
-    /// Its place, counted from the commit's first.
+    /// The position of its change, counted from the commit's first.
     offset: u8,
     key: Key,
-    /// The template that comes; `None` if it goes.
+    /// The template that is added; `None` if it is removed.
     entry: Option<Arc<Entry>>,
 }
 
-/// A commit of a step, as it waits to be done.
+/// A commit of a step in the queue.
 #[derive(Debug)]
 pub(crate) struct LayerCommit {
-    /// The steps before it: the commit claims that there was none since.
+    /// The chain before it: the commit claims that it is still the plane's.
     before: Arc<Chain>,
     commit: Arc<StepCommit>,
-    /// The plane's, once it is done.
+    /// The plane's template values once the commit is done.
     template_values: Arc<TemplateValues>,
     moves: Vec<Move>,
     drops: Vec<Key>,
@@ -393,22 +393,22 @@ pub(crate) struct LayerCommit {
 }
 
 impl LayerCommit {
-    /// Version indexes that are its own.
+    /// Number of its version indexes.
     pub(crate) fn changes(&self) -> usize {
         self.commit.count
     }
 
-    /// Tombstones that go.
+    /// Tombstones that it removes.
     pub(crate) fn drops(&self) -> &[Key] {
         &self.drops
     }
 
-    /// What is written of it.
+    /// The record that it writes.
     pub(crate) fn record(&self) -> &StepsRecord {
         &self.record
     }
 
-    /// Whether everything is still as it was seen.
+    /// Whether everything is still as the caller of the step saw it.
     pub(crate) fn holds(&self, root: &Root) -> bool {
         let same = |(key, stamp): &(Key, Option<Stamp>)| {
             root.resources.get(key).map(|entry| entry.stamp()) == *stamp
@@ -416,7 +416,7 @@ impl LayerCommit {
         Arc::ptr_eq(root.template_values.chain(), &self.before) && self.claims.iter().all(same)
     }
 
-    /// Does it to a root.
+    /// Applies it to a root.
     pub(crate) fn apply(&self, root: &mut Root, context: &Context) {
         for Move { key, entry, .. } in &self.moves {
             match entry {
@@ -427,8 +427,8 @@ impl LayerCommit {
         root.template_values = Arc::clone(&self.template_values);
     }
 
-    /// It is durable, its first place at this version: does it to the published root and returns
-    /// what is to be told.
+    /// Called when it is durable, with the version of its first change: applies it to the published root
+    /// and returns its events.
     pub(crate) fn land(
         &self,
         root: &mut Root,

@@ -1,8 +1,8 @@
-//! What makes the templates of a plane's layers its own objects: uids, times, versions, and the
-//! texts of its record.
+//! Template values: what turns the templates of a layer into objects of one plane. They are uids, times,
+//! versions, and the parameters of the plane's record.
 //!
-//! Template values are those of one moment: the steps that the plane had taken then decide which version a template
-//! has. Whoever holds an object keeps the values that it was made with.
+//! They belong to one moment, because the steps that a plane has taken decide which version a template
+//! has. An object keeps a reference to the values that it was made with.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::memory::{Memory, Share};
 use crate::state::entry::Entry;
 use crate::version::Version;
 
-/// What makes the templates of a plane's layers its own objects.
+/// The values of a plane's templates at one moment.
 #[derive(Debug)]
 pub struct TemplateValues {
     fixed: Arc<Fixed>,
     chain: Arc<Chain>,
-    /// What is later than this has not happened yet; none if everything in the chain has.
+    /// The moment: commits of the chain after this version are ignored. `None` takes all of them.
     until: Option<Version>,
 }
 
-/// What no step changes.
+/// The values that no step changes.
 #[derive(Debug)]
 struct Fixed {
     number: u64,
@@ -72,7 +72,7 @@ impl TemplateValues {
         })
     }
 
-    /// The same plane with another chain of steps.
+    /// The values of the same plane with another chain of steps.
     pub(crate) fn with(&self, chain: Arc<Chain>) -> Arc<Self> {
         Arc::new(Self {
             fixed: Arc::clone(&self.fixed),
@@ -81,7 +81,7 @@ impl TemplateValues {
         })
     }
 
-    /// The same plane as it was at a version.
+    /// The values of the same plane as they were at a version.
     pub(crate) fn until(self: &Arc<Self>, version: Version) -> Arc<Self> {
         if self.chain.has_no_steps() || self.until.is_some_and(|until| until <= version) {
             return Arc::clone(self);
@@ -110,7 +110,7 @@ impl TemplateValues {
         self.fixed.params.contains_key(name)
     }
 
-    /// Whether both are of the same plane as it was opened once.
+    /// Whether both belong to the same opened plane.
     pub(crate) fn of_same_plane(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.fixed, &other.fixed)
     }
@@ -120,7 +120,7 @@ impl TemplateValues {
         self.chain.template(key, self.until)
     }
 
-    /// The version of a key's template; none while the step that brought it is under way.
+    /// The version of a key's template; `None` while the commit that gave it is under way.
     pub(crate) fn version(&self, key: &Key) -> Option<Version> {
         match self.chain.last_change(key, self.until) {
             None => Some(self.fixed.birth),
@@ -128,7 +128,7 @@ impl TemplateValues {
         }
     }
 
-    /// The version at which a key's template came; none while its step is under way.
+    /// The version at which a key got a template; `None` while that commit is under way.
     pub(crate) fn created(&self, key: &Key) -> Option<Version> {
         match self.chain.introduction(key, self.until) {
             None => Some(self.fixed.birth),
@@ -136,8 +136,8 @@ impl TemplateValues {
         }
     }
 
-    /// The body of a template in this plane, from the cache if it is there. While the step that
-    /// brought it is under way it is without `resourceVersion`.
+    /// The body of a template in this plane, from the cache if it is there. It lacks `resourceVersion`
+    /// while the commit that gave the version is under way.
     pub(crate) fn render(&self, entry: &Arc<Entry>, template: &Template) -> Bytes {
         let Some(version) = self.version(entry.key()) else {
             return self.write(entry.key(), template, None);
@@ -155,7 +155,7 @@ impl TemplateValues {
         body
     }
 
-    /// The body of a template in this plane, with a version of one's choice.
+    /// The body of a template in this plane, with the given version.
     pub(crate) fn render_at(&self, key: &Key, template: &Template, version: Version) -> Bytes {
         self.write(key, template, Some(version))
     }
@@ -183,7 +183,7 @@ impl TemplateValues {
         body.freeze()
     }
 
-    /// When a template came to this plane, RFC 3339.
+    /// When this plane got a template, RFC 3339.
     fn time(&self, key: &Key) -> &str {
         let came = self.chain.introduction(key, self.until);
         came.map_or(&self.fixed.birth_time, |came| came.time)
@@ -195,8 +195,8 @@ impl TemplateValues {
         self.uid_of(key, came.map_or(0, |came| came.number))
     }
 
-    /// The uid of a template in the layer that another one comes from, which its step may have
-    /// still to bring.
+    /// The uid of a template as another template (`namer`) refers to it: that in the layer of the
+    /// namer, even if the step to that layer has not added `key` yet.
     fn uid_in(&self, key: &Key, namer: &Key) -> Str {
         let changed = self.chain.last_change(namer, self.until);
         let brought = changed.map_or(0, |changed| {
@@ -205,13 +205,13 @@ impl TemplateValues {
         self.uid_of(key, brought)
     }
 
-    /// Version-4 shaped bits that nobody can guess from the object's name, and that differ when a
-    /// plane's name comes back, or when a step, by its number, brings the object anew.
+    /// A uid in the form of version 4 that cannot be guessed from the object's name. It differs between
+    /// planes of the same name, and between objects of the same key that different steps added.
     fn uid_of(&self, key: &Key, number: u32) -> Str {
         let mut context = hmac::Context::with_key(&self.fixed.seed);
         context.update(key.as_bytes());
         if number > 0 {
-            // No key holds a zero byte in front of a number, so this is nobody else's text.
+            // No other key gives this text: none has a zero byte followed by "step".
             context.update(b"\0step\0");
             context.update(&number.to_be_bytes());
         }
@@ -246,11 +246,11 @@ pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
     seed
 }
 
-/// The template values of a plane over a stretch of time. The newest do not know what was before a fold; for
-/// that time there are others.
+/// The template values of a plane over a stretch of time. The newest ones do not know what was before
+/// their fold; there are others for that time.
 #[derive(Debug)]
 pub(crate) struct ValuesOverTime {
-    /// Up to which version each is to be asked, in order.
+    /// In order, each with the last version that it is valid for.
     past: Vec<(Version, Arc<TemplateValues>)>,
     newest: Arc<TemplateValues>,
 }
@@ -263,12 +263,12 @@ impl ValuesOverTime {
         }
     }
 
-    /// The chain to be asked up to a version, behind those that are there.
+    /// Adds the chain that is valid after the ones added before, up to a version.
     pub(crate) fn push(&mut self, until: Version, chain: Arc<Chain>) {
         self.past.push((until, self.newest.with(chain)));
     }
 
-    /// What to ask of an event.
+    /// The values at an event.
     pub(crate) fn of(&self, event: Version) -> &Arc<TemplateValues> {
         let at = self.past.partition_point(|(until, _)| *until < event);
         let past = self
@@ -278,7 +278,7 @@ impl ValuesOverTime {
         past.unwrap_or(&self.newest)
     }
 
-    /// The plane directly before an event, and with it.
+    /// The values directly before an event, and with it.
     pub(crate) fn around(&self, event: Version) -> (Arc<TemplateValues>, Arc<TemplateValues>) {
         let template_values = self.of(event);
         (
@@ -309,8 +309,8 @@ fn escaped(text: &str) -> Vec<u8> {
     out
 }
 
-/// What a rendered body is of. The process keeps every layer that it has met, so no other entry gets
-/// the address.
+/// The key of a rendered body in the cache. The process never drops a layer, so no other entry can get
+/// the same address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RenderKey {
     pub(crate) template_values: u64,
@@ -330,7 +330,7 @@ struct Rendered {
     bodies: HashMap<RenderKey, Bytes>,
     order: VecDeque<RenderKey>,
     bytes: usize,
-    /// What the memory budget has been told.
+    /// Bytes that are counted in the memory budget.
     told: usize,
 }
 

@@ -1,8 +1,9 @@
-//! What an owner hands to its successor: the state and the recent history of a plane.
+//! The export of a plane: what its owner streams to the successor in a hand-off.
 //!
-//! A header with the steps, the own objects as they stand in the store, the keys of the layers'
-//! objects that are gone, and the newest events; a digest closes it. Objects that the state or an earlier event has
-//! are named, not repeated. Read back by [`crate::lifecycle::import`].
+//! It has a header with the layer steps, the plane's own objects in the form of the store, the keys of
+//! layer objects that were deleted, and the newest events, and ends with a digest. An event refers to
+//! objects of the state or of an earlier event instead of repeating them. [`crate::lifecycle::import`]
+//! reads it.
 //!
 //! Invariant: everything in it is published, and all of one moment.
 
@@ -28,20 +29,20 @@ use crate::version::{Stamp, Version};
 use crate::yielding::{YIELD_BYTES, YieldBudget};
 
 pub(crate) const MAGIC: &[u8; 4] = b"pexp";
-/// The form of a plane without folded steps: what is served before the store's floor has risen.
+/// The form without folded steps, the only one that programs below level `FOLDS_LEVEL` read.
 pub(crate) const FORMAT: u16 = 2;
 /// The same with folded steps, and with the chains of events from before they were folded.
 pub(crate) const FOLDED: u16 = 3;
-/// A plane with more bytes of its own is loaded from the store.
+/// Bytes of own objects beyond which a plane is not exported: the successor loads it from the store.
 const STATE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of events, about; older ones stay behind.
+/// Approximate bytes of events in an export. Older events are left out.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
 
 pub(crate) const NOTHING: u8 = 0;
 pub(crate) const OF_LAYER: u8 = 1;
 pub(crate) const INLINE: u8 = 2;
-/// Of the state if it is what an event made, of the event before on the key if it is what one
-/// replaced.
+/// The new object of an event is the one in the state; the replaced object is the one that the event
+/// before it of the same key made.
 pub(crate) const KNOWN: u8 = 3;
 
 /// What a successor opens the plane with, see [`crate::Import`].
@@ -53,7 +54,7 @@ pub struct Export {
     pub bytes: Bytes,
 }
 
-/// Why a plane is not exported; the successor loads it from the store.
+/// Why a plane is not exported. The successor then loads it from the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
     /// It is too large to be held twice.
@@ -64,19 +65,19 @@ pub enum ExportError {
         /// The limit.
         bytes_max: u64,
     },
-    /// Other planes are on their way, and their states fill the share of exports.
-    #[error("there is no memory for a further state for now")]
+    /// Exports of other planes have filled their share of the memory budget.
+    #[error("exports of other control planes have used up their share of memory")]
     Full,
 }
 
 impl Plane {
-    /// The published state with the newest events. Only of a paused plane is it what Released will
-    /// name; [`Export::head`] tells. Copies up to about 70 MB, in slices between which other tasks run.
+    /// The published state with the newest events. Released names this state only if the plane is
+    /// paused; compare [`Export::head`]. Copies up to about 70 MB, and yields to other tasks meanwhile.
     ///
     /// # Errors
     /// See [`ExportError`].
     pub async fn export(&self) -> Result<Export, ExportError> {
-        // Taken first: what is published meanwhile is beyond it.
+        // Before the state is read: what is published in between is newer.
         let through = self.follow().map_or(Revision(0), |follow| follow.through());
         let (root, mut contents) = self.log().contents(|| self.published());
         let bytes = root.resources.weight().bytes;
@@ -123,7 +124,7 @@ impl Plane {
     }
 }
 
-/// The chains of events from before a fold, which says nothing of that time. There are such events
+/// The chains for events from before the fold, which does not know that time. There are such events
 /// only if they were read from the store's history.
 fn write_past_chains(fold: &Fold, contents: &LogContents, out: &mut Writer) {
     let mut chains: Vec<(Version, &Arc<Chain>)> = Vec::new();
@@ -245,7 +246,7 @@ impl Writer {
         self.0.put_slice(&record);
     }
 
-    /// One side of an event, of a key where `known` stands.
+    /// One side of an event. `known` is the state of the key that the reader has already.
     fn side(&mut self, object: Option<&ObjectRef>, known: Option<Stamp>) {
         match object {
             None => self.0.put_u8(NOTHING),
@@ -260,7 +261,7 @@ impl Writer {
 }
 
 impl LogContents {
-    /// Leaves the oldest events behind until the rest is within about so many bytes.
+    /// Drops the oldest events until the rest has about `bytes_max` bytes.
     fn bound(&mut self, bytes_max: usize) {
         let mut bytes = 0;
         let fits = |(_, event): &&(std::time::Duration, Arc<Event>)| {

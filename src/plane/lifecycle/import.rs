@@ -1,6 +1,6 @@
-//! Opening a plane with what its former owner has handed over, instead of reading the store.
+//! Opening a plane from an export of its former owner, instead of reading the store.
 //!
-//! What does not fit in every way is refused as a whole; the store has everything.
+//! An export with any mismatch is refused as a whole: the store has everything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,21 +32,21 @@ const DIGEST_LEN: usize = 32;
 pub struct Import {
     /// The head that Released named. An export with another head is not used.
     pub head: Revision,
-    /// What came with it.
+    /// The export as it was streamed.
     pub bytes: Bytes,
 }
 
 /// Why an import is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// Another program's form.
+    /// A form that this program does not know.
     #[error("the export has a form that this program does not read")]
     Form,
-    /// Not what was written.
+    /// The bytes are not what the former owner wrote.
     #[error("the export is damaged")]
     Damaged,
-    /// A layer that it speaks of cannot be had now.
-    #[error("a layer of the export cannot be had")]
+    /// A layer that the export names cannot be read from the store.
+    #[error("a layer of the export cannot be read from the store")]
     Layers,
     /// It is of another plane, or of another time of this one.
     #[error("the export is of another state: its {0} differs")]
@@ -104,7 +104,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     Ok(Loaded {
         root,
         expiries,
-        // What happened up to the floor is the store's to tell.
+        // The store's history has what happened before the floor.
         opened: Opened {
             revision: contents.floor.revision(base),
             head: contents.floor,

@@ -1,5 +1,5 @@
-//! Opening a plane: its state from the store, or from its former owner. Its history is read later,
-//! if somebody asks.
+//! Opening a plane: its state from the store, or from an export of its former owner. Its history is
+//! read only when a client needs an older version.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub enum OpenError {
     /// The store did not answer.
     #[error("cannot read the control plane's range")]
     Read(#[from] ReadError),
-    /// What it holds cannot be understood.
-    #[error("cannot read {key}")]
+    /// A record in its range cannot be decoded.
+    #[error("cannot decode the record at {key}")]
     Record {
         /// The key in the store.
         key: String,
@@ -39,11 +39,11 @@ pub enum OpenError {
         #[source]
         source: RecordError,
     },
-    /// A layer of the plane cannot be had.
-    #[error("cannot get a layer of the control plane")]
+    /// A layer of the plane cannot be read.
+    #[error("cannot read a layer of the control plane")]
     Layer(#[from] LayerStoreError),
-    /// A layer has a placeholder that the record does not fill.
-    #[error("the record does not fill {0:?}")]
+    /// A layer has a placeholder that the plane's record has no parameter for.
+    #[error("the control plane's record has no parameter {0:?}, which its layer needs")]
     Unfilled(String),
 }
 
@@ -54,15 +54,15 @@ pub(crate) struct Loaded {
     pub(crate) opened: Opened,
     /// The newest revision that is in the root, or a later one at which it was read.
     pub(crate) revision: Revision,
-    /// External writes are in the root up to here.
+    /// The root has all external writes up to here.
     pub(crate) told: Revision,
     pub(crate) log: Log,
     pub(crate) imported: bool,
 }
 
 impl Plane {
-    /// Opens a plane with what its former owner has handed over, if that fits in every way, else
-    /// from the store. The fence must be held.
+    /// Opens a plane from the export in `params`, if there is one and it fits in every way, else from
+    /// the store. The fence must be held.
     ///
     /// # Errors
     /// See [`OpenError`]; nothing was changed.
@@ -121,8 +121,8 @@ impl Opening<'_> {
         self.params.record.birth.unwrap_or(self.params.born)
     }
 
-    /// The plane as its steps have left it, without anything of its own. Behind a fold the layers
-    /// that it has left are not needed, not even that of its birth.
+    /// The plane after its layer steps, without its own objects. With a fold, the layers before it are
+    /// not needed, not even that of the birth.
     pub(crate) async fn stepped(
         &self,
         steps: &StepsRecord,
@@ -178,7 +178,7 @@ impl Loading<'_> {
             }
             (StoredKey::Steps, _) => return Err(record(RecordError::Damaged)),
         };
-        // The steps stand before all objects.
+        // Its key sorts before all objects, so there is no step record.
         let root = match &mut self.root {
             Some(root) => root,
             none => none.insert(self.opening.root(&StepsRecord::default()).await?),
@@ -242,7 +242,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
     };
     let read_at = read_at.unwrap_or_default();
     if params.external.is_some() {
-        // An external delete leaves no trace, so only the read itself says how far the state is.
+        // An external delete leaves no record, so the state is as new as the read, not as its records.
         newest = read_at;
     }
     if newest > Revision(0) {

@@ -1,4 +1,4 @@
-//! What a plane is opened with, and what of it stands in the directory.
+//! What a plane is opened with, and its record in the directory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::state::overlay::Derivation;
 use crate::version::Version;
 use crate::write::committer::Committer;
 
-/// What stands in the directory about a plane, fixed at birth.
+/// A plane's record in the directory, fixed at birth.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlaneRecord {
@@ -28,7 +28,7 @@ pub struct PlaneRecord {
     /// The version of its birth where it is not that of the record's first put: after a move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<Version>,
-    /// The layer it was born with. The steps since stand in the plane's own range.
+    /// The layer it was born with. The steps since are recorded in the plane's own range.
     pub layer: LayerHash,
     /// The values of the placeholders of the layer: serving CA, client CA certificate, addresses.
     #[serde(default)]
@@ -47,9 +47,9 @@ pub struct PlaneParams {
     pub layers: Arc<Layers>,
     /// Seed of the uids of layer objects, see [`crate::uid_seed`].
     pub uid_seed: [u8; 32],
-    /// Indexes that claims ask, by [`crate::IndexId`].
+    /// Indexes that claims test, by [`crate::IndexId`].
     pub indexes: Vec<Arc<dyn Index>>,
-    /// What its objects define beside themselves, if they can.
+    /// Derives what objects define; `None` if they define nothing.
     pub derivation: Option<Arc<dyn Derivation>>,
     /// The committer of the plane's store.
     pub committer: Arc<Committer>,
@@ -59,9 +59,9 @@ pub struct PlaneParams {
     pub acquired: Revision,
     /// How much of the log is kept.
     pub log: LogBounds,
-    /// Objects that are written past the sequencer, see [`crate::external`]: one namespace of one
+    /// Objects that other replicas write past the sequencer, see [`crate::external`]: one namespace of one
     /// resource. No operation of a [`crate::Write`] may name a key of it.
     pub external: Option<Prefix>,
-    /// What the former owner has handed over, if the fence was taken from its Released.
+    /// The export of the former owner, if the fence was taken from its Released.
     pub import: Option<Import>,
 }

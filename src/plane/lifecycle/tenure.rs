@@ -1,7 +1,7 @@
-//! The end of a plane's time here, and the pause before it: hand-off, sleep, loss, deletion.
+//! The end of a plane in this process, and the pause before it: hand-off, sleep, loss, deletion.
 //!
-//! Invariant: whoever waits for a write is told the truth. `Lost` means that nothing of it was done
-//! and nothing will be.
+//! Invariant: every caller of a write gets a true answer. `Lost` means that nothing of it was done, and
+//! nothing will be.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::write::settle::answer_all;
 /// Why a plane is not paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PauseError {
-    /// What was under way is not settled yet. The plane goes on.
+    /// A commit is not settled yet. The pause is called off.
     #[error("a write is still under way")]
     Deadline,
     /// The plane has ended.
@@ -25,16 +25,16 @@ pub enum PauseError {
 }
 
 impl Plane {
-    /// The revision of the newest commit that is published; of a plane that follows external writes
-    /// the revision up to which they are. What Released names, if the plane is paused.
+    /// The revision of the newest published commit, external writes included. Released names it if the
+    /// plane is paused.
     #[must_use]
     pub fn head(&self) -> Revision {
         self.published().head.revision(self.base())
     }
 
-    /// Sends nothing to the store any more, and waits until what was sent is settled. Writes that
-    /// are queued or come later wait for [`Self::resume`]. Answers from memory go on. Returns the
-    /// head, which stays until then.
+    /// Stops sending to the store, and waits until everything that was sent is settled. Queued and new
+    /// writes wait for [`Self::resume`]. Reads continue. Returns the head, which does not move until
+    /// then.
     ///
     /// # Errors
     /// See [`PauseError`].
@@ -67,15 +67,15 @@ impl Plane {
         Ok(self.head())
     }
 
-    /// Ends a pause: writes are taken again, those that have waited first. Does nothing if the plane
-    /// is not paused.
+    /// Ends a pause: the writes that have waited are sent, and new ones accepted. Does nothing if the
+    /// plane is not paused.
     pub fn resume(self: &Arc<Self>) {
         self.guard().resume();
         self.go_on();
     }
 
-    /// Looks again at what waits for the fence's machine: call it whenever a step may have allowed
-    /// what it had forbidden. Too often does no harm.
+    /// Resumes what waits for permission of the fence's machine. Call it after every step of the
+    /// machine that may have granted something; calling it too often does no harm.
     pub fn go_on(self: &Arc<Self>) {
         let wakeup = self.sequencer().lock().go_on();
         self.resume_following();
@@ -84,10 +84,10 @@ impl Plane {
         self.wait_for_store();
     }
 
-    /// Ends the plane at once, without waiting for the store. Writes that were not sent are told
-    /// `Lost`; those under way hear what the store says of them, or `Deadline` where it does not.
-    /// Watches end behind the last published event. The caller ends the guard first, so that
-    /// nothing more is sent. The first end counts.
+    /// Ends the plane at once, without waiting for the store. Writes that were not sent get `Lost`;
+    /// those under way get what the store answers, or `Deadline` if it does not. Watches end after the
+    /// last published event. The caller ends the guard first, so that nothing more is sent. A second
+    /// call does nothing.
     pub fn end(self: &Arc<Self>, ended: Ended) {
         let unsent = self.sequencer().lock().end(ended, || self.published());
         answer_all(unsent, &SubmitError::Lost);
@@ -98,7 +98,7 @@ impl Plane {
         self.changed();
     }
 
-    /// Whether external writes wait too: the head has been told to somebody.
+    /// Whether external writes must wait as well, because the head was returned by [`Self::pause`].
     pub(crate) fn is_held(&self) -> bool {
         self.guard().stands_still()
     }

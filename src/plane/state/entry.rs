@@ -18,9 +18,9 @@ use crate::state::selectable::Selectable;
 use crate::state::tree::{Item, Weight};
 use crate::version::{Stamp, Version};
 
-/// What stands before the digits of a version in a body.
+/// The text before the digits of a version in a body.
 const VERSION_HEAD: &[u8] = b"\"resourceVersion\":\"";
-/// What stands behind them.
+/// The text after them.
 const VERSION_TAIL: &[u8] = b"\",";
 /// Rough bytes of an entry beside its key and body: its head and its place in the tree.
 const ENTRY_BYTES: usize = 160;
@@ -34,17 +34,17 @@ pub struct NewObject {
     /// Where `"resourceVersion":"…",` goes: before the quote of the member of `metadata` that
     /// follows it. There always is one.
     pub version_slot: usize,
-    /// Where the value of `metadata.labels` stands in `body`, braces included.
+    /// The position of the value of `metadata.labels` in `body`, braces included.
     pub labels: Option<Range<usize>>,
     /// The API version the body is written in, `v1` say.
     pub storage_version: Str,
-    /// When the object goes by itself, in seconds since 1970.
+    /// When the object expires, in seconds since 1970.
     pub expires: Option<u64>,
-    /// What claims ask of it.
+    /// What claims need to know of it.
     pub flags: Flags,
 }
 
-/// What claims ask of an object without decoding it.
+/// What claims need to know of an object, readable without decoding it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flags(pub(crate) u8);
 
@@ -102,7 +102,7 @@ enum Body {
         bytes: Bytes,
         labels: Span,
     },
-    /// Large parts are shared with other objects; the labels stand apart to be one slice.
+    /// Large parts are shared with other objects. The labels are copied, to be one slice.
     Shared {
         rope: Rope,
         labels: Box<[u8]>,
@@ -272,7 +272,7 @@ impl Entry {
         self.stamp
     }
 
-    /// What claims ask of it.
+    /// What claims need to know of it.
     #[must_use]
     pub fn flags(&self) -> Flags {
         match &self.state {
@@ -282,7 +282,7 @@ impl Entry {
         }
     }
 
-    /// When it goes by itself, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     #[must_use]
     pub fn expires(&self) -> Option<u64> {
         match &self.state {
@@ -367,7 +367,7 @@ impl ObjectRef {
     }
 
     /// The version. `None` while the write that made it is not durable; after
-    /// [`crate::Plane::settled`] said that the cut stands there is one.
+    /// [`crate::Plane::settled`] returned [`crate::Settled::Durable`] for the cut there is one.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         match &self.durable().state {
@@ -453,13 +453,13 @@ impl ObjectRef {
         }
     }
 
-    /// What claims ask of it.
+    /// What claims need to know of it.
     #[must_use]
     pub fn flags(&self) -> Flags {
         self.entry.flags()
     }
 
-    /// When it goes by itself, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     #[must_use]
     pub fn expires(&self) -> Option<u64> {
         self.entry.expires()
@@ -494,7 +494,7 @@ impl ObjectRef {
         }
     }
 
-    /// Bytes that whoever alone holds it pins, apart from shared parts.
+    /// Bytes that the last holder of it keeps in memory, apart from shared parts.
     pub(crate) fn pinned_len(&self) -> usize {
         match self.is_template() {
             true => 0,
@@ -560,7 +560,7 @@ impl ObjectRef {
     }
 }
 
-/// Where a part stands in a body; `None` if it is empty.
+/// The position of a part in a body; `None` if it is empty.
 fn find(body: &[u8], part: &[u8]) -> Option<Range<usize>> {
     if part.is_empty() {
         return None;
@@ -569,7 +569,7 @@ fn find(body: &[u8], part: &[u8]) -> Option<Range<usize>> {
     Some(at..at + part.len())
 }
 
-/// A body with a version in its slot, and where the digits stand.
+/// A body with a version in its slot, and the position of the digits.
 fn splice(body: &[u8], slot: usize, version: Version) -> (Bytes, Range<usize>) {
     let digits = version.to_string();
     let grown = VERSION_HEAD.len() + digits.len() + VERSION_TAIL.len();

@@ -1,9 +1,7 @@
-//! Derived indexes: what claims ask of the accepted state beside keys, such as a port that is free
-//! or room in a quota.
+//! Derived indexes: what claims test besides keys, such as whether a port is free or a quota has room.
 //!
-//! A kind registers an index when the plane is opened. Its rows are computed from the objects'
-//! bytes, at load and at each write, and stand in persistent maps beside the root, so that dropping
-//! a root drops them too.
+//! A kind registers an index when the plane is opened. Its rows are computed from the objects' bytes,
+//! at load and at each write. They are kept in persistent maps in the root, and go with it.
 
 use std::sync::Arc;
 
@@ -40,7 +38,7 @@ pub trait Index: Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     value: Arc<[u8]>,
-    /// The only holder; `None` when there were several and it cannot be told any more.
+    /// The only holder; `None` once there were several, even if one is left.
     pub(crate) owner: Option<Key>,
     pub(crate) holders: u32,
     pub(crate) amount: i64,

@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 
 use crate::memory::{Memory, Share};
 
-/// Parts smaller than this are not worth their place in the table.
+/// Parts smaller than this are not shared: the table's entry would cost as much as is saved.
 pub(crate) const PART_BYTES_MIN: usize = 1 << 10;
-/// Parts seen once that are remembered, about half of them when it forgets.
+/// Hashes of parts seen once that are remembered. Beyond it the older half is forgotten.
 const ONCE_MAX: usize = 1 << 16;
-/// Bytes of a place in the table: its part's counts, the reference, the hash, room to grow.
+/// Bytes of an entry of the table: its part's counts, the reference, the hash, room to grow.
 const PLACE_BYTES: usize = 128;
 /// Entries of the table before it is first swept.
 const SWEEP_FIRST: usize = 1 << 10;
@@ -41,7 +41,7 @@ struct Table {
     sweep_at: usize,
     /// Parts that found the table full since it was swept.
     refused: usize,
-    /// What the memory budget has been told.
+    /// Bytes that are counted in the memory budget.
     told: usize,
 }
 
@@ -125,11 +125,11 @@ impl Interner {
 }
 
 impl Table {
-    /// Whether a part may come in, of so many at most. Parts that are gone are swept out when the
-    /// table has doubled; a full one is swept after some refusals, not at each.
-    fn has_room(&mut self, changes_max: usize) -> bool {
+    /// Whether one more part may be added to at most `parts_max`. Unused parts are removed when the
+    /// table has doubled. A full table is swept after a number of refusals, not at each.
+    fn has_room(&mut self, parts_max: usize) -> bool {
         let places = self.parts.len();
-        if places >= changes_max {
+        if places >= parts_max {
             self.refused += 1;
             if self.refused * 16 < places {
                 return false;
@@ -143,7 +143,7 @@ impl Table {
         });
         self.sweep_at = 2 * self.parts.len();
         self.refused = 0;
-        self.parts.len() < changes_max
+        self.parts.len() < parts_max
     }
 
     fn seen_before(&mut self, hash: u64) -> bool {

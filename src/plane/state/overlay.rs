@@ -1,13 +1,13 @@
 //! What objects of a plane define beside themselves: an overlay of rows that each root carries, as
 //! it carries its indexes.
 //!
-//! A custom resource definition defines a kind, for one. What a row means is the embedder's
-//! matter: it hands a [`Derivation`] to [`crate::Plane::open`]. Each root has the rows of the
-//! objects in it, whoever put them there: a write that is accepted, a commit that is published or
-//! replayed, a load, an import, a layer. A root of the past has the rows of now.
+//! A custom resource definition, for one, defines a kind. The embedder knows what a row means: it
+//! passes a [`Derivation`] to [`crate::Plane::open`]. Each root has the rows of its own objects,
+//! whether they came by an accepted write, a published or replayed commit, a load, an import or a
+//! layer. A root of the past has the rows of the newest one.
 //!
-//! Invariant: a row is a pure function of one object's header, so an overlay is one of the objects
-//! in its root: the one derived anew equals the one that was carried.
+//! Invariant: a row is a pure function of one object's header, so an overlay is a pure function of the
+//! objects in its root: deriving it from scratch gives the overlay that was carried along.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ use crate::state::Resources;
 use crate::state::entry::{Entry, Flags};
 use crate::version::Version;
 
-/// Identifies content across planes: equal ids, equal content. The first half of a SHA-256: who
-/// can choose the content must not be able to make it pass for another's.
+/// Identifies content across planes: equal ids mean equal content. It is the first half of a SHA-256,
+/// because a tenant who chooses the content must not be able to collide with another tenant's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId([u8; 16]);
 
@@ -55,12 +55,12 @@ pub struct Source<'a> {
     pub key: &'a Key,
     /// `metadata.labels` as JSON; `{}` if there are none.
     pub labels: &'a [u8],
-    /// What claims ask of it.
+    /// What claims need to know of it.
     pub flags: Flags,
     /// What the code of the object's kind has put into the header of the record for the derivation.
     /// Always empty today: records have no place for it. It gets one with a format that is written
     /// once every replica of the store reads it; [`crate::NewObject`] then carries it from prepare,
-    /// where the tree is at hand, and records in today's format are written anew before.
+    /// where the tree is at hand, and records in today's format are rewritten before.
     pub extra: &'a [u8],
 }
 
@@ -169,7 +169,7 @@ impl<T> ByContent<T> {
         if let Some(known) = self.0.lock().known.get(&id).and_then(Weak::upgrade) {
             return known;
         }
-        // Not under the lock. Who is late takes what another has made meanwhile.
+        // Not under the lock. If another task was faster, its content is used.
         let made = Arc::new(make());
         let mut alive = self.0.lock();
         if let Some(known) = alive.known.get(&id).and_then(Weak::upgrade) {
@@ -189,7 +189,7 @@ impl<T> ByContent<T> {
         self.0.lock().known.len()
     }
 
-    /// Whether none is known.
+    /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -234,7 +234,7 @@ impl Derive {
         Overlay::of(rows.collect(), derivation.overlays())
     }
 
-    /// The resources that some events have defined anew, and at which version.
+    /// The resources whose definition these events change, and at which version.
     pub(crate) fn defined(&self, events: &[Arc<Event>]) -> Vec<(Prefix, Version)> {
         if self.0.is_none() {
             return Vec::new();

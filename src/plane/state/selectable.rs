@@ -1,25 +1,26 @@
 //! Values of the fields that objects are selected by, remembered with the entry they were read from.
 //!
-//! Which fields those are is the embedder's matter. A watch by a field asks them of each event, for
-//! each watcher; the first who asks has them read, and the others find them.
+//! The embedder decides which fields these are. Every watcher with a field selector needs them of every
+//! event: the first one parses the body, the others find the values here.
 
 use crate::state::entry::ObjectRef;
 
-/// Values of more bytes are read again each time: they would weigh as much as the object.
+/// Bytes of values that are remembered. Larger ones would weigh as much as the object, so they are
+/// parsed each time.
 const REMEMBERED_MAX: usize = 1024;
 
 /// The values of one object.
 #[derive(Debug)]
 pub(crate) struct Selectable {
-    /// Whose fields these are.
+    /// The reader that the values are for.
     of: u32,
     values: Box<[u8]>,
 }
 
 impl ObjectRef {
-    /// Shows `look` the values of the object's selectable fields, in whatever form `read` has
-    /// written them. `of` tells apart who reads: an entry keeps what the first has read, and is
-    /// read again each time for another.
+    /// Calls `look` with the values of the object's selectable fields, in the form that `read` returns.
+    /// `of` identifies the reader. The entry remembers the values of its first reader only; others
+    /// parse the body each time.
     pub fn with_selectable<R>(
         &self,
         of: u32,
@@ -34,7 +35,7 @@ impl ObjectRef {
         let answer = look(&values);
         if values.len() <= REMEMBERED_MAX {
             let values = values.into_boxed_slice();
-            // Who was faster has read the same, or is another.
+            // If it is set already, another task has read the same, or another reader was first.
             let _ = kept.set(Box::new(Selectable { of, values }));
         }
         answer

@@ -1,5 +1,5 @@
-//! A persistent B+ tree: cloning shares everything, a change copies the path it needs, or changes
-//! in place what nobody else holds. Each subtree knows how many items and bytes it has.
+//! A persistent B+ tree. A clone shares all nodes. A change copies the nodes on its path, and changes
+//! in place those that no other tree shares. Each subtree knows how many items and bytes it has.
 //!
 //! Knows nothing of objects; an item has a key and a weight.
 
@@ -163,7 +163,7 @@ impl<T: Item> Tree<T> {
         Some(old)
     }
 
-    /// What stands before a key.
+    /// The weight of all items before a key.
     pub(crate) fn weight_before(&self, key: &[u8]) -> Weight {
         let mut node = &*self.root;
         let mut total = Weight::default();
@@ -186,7 +186,7 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// What stands under a prefix.
+    /// The weight of all items under a prefix.
     pub(crate) fn weight_of(&self, prefix: &[u8]) -> Weight {
         let end = polyplane_storage::prefix_end(prefix);
         let below = if end.is_empty() {

@@ -1,7 +1,7 @@
-//! What a prepared write asks of the plane: operations, and the facts they rest on.
+//! A prepared write: its operations, and the claims, which are the facts that they rest on.
 //!
-//! Claims are checked under the sequencer's lock against the newest accepted state. One that fails
-//! means: prepare again. It is a conflict for the client only where the client gave the version.
+//! The sequencer checks claims under its lock against the newest accepted state. A claim that fails
+//! means "prepare again". It is a conflict for the client only if the client gave the version.
 
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
@@ -49,7 +49,7 @@ pub enum Claim {
     At(Key, Stamp),
     /// The object, a namespace say, is there and not on its way out.
     Active(Key),
-    /// No object stands there.
+    /// The scope has no objects.
     Empty(Scope),
     /// No object but `owner` holds this value.
     Free {

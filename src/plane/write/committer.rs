@@ -1,7 +1,7 @@
-//! The committer of one store: gathers the queued writes of all planes into transactions.
+//! The committer of one store: it packs the queued writes of all planes into transactions.
 //!
-//! Planes take turns by bytes. Nothing waits for a timer: a free slot commits what is queued, and
-//! while all slots are busy requests gather. Tasks exist only while there is work.
+//! Planes take turns by bytes. There is no timer: a free slot commits what is queued, and while all
+//! slots are busy the queues grow into larger transactions. Tasks exist only while there is work.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,16 +28,17 @@ use crate::version::Version;
 use crate::write::prober::Prober;
 use crate::write::sequencer::{Budget, NextPart, QueuedChange, QueuedWrite};
 
-/// Bytes of one transaction, about.
+/// Approximate bytes of one transaction. A larger one delays every write in it.
 const TXN_BYTES_MAX: usize = 1 << 20;
-/// Writes larger than this travel in a transaction of their own.
+/// Bytes of a write beyond which it gets a transaction of its own, so that small writes of other planes
+/// do not wait for it.
 const ALONE_BYTES: usize = 256 << 10;
 /// Version indexes of one transaction.
 const INDEXES_MAX: usize = Version::END as usize;
-/// What a turn adds to a plane's share of bytes while other planes wait.
+/// Bytes that a plane may commit per turn while other planes wait. What it does not use is saved up.
 const TURN_BYTES: usize = 64 << 10;
 
-/// Gathers the writes of all planes of one store.
+/// Commits the writes of all planes of one store.
 pub struct Committer {
     store: Arc<dyn Store>,
     limits: Limits,
@@ -66,11 +67,11 @@ pub(crate) struct CommitPart {
     pub(crate) index: u8,
 }
 
-/// A transaction, and which parts each of its compares stands for.
+/// A transaction, and the parts that need each of its compares.
 struct Batch {
     txn: Txn,
     parts: Vec<CommitPart>,
-    /// Per compare the parts that asked for it.
+    /// For each compare, the numbers of the parts that need it.
     parts_of_compare: Vec<Vec<usize>>,
 }
 
@@ -81,7 +82,7 @@ impl Committer {
         Self::with_memory(store, Arc::default())
     }
 
-    /// The same whose planes keep to a memory budget.
+    /// The committer of a store, with the memory budget of its planes.
     #[must_use]
     pub fn with_memory(store: Arc<dyn Store>, memory: Arc<Memory>) -> Arc<Self> {
         Arc::new(Self {
@@ -167,7 +168,7 @@ impl Committer {
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
         let mut parts: Vec<CommitPart> = Vec::new();
-        // Planes that could not give anything since the last part.
+        // Planes in a row that had nothing that fits.
         let mut passed_over = 0;
         while passed_over <= ready.planes.len() {
             let Some(plane) = ready.planes.pop_front() else {
@@ -189,7 +190,7 @@ impl Committer {
                 }
                 NextPart::Later => {
                     ready.planes.push_back(plane);
-                    // An empty transaction goes round until somebody's share is large enough.
+                    // While the transaction is empty, shares grow each round until one write fits.
                     passed_over = if parts.is_empty() { 0 } else { passed_over + 1 };
                 }
                 NextPart::Part(writes, compares) => {
@@ -258,8 +259,8 @@ impl Committer {
     }
 }
 
-/// A part whose worker panicked has callers that nobody can answer truthfully, and a plane that
-/// never moves again: the process ends. What was acknowledged is durable.
+/// Aborts the process if a worker panics. The callers of its parts could not be answered truthfully,
+/// and their planes would never commit again. What was acknowledged is durable.
 struct EndWithPanic;
 
 impl Drop for EndWithPanic {
@@ -272,7 +273,8 @@ impl Drop for EndWithPanic {
     }
 }
 
-/// Some compares did not hold: the planes they stand for are lost, the others go again.
+/// Some compares did not hold: the planes that need them are lost, the parts of the others are sent
+/// again.
 fn refuse(
     parts: Vec<CommitPart>,
     parts_of_compare: &[Vec<usize>],
@@ -297,7 +299,8 @@ fn refuse(
         if lost.contains(&number) {
             plane.lose(part);
         } else if lost.is_empty() {
-            let reason = Rejection::Malformed("a compare nobody asked for was refused".into());
+            let reason =
+                Rejection::Malformed("the store refused a compare that no part needs".into());
             plane.withdraw(part, &reason);
         } else {
             plane.requeue(part);
@@ -327,7 +330,7 @@ fn build(parts: Vec<CommitPart>) -> Batch {
 }
 
 fn add_compare(batch: &mut Batch, compare: Compare, part: usize) {
-    // Planes share the member key; the rest are their own, so the shared ones stand early.
+    // All planes share the compare of the member key, which comes early: the search is short.
     match batch
         .txn
         .compares
@@ -342,8 +345,8 @@ fn add_compare(batch: &mut Batch, compare: Compare, part: usize) {
     }
 }
 
-/// The operations of a part, in the order of its events. The same part gives the same operations
-/// until it is settled: its keys are not written by anybody else meanwhile.
+/// Appends the operations of a part, in the order of its events. Until the part is settled it gives the
+/// same operations each time, because nothing else writes its keys.
 pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     let plane = &part.plane;
     let published = plane.published();
@@ -410,11 +413,11 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     }
 }
 
-/// Removes everything a plane has in the store, in pieces, each comparing what its guard asks.
-/// The plane must not be served any more.
+/// Removes everything a plane has in the store, in pieces. Each piece tests `compares`. The plane must
+/// not be served any more.
 ///
 /// # Errors
-/// What the store said; calling again goes on where it stopped.
+/// What the store said. A further call continues where this one stopped.
 pub async fn delete_range(
     store: &Arc<dyn Store>,
     plane: &str,

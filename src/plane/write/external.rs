@@ -1,8 +1,9 @@
-//! Records that are written past a plane's sequencer: the member keys of the ring, which the root
-//! plane shows as objects of its own.
+//! External records: keys in a plane's range that other replicas write, past its sequencer. The ring's
+//! member keys are such records, which the root plane shows as objects.
 //!
-//! Who writes them owns their keys alone and gives each change a transaction of its own. The
-//! plane's owner learns of them from the store's watch and publishes them in revision order.
+//! Each key has one writer, which gives every change a transaction of its own. The plane's owner
+//! reads the changes from the store's watch and publishes them in revision order.
+//!
 //! Invariant: nothing here knows what the objects mean.
 
 use std::sync::Arc;
@@ -16,20 +17,20 @@ use crate::record::{self, KeySpace, Record, RecordError, encode_external};
 use crate::state::entry::{Entry, NewObject, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
 
-/// Where a plane has one object in the store.
+/// The store key of one object.
 #[must_use]
 pub fn object_key(plane: &str, key: &Key) -> Bytes {
     KeySpace::new(plane).object(key)
 }
 
-/// What the store keys of a plane's objects under a prefix begin with. No other key does.
+/// The common beginning of the store keys of a plane's objects under a prefix. No other key has it.
 #[must_use]
 pub fn object_prefix(plane: &str, prefix: &Prefix) -> Bytes {
     KeySpace::new(plane).prefix(prefix)
 }
 
-/// The value of a put. It stands first in its transaction, which has no second one; what is deleted
-/// in the same transaction follows it.
+/// The value of an external put. It must be the first operation of its transaction and the only put;
+/// deletes may follow it.
 #[must_use]
 pub fn encode(object: &NewObject) -> Bytes {
     encode_external(object)
@@ -49,7 +50,7 @@ pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
 }
 
 /// Reads an object of a plane without the plane, and the version of its first put. `modified` is
-/// the revision of the value. `None` where a deleted object of the layer stands.
+/// the revision of the value. `None` for the tombstone of a layer object.
 ///
 /// # Errors
 /// It is no record of an object, damaged, or of a newer program.
@@ -70,8 +71,8 @@ pub fn read(
 }
 
 impl Plane {
-    /// An object that no plane has, in the form of those that this one has: put first at the
-    /// revision `created` and last at `modified`.
+    /// Makes an object that is kept outside the plane look like one of it: first put at the revision
+    /// `created`, last at `modified`.
     #[must_use]
     pub fn unstored_object(
         &self,

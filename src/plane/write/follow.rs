@@ -1,9 +1,10 @@
-//! Writes past the sequencer: a plane that follows some of its keys in the store's watch and
-//! publishes everything in revision order, its own commits included.
+//! Publication of external writes: a plane reads the keys that others write from the store's watch,
+//! and publishes them and its own commits in revision order.
 //!
-//! Each own commit also puts a marker key that the watch tells. So a durable part waits until
-//! everything before it was told, and what was told after a marker waits for its part. A marker
-//! that nobody here has put is that of a newer owner: nothing behind it is published.
+//! Each commit of the plane also puts a marker key within the watched range. A durable part waits until
+//! the watch has delivered everything before its revision, and what the watch delivers after a marker
+//! waits for the marker's part. A marker that this replica has not put is a newer owner's: nothing
+//! after it is published.
 //!
 //! Invariant: what is published is always everything up to one revision.
 
@@ -30,20 +31,21 @@ use crate::state::entry::{Entry, NewObject, Versions};
 use crate::version::{Stamp, Version};
 use crate::write::committer::CommitPart;
 
-/// How long a failed attempt to watch or read waits for the next, at first and at most.
+/// Pause between two attempts to watch or read, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// How often the watch is asked how far it is.
+/// Interval of progress requests to the watch. Without them the bookmarks of idle watchers would fall
+/// behind the store's compaction.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// Revisions that may wait for a part; beyond it the watch is not read.
+/// Revisions that may wait for a part to become durable. Beyond it the watch is not read.
 const WAITING_MAX: usize = 4096;
 
-/// What a plane follows. One per plane that does.
+/// The external keys of one plane, and how far they are published.
 pub(crate) struct Follow {
     prefix: Prefix,
-    /// The store keys of the prefix begin with this.
+    /// The beginning of the store keys of the prefix.
     stored: Bytes,
-    /// Stands directly before all of them, so that who watches the objects never sees it.
+    /// A store key directly before all of them: inside the watched range, outside the objects'.
     marker: Bytes,
     state: Mutex<Waiting>,
     /// Everything up to this revision is published.
@@ -52,13 +54,13 @@ pub(crate) struct Follow {
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// What was told and is not published.
+/// What the watch has delivered and is not published.
 pub(crate) struct Waiting {
     /// In revision order.
     queue: VecDeque<FollowedRevision>,
-    /// A part that is durable.
+    /// A durable part that is not published.
     durable: Option<(CommitPart, Revision)>,
-    /// The watch has told everything up to here.
+    /// The watch has delivered everything up to here.
     read_through: Revision,
 }
 
@@ -131,7 +133,7 @@ impl Follow {
         state.durable.take()
     }
 
-    /// Waits for whoever is publishing and has looked whether it may before the plane was held.
+    /// Waits for a publication that began before the pause.
     pub(crate) fn wait_for_publisher(&self) {
         drop(self.state.lock());
     }
@@ -174,7 +176,7 @@ impl Plane {
         *follow.task.lock() = Some(task.abort_handle());
     }
 
-    /// A part of this plane is durable; it is published once everything before it was told.
+    /// A part of this plane is durable: publishes it once the watch has delivered everything before it.
     pub(crate) fn durable(self: &Arc<Self>, follow: &Follow, part: CommitPart, revision: Revision) {
         let mut state = follow.state.lock();
         state.durable = Some((part, revision));
@@ -234,7 +236,7 @@ impl Plane {
             Arc::clone(self).publish_part(part, revision);
         } else {
             // Only a newer owner's commits can have hidden the marker of this one. The tenure is
-            // over, whoever ends it; the write is done.
+            // over already, or about to be; the write is done.
             tracing::error!(plane = self.id(), "a commit was overtaken");
             self.acknowledge(part, revision);
         }
@@ -300,7 +302,7 @@ struct Follower {
     store: Arc<dyn Store>,
     follow: Weak<Follow>,
     bounds: (Bytes, Bytes),
-    /// The followed objects as they were told last, with the revisions of their puts.
+    /// The external objects that were delivered, with the revisions of their puts.
     known: BTreeMap<Key, Revision>,
     read_through: Revision,
 }
@@ -326,7 +328,10 @@ impl Follower {
             if self.read_through > before {
                 wait = RETRY_FIRST;
             }
-            tracing::debug!(error, "the watch on external keys is taken up again");
+            tracing::debug!(
+                error,
+                "the watch on external keys ended and is opened again"
+            );
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }
@@ -342,7 +347,7 @@ impl Follower {
                 Err(_) => {
                     // So that the bookmarks of idle watchers stay ahead of compaction.
                     let asked = self.store.request_progress().await;
-                    tracing::trace!(?asked, "asked how far the watch is");
+                    tracing::trace!(?asked, "requested progress of the watch on external keys");
                     ask_at = Instant::now() + ASK_EVERY;
                     continue;
                 }
@@ -353,7 +358,7 @@ impl Follower {
         }
     }
 
-    /// Hands over what was told, once there is room for it.
+    /// Queues what the watch delivered, once there is room for it.
     async fn hand_over(&self, followed: Vec<FollowedRevision>) -> Option<()> {
         loop {
             let plane = self.plane.upgrade()?;
@@ -385,7 +390,7 @@ impl Follower {
             }
             let object = event.value.map(|value| decode(&value)).transpose();
             let (Ok(Some(key)), Ok(object)) = (plane.keys().key_of(&event.key), object) else {
-                tracing::error!(key = ?event.key, "an external value cannot be read");
+                tracing::error!(key = ?event.key, "an external value cannot be decoded and is left out");
                 continue;
             };
             let object = match object {
@@ -430,9 +435,9 @@ impl Follower {
         Ok((read_at.unwrap_or_default(), items))
     }
 
-    /// After the store has forgotten what the watch missed: reads the keys, and tells the
-    /// difference. Deletes were at unknown revisions, each at one of its own; they are told at the
-    /// earliest ones at which nothing else was.
+    /// After the store has compacted what the watch missed: reads the keys and queues the difference.
+    /// The revisions of deletes are not known, only that each had one of its own: they get the earliest
+    /// revisions that nothing else has.
     async fn reread(&mut self) -> Option<Result<(), ReadError>> {
         let (read_at, items) = match self.read_keys().await {
             Ok(read) => read,
@@ -455,7 +460,7 @@ impl Follower {
             let (Ok(Some(key)), Ok(Record::External(object))) =
                 (plane.keys().key_of(&item.key), object)
             else {
-                tracing::error!(key = ?item.key, "an external value cannot be read");
+                tracing::error!(key = ?item.key, "an external value cannot be decoded and is left out");
                 continue;
             };
             gone.remove(&key);

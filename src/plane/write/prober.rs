@@ -1,7 +1,7 @@
-//! Finds out when a store that refuses takes writes again, for all its planes at this replica.
+//! Finds out when a store that refuses writes takes them again, for all its planes in this process.
 //!
-//! One read-only plane puts its fence, with backoff; if the store takes that, all of them go on. No
-//! plane has a timer of its own, and none waits for a client's next write.
+//! One read-only plane puts its fence, with backoff. Once the store takes that, all planes resume. A
+//! plane has no timer of its own, and recovery does not wait for a client's next write.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -27,8 +27,7 @@ pub(crate) struct Prober {
 struct Waiting {
     /// In the order of their turns.
     planes: VecDeque<Weak<Plane>>,
-    /// Where those planes are in memory. A weak pointer keeps its allocation, so no other plane comes
-    /// to stand there.
+    /// Their addresses. A weak pointer keeps its allocation, so no other plane gets the same one.
     known: HashSet<usize>,
     probing: bool,
 }

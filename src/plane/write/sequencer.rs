@@ -1,9 +1,9 @@
-//! The sequencer of one plane: the queue of its writes, their order, and what becomes of them.
+//! The sequencer of one plane: it checks claims, orders writes, and tracks them until they settle.
 //!
-//! Everything here runs under one short lock and never waits. The accepted state includes writes
-//! under way; the published one does not. A part is the longest prefix of the queue without a
-//! repeated key; at most one part is under way. Whether a write is taken at all, and whether a part
-//! may be sent, is not decided here: the fence's machine says it, through the guard.
+//! All of it runs under one lock that is never held across a wait. The *accepted* state includes
+//! writes under way, the *published* one does not. A *part* is the longest prefix of the queue in which
+//! no key repeats; at most one part is under way. The fence's machine decides, through the guard,
+//! whether writes are accepted and whether a part may be sent.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,21 +22,24 @@ use crate::state::{Context, Cut, Root};
 use crate::version::Version;
 use crate::write::claim::{Broken, Claim, Committed, SubmitError};
 
-/// How many withdrawals are remembered for those who still hold a cut from before them.
+/// Withdrawals that are remembered, to tell whether a cut from before them still holds. A cut that is
+/// older than all of them counts as withdrawn, and its answer is computed again.
 const WITHDRAWALS_KEPT: usize = 64;
-/// Writes that wait in one plane's queue at most.
+/// Writes in one plane's queue. Further writes wait without a position.
 const QUEUE_MAX: usize = 10_000;
-/// Bytes of landed entries that the accepted state may hold in the form they were under way in.
+/// Bytes of durable entries that the accepted state may hold as a second copy beside the published
+/// ones. Beyond it the accepted state is rebuilt from the published one.
 const LANDED_BYTES_MAX: usize = 256 << 10;
-/// So often a write is sent again that was not answered and not done.
+/// Times that a write is sent again after it got no answer and was proven not done. More would hide a
+/// dead store from the client.
 const UNANSWERED_MAX: u32 = 3;
 
 /// One operation as it waits.
 #[derive(Debug)]
 pub(crate) struct QueuedOperation {
     pub(crate) change: QueuedChange,
-    /// What the key had when the operation was accepted. Whatever wrote that has landed before
-    /// this is sent, for a key stands once in a part and one part is under way.
+    /// The key's entry when the operation was accepted. It is published before this is sent, because a
+    /// key is in a part once and one part is under way.
     pub(crate) previous: Option<Arc<Entry>>,
 }
 
@@ -73,7 +76,7 @@ impl QueuedOperation {
 
 pub(crate) type Reply = oneshot::Sender<Result<Committed, SubmitError>>;
 
-/// A write with its answer's address.
+/// A write in the queue, with the channel for its answer.
 #[derive(Debug)]
 pub(crate) struct QueuedWrite {
     pub(crate) operations: Vec<QueuedOperation>,
@@ -82,7 +85,7 @@ pub(crate) struct QueuedWrite {
     pub(crate) bytes: usize,
     pub(crate) reply: Reply,
     position: u64,
-    /// How often it was sent without an answer and turned out not to be done.
+    /// Times that it was sent, got no answer, and was proven not done.
     unanswered: u32,
 }
 
@@ -105,7 +108,7 @@ impl QueuedWrite {
         }
     }
 
-    /// Does what was accepted once more, to a state made anew.
+    /// Applies an accepted write to an accepted state that is rebuilt.
     fn apply_again(&self, root: &mut Root, context: &Context) {
         if let Some(commit) = &self.layers {
             commit.apply(root, context);
@@ -128,7 +131,7 @@ impl QueuedWrite {
     }
 
     pub(crate) fn answer(self, answer: Result<Committed, SubmitError>) {
-        // Whoever stopped waiting does not want to know.
+        // An error says that the caller has stopped waiting.
         let _ = self.reply.send(answer);
     }
 }
@@ -142,7 +145,7 @@ pub(crate) enum NotAccepted {
     Wait(QueuedWrite),
 }
 
-/// Whether somebody has to tell the committer that this plane has work.
+/// Whether the caller must wake the committer, because this plane has work for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Wakeup {
@@ -161,7 +164,7 @@ pub(crate) struct Budget {
     pub(crate) alone_bytes: usize,
     /// Nothing is in the transaction yet.
     pub(crate) fresh: bool,
-    /// What this plane's turn adds to its share; `None` if nobody else waits.
+    /// Bytes that this turn adds to the plane's share; `None` if no other plane waits.
     pub(crate) share: Option<usize>,
 }
 
@@ -170,15 +173,15 @@ pub(crate) struct Budget {
 pub(crate) enum NextPart {
     /// These writes, to be sent under these compares.
     Part(Vec<QueuedWrite>, Vec<Compare>),
-    /// It has work that does not fit this time.
+    /// It has work that does not fit into this transaction.
     Later,
-    /// It has no work, or must not send it now; whoever lifts that tells the committer.
+    /// It has no work, or must not send it now. The code that permits it again wakes the committer.
     Nothing,
     /// Its tenure has ended.
     Lost,
 }
 
-/// What became of a cut.
+/// Whether the writes that a cut shows are settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CutStatus {
     Durable,
@@ -190,25 +193,25 @@ pub(crate) enum CutStatus {
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     accepted: Root,
-    /// The overlay of `accepted`, for those who must not take the lock to see it.
+    /// The overlay of `accepted`, for readers without the lock.
     overlay: Arc<ArcSwapOption<Overlay>>,
-    /// Bytes of landed entries in `accepted` that are not what is published.
+    /// Bytes of durable entries in `accepted` that are copies of published ones.
     landed_bytes: usize,
     queue: VecDeque<QueuedWrite>,
     under_way: bool,
-    /// The plane stands in the committer's list.
+    /// The plane is in the committer's list.
     listed: bool,
     share: usize,
     /// The plane has ended here.
     ended: Option<Ended>,
-    /// What the store said when it refused a part last.
+    /// The store's reason for refusing the last refused part.
     refusal: String,
     /// The last write that was accepted.
     position: u64,
     /// Everything up to this write is settled.
     durable: u64,
     generation: u64,
-    /// What was durable at each of the last withdrawals.
+    /// The value of `durable` at each of the last withdrawals.
     withdrawals: VecDeque<u64>,
 }
 
@@ -246,7 +249,7 @@ impl Sequencer {
         Arc::clone(&self.overlay)
     }
 
-    /// After each change of what is accepted.
+    /// Called after each change of `accepted`.
     fn publish_overlay(&self) {
         let address = |overlay: Option<&Arc<Overlay>>| overlay.map(Arc::as_ptr);
         let shown = self.overlay.load();
@@ -255,8 +258,7 @@ impl Sequencer {
         }
     }
 
-    /// Checks the claims and puts a write into its place. `intake` says whether writes are taken at
-    /// this moment.
+    /// Checks the claims and queues a write, unless `intake` forbids it.
     pub(crate) fn accept(
         &mut self,
         mut write: QueuedWrite,
@@ -303,7 +305,7 @@ impl Sequencer {
         Ok(self.wakeup())
     }
 
-    /// Takes the next part out of the queue, as far as it fits and if `permit` allows it to be sent.
+    /// Removes the next part from the queue, as much as fits, if `permit` allows it to be sent.
     pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> SendPermit) -> NextPart {
         let Some(first) = self.queue.front() else {
             return self.nothing();
@@ -350,7 +352,7 @@ impl Sequencer {
     fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
         let mut keys: HashSet<&Key> = HashSet::new();
         let mut bytes = 0;
-        // One operation is kept for the head record.
+        // Leaves room for the head record.
         let mut ops = 1;
         let mut indexes = 0;
         let mut alone = alone;
@@ -377,8 +379,8 @@ impl Sequencer {
 
     /// A part is durable and published.
     ///
-    /// Its entries stay in the accepted state as they were under way: they know what became of
-    /// them, and to put the durable ones in their place would copy a path of the tree for each.
+    /// The accepted state keeps the entries that were under way: each refers to its durable form, and
+    /// replacing them would copy a path of the tree for each.
     pub(crate) fn landed(
         &mut self,
         last: u64,
@@ -393,7 +395,7 @@ impl Sequencer {
             self.share = 0;
         }
         if self.queue.is_empty() || self.landed_bytes > LANDED_BYTES_MAX {
-            // What is accepted is what is published, and the queue.
+            // The accepted state is the published one plus the queue.
             self.reset_to(published);
             for write in &self.queue {
                 write.apply_again(&mut self.accepted, context);
@@ -405,14 +407,14 @@ impl Sequencer {
         self.wakeup()
     }
 
-    /// Nothing is accepted but what is published.
+    /// Sets the accepted state to the published one.
     fn reset_to(&mut self, published: &Root) {
         self.accepted = published.clone();
         self.landed_bytes = 0;
     }
 
-    /// Nothing of a part was done, nor will be, and nothing is wrong with it: it goes again
-    /// unchanged, unless the plane has ended meanwhile.
+    /// Puts a part back that was not done, never will be, and is not at fault. It is sent again
+    /// unchanged, unless the plane has ended.
     pub(crate) fn requeue(&mut self, part: Vec<QueuedWrite>) -> Result<Wakeup, Vec<QueuedWrite>> {
         self.under_way = false;
         if self.ended.is_some() {
@@ -424,8 +426,8 @@ impl Sequencer {
         Ok(self.wakeup())
     }
 
-    /// A part came to nothing: the accepted state falls back to the published one. Returns what was
-    /// queued behind it, to be prepared again.
+    /// Gives up a part: the accepted state falls back to the published one. Returns the writes that were
+    /// queued behind it, which rest on it and must be prepared again.
     pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<QueuedWrite> {
         self.under_way = false;
         self.reset_to(published);
@@ -440,12 +442,12 @@ impl Sequencer {
         self.queue.drain(..).collect()
     }
 
-    /// Notes why the store refused a part, for those whom a read-only plane refuses.
+    /// Remembers why the store refused a part. A read-only plane gives this reason to clients.
     pub(crate) fn note_refusal(&mut self, reason: &str) {
         reason.clone_into(&mut self.refusal);
     }
 
-    /// What the store said when it refused a part last.
+    /// The store's reason for refusing the last refused part.
     pub(crate) fn refusal(&self) -> &str {
         &self.refusal
     }
@@ -469,12 +471,12 @@ impl Sequencer {
         }
     }
 
-    /// What is queued may be sent again.
+    /// The queue may be sent again, after a pause or a permit that had to wait.
     pub(crate) fn go_on(&mut self) -> Wakeup {
         self.wakeup()
     }
 
-    /// Writes past this sequencer were published.
+    /// External writes were published: adds them to the accepted state.
     pub(crate) fn apply_external(
         &mut self,
         changes: &[(Key, Option<Arc<Entry>>)],
@@ -491,7 +493,7 @@ impl Sequencer {
         self.publish_overlay();
     }
 
-    /// Ends at once. Returns what was never sent.
+    /// Ends the plane at once. Returns the writes that were never sent.
     pub(crate) fn end(
         &mut self,
         ended: Ended,
@@ -530,7 +532,7 @@ impl Sequencer {
     }
 }
 
-/// Counts that a part was sent without an answer and not done; says whether it goes again.
+/// Counts one more time that a part got no answer and was not done. Returns whether it may be sent again.
 pub(crate) fn may_resend(part: &mut [QueuedWrite]) -> bool {
     for write in &mut *part {
         write.unanswered += 1;

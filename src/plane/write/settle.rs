@@ -1,9 +1,9 @@
-//! What becomes of a part once the store has answered, or has not.
+//! What happens to a part after the store has answered, or has failed to.
 //!
 //! Nothing is acknowledged before it is durable. An unknown outcome is settled by a write, never by
-//! a read: the fence is put again, which no older transaction survives, and the store's history
-//! then tells what landed. A part is sent again only after such proof that it was not done and
-//! never will be: a store that elects a leader is a pause for its callers.
+//! a read: the fence is put again, after which no older transaction can be applied, and the store's
+//! history then shows whether the part was. A part is sent again only after this proof that it was not
+//! done and never will be. So an election of the store's leader is only a delay for clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,19 @@ use crate::write::claim::{Committed, SubmitError, Written};
 use crate::write::committer::{CommitPart, encode};
 use crate::write::sequencer::{QueuedChange, QueuedWrite, last_position, may_resend};
 
-/// How long a failed attempt to settle waits for the next, at first and at most.
+/// Pause between two attempts to settle, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// A part's outcome where the store did not tell.
+/// What became of a part that the store did not answer.
 enum PartOutcome {
     Done(Revision),
     NotDone,
-    /// The plane ended before it could be known.
+    /// The plane ended before the store could be asked.
     Unknowable,
 }
 
-/// A durable part, worked out before anything of it shows.
+/// The new state and events of a durable part, computed before any of it is published.
 struct Landing {
     root: Root,
     events: Vec<Arc<Event>>,
@@ -42,7 +42,7 @@ struct Landing {
 }
 
 impl Plane {
-    /// A part is durable. A plane that follows external writes publishes it in its turn.
+    /// A part is durable: publishes it, in revision order if the plane follows external writes.
     pub(crate) fn land(self: Arc<Self>, part: CommitPart, revision: Revision) {
         match self.follow() {
             Some(follow) => self.durable(follow, part, revision),
@@ -62,7 +62,7 @@ impl Plane {
             .append(&landing.events, &defined, published.head, || {
                 self.publish(landing.root);
             });
-        // Published first: a plane that was about to part streams and names what it has published.
+        // After publication: a release that waits for this part exports the published state.
         self.guard().landed(revision);
         let last = last_position(&part.writes);
         let context = self.context();
@@ -80,7 +80,7 @@ impl Plane {
         }
     }
 
-    /// Answers the callers of a durable part that is not published here any more.
+    /// Answers the callers of a durable part that this replica can no longer publish.
     pub(crate) fn acknowledge(&self, part: CommitPart, revision: Revision) {
         let landing = self.compute_landing(&part, revision);
         for (write, answer) in part.writes.into_iter().zip(landing.answers) {
@@ -96,8 +96,8 @@ impl Plane {
         self.wait_for_store();
     }
 
-    /// Nothing of a part was done, nor will be. A plane that has ended meanwhile is another's, who
-    /// may be asked.
+    /// Answers the callers of a part that was not done and never will be. If the plane was lost
+    /// meanwhile they get `Lost`, so that they try the new owner.
     pub(crate) fn withdraw(self: Arc<Self>, part: CommitPart, rejection: &Rejection) {
         let (behind, ended) = {
             let mut sequencer = self.sequencer().lock();
@@ -114,15 +114,15 @@ impl Plane {
         self.changed();
     }
 
-    /// Has a read-only plane told when its store takes writes again.
+    /// Registers a read-only plane to be resumed when its store takes writes again.
     pub(crate) fn wait_for_store(self: &Arc<Self>) {
         if self.guard().intake() == Intake::ReadOnly {
             self.committer.prober().add(self);
         }
     }
 
-    /// A part that was not done, and never will be, goes again unchanged: it was refused for another
-    /// plane's sake, or its outcome has been settled.
+    /// Sends a part again, unchanged, that was not done and never will be: another plane's compare
+    /// failed, or its unknown outcome was settled.
     pub(crate) fn requeue(self: Arc<Self>, part: CommitPart) {
         let again = self.sequencer().lock().requeue(part.writes);
         self.changed();
@@ -132,13 +132,13 @@ impl Plane {
         }
     }
 
-    /// The fence is another's: nothing of the part was done, and nothing will be.
+    /// Another replica holds the fence: nothing of the part was done, and nothing will be.
     pub(crate) fn lose(self: Arc<Self>, part: CommitPart) {
         answer_all(part.writes, &SubmitError::Lost);
         self.end_lost();
     }
 
-    /// The store did not say what became of a part.
+    /// Settles a part of unknown outcome.
     pub(crate) async fn settle(self: Arc<Self>, mut part: CommitPart, reason: String) {
         tracing::warn!(
             plane = self.id(),
@@ -181,13 +181,13 @@ impl Plane {
         }
     }
 
-    /// Puts the fence again until there is a final reply, then reads what landed before it. Once the
-    /// plane has ended, a store that does not answer is not asked again.
+    /// Puts the fence again until there is a final reply, then reads which writes were applied before
+    /// it. Stops retrying once the plane has ended.
     async fn resolve_outcome(&self, part: &CommitPart) -> (FenceStatus, PartOutcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
             let barrier = tokio::select! {
-                // A reply that is there says more than the end.
+                // The reply first: a final one gives callers a better answer than the end.
                 biased;
                 barrier = self.guard().barrier() => barrier,
                 () = self.ended_long_ago() => return (FenceStatus::Lost, PartOutcome::Unknowable),
@@ -196,7 +196,11 @@ impl Plane {
                 Ok(_) => break FenceStatus::Held,
                 Err(BarrierError::Lost) => break FenceStatus::Lost,
                 Err(BarrierError::Unavailable(error)) => {
-                    tracing::debug!(plane = self.id(), error, "the barrier did not stand yet");
+                    tracing::debug!(
+                        plane = self.id(),
+                        error,
+                        "the fence could not be put again yet"
+                    );
                 }
             }
             if self.ends_within(wait).await {
@@ -221,13 +225,13 @@ impl Plane {
         }
     }
 
-    /// Waits until the plane has been over for longer than a store takes that answers at all.
+    /// Waits until the plane has ended, and then for [`RETRY_MAX`], in which a healthy store answers.
     async fn ended_long_ago(&self) {
         self.until_ended().await;
         tokio::time::sleep(RETRY_MAX).await;
     }
 
-    /// What the history says of a part that can no longer land.
+    /// Whether a part that can no longer be applied is in the store's history.
     async fn landed(
         &self,
         part: &CommitPart,
@@ -235,8 +239,8 @@ impl Plane {
     ) -> Result<PartOutcome, ReadError> {
         let (start, end) = self.keys().bounds();
         let history = self.store().history(start, end, self.sent_after()).await?;
-        // In this order: another who took the fence did so before its first event, so whatever of
-        // its events the history has, the revision read now stands before them.
+        // After the history was read. The next owner takes the fence before its first write, so if the
+        // history has a write of it, this read finds the revision before that.
         let before = match fence {
             FenceStatus::Held => None,
             FenceStatus::Lost => self.guard().superseded().await?,
@@ -256,14 +260,14 @@ impl Plane {
             (false, FenceStatus::Lost) => Ok(PartOutcome::NotDone),
             (false, FenceStatus::Held) => {
                 let plane = self.id();
-                tracing::error!(plane, %first, "the store has a commit of this plane that is not ours");
+                tracing::error!(plane, %first, "the store has a commit of this plane that this replica did not send");
                 Ok(PartOutcome::Unknowable)
             }
         }
     }
 
-    /// Whether these events are exactly what a part does: its operations in their order, byte for
-    /// byte. A delete of what was not there leaves no event.
+    /// Whether these events are exactly the operations of a part, in order, byte for byte. A delete of
+    /// an absent key leaves no event.
     fn is_part(&self, part: &CommitPart, events: &[StoreEvent]) -> bool {
         let mut ops = Vec::new();
         encode(part, &mut ops);
@@ -283,7 +287,7 @@ impl Plane {
         events.peek().is_none()
     }
 
-    /// Whether each key of a part is published as the part knows it.
+    /// Whether the published entry of each key of a part is the one that the part replaces.
     fn follows_published(&self, part: &CommitPart) -> bool {
         let published = self.published();
         let mut operations = part.writes.iter().flat_map(|write| &write.operations);

@@ -1,12 +1,12 @@
-//! What many steps have left behind, without the steps.
+//! A fold: the effect of many steps, without the steps.
 //!
-//! A fold stands in front of a chain in the place of its first steps. For each object of the layer
-//! they led to that one of them changed, it says which commit gave the object its version, and for
-//! each that one of them brought, which commit gave it its uid and its time. So an object keeps all
-//! of these, and neither the steps nor the layers between are needed to know them.
+//! A fold replaces the first steps of a chain. For each object that one of them changed it names the
+//! commit that gave the object its version; for each that one of them added, the commit that gave it
+//! its uid and its time. So objects keep these, and neither the steps nor the layers between are
+//! needed any more.
 //!
-//! A fold has no past. Who asks what stood there before the newest folded commit asks the chain of
-//! that time: events keep it, and the store's history has it.
+//! A fold does not know the state before its newest commit. The chain of that time does: events refer
+//! to it, and the store's history has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::version::Version;
 /// The first steps of a plane, folded.
 #[derive(Debug, Clone)]
 pub(crate) struct Fold {
-    /// Where the folded steps lead.
+    /// The layer after the folded steps.
     pub(super) layer: Arc<Layer>,
-    /// How many steps it stands for.
+    /// Number of steps that it replaces.
     pub(super) steps: u32,
     /// After the newest folded commit.
     pub(super) newest: Version,
-    /// Those that a row names, in the order of their versions.
+    /// The commits that a row names, in the order of their versions.
     pub(super) commits: Vec<FoldedCommit>,
     pub(super) rows: Arc<FoldRows>,
 }
 
-/// A folded commit that some object still has something of.
+/// A folded commit that gave an object its version, uid or time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldedCommit {
-    /// The version of its first place.
+    /// The version of its first change.
     pub(crate) version: Version,
-    /// The number and the time of its step, if it has brought an object that is still there.
+    /// The number and the time of its step, if it added an object that still exists.
     pub(crate) brought: Option<(u32, Str)>,
 }
 
@@ -53,18 +53,18 @@ pub(crate) struct FoldRows {
 /// What folded steps did to one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FoldRow {
-    /// What changed it last.
+    /// The commit that changed it last.
     pub(crate) changed: CommitOffset,
-    /// What brought it; none if the plane was born with it.
+    /// The commit that added it; `None` if the plane was born with it.
     pub(crate) came: Option<CommitOffset>,
 }
 
-/// A place of a folded commit.
+/// One change of a folded commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct CommitOffset {
-    /// Which of the fold's commits.
+    /// The number of the commit in the fold.
     pub(crate) commit: u16,
-    /// Which of its places.
+    /// The number of the change in the commit.
     pub(crate) offset: u8,
 }
 
@@ -154,12 +154,12 @@ impl Fold {
         &self.layer
     }
 
-    /// How many steps it stands for.
+    /// Number of steps that it replaces.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// After the newest folded commit: what was before it is not known here.
+    /// The end of the newest folded commit. The fold does not know what was before.
     pub(crate) fn newest(&self) -> Version {
         self.newest
     }
@@ -172,17 +172,17 @@ impl Fold {
         self.commit(mark).version.plus(usize::from(mark.offset))
     }
 
-    /// Since when an object is what it is; none if the plane was born with it as it is.
+    /// The last change of an object; `None` if it is as the plane was born with it.
     pub(super) fn last_change(&self, key: &Key) -> Option<LastChange> {
         let row = self.rows.get(key)?;
         Some(LastChange {
             version: Some(self.version(row.changed)),
-            // Whatever the object names had come by then, or it would have been changed later.
+            // Every object that it names had been added by then, or it would have changed later.
             number: self.steps,
         })
     }
 
-    /// Since when an object is there; none if the plane was born with it.
+    /// The step that added an object; `None` if the plane was born with it.
     pub(super) fn introduction(&self, key: &Key) -> Option<Introduction<'_>> {
         let came = self.rows.get(key)?.came?;
         let (number, time) = self.commit(came).brought.as_ref()?;
@@ -194,17 +194,16 @@ impl Fold {
     }
 }
 
-/// What gave an object something.
+/// The commit that changed or added an object.
 struct Found<'a> {
-    /// The version of the commit's first place.
+    /// The version of the commit's first change.
     commit: Version,
     offset: u8,
-    /// The number and the time of its step, as far as they are known: of what was folded before,
-    /// those that have brought something.
+    /// The number and the time of its step. Unknown for commits of an earlier fold that added nothing.
     step: Option<(u32, &'a Str)>,
 }
 
-/// Where the marks of objects are looked for.
+/// The search for the commits of objects.
 struct Finding<'a> {
     before: Option<&'a Fold>,
     steps: &'a [LayerStep],
@@ -212,7 +211,7 @@ struct Finding<'a> {
 }
 
 impl<'a> Finding<'a> {
-    /// What changed an object last and what brought it; none if nothing did either.
+    /// The commits that changed an object last and that added it; `None` if there are none.
     fn of_key(&self, key: &Key) -> Option<(Found<'a>, Option<Found<'a>>)> {
         let row = self.before.and_then(|before| before.rows.get(key));
         let changed = self.in_steps(key, |_| true);

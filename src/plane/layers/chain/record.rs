@@ -1,8 +1,8 @@
-//! The steps of a plane as they stand in the store and travel in a hand-off: layers by their
-//! hashes, commits by their versions.
+//! The form of a plane's steps in the store and in a hand-off: layers by their hashes, commits by their
+//! versions.
 //!
-//! A record has one of two forms: without a fold, which is the only one before the store's floor has
-//! risen, and with one. What carries a record says which it is.
+//! There are two forms, without a fold and with one. Only the first is written before the store's floor
+//! has risen. The container of a record says which form it has.
 
 use std::sync::Arc;
 
@@ -21,24 +21,24 @@ use crate::version::Version;
 /// The steps of a plane, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StepsRecord {
-    /// What came before them.
+    /// The steps before them, folded.
     pub(crate) fold: Option<FoldRecord>,
     pub(crate) steps: Vec<StepRecord>,
-    /// Places of the newest commit, counted from its first, at which nothing was to be seen: the
-    /// plane has, or has removed, an object of its own there.
+    /// Changes of the newest commit, counted from its first, that made no event, because the plane has,
+    /// or has deleted, an object of its own at the key.
     pub(crate) silent: Vec<u8>,
 }
 
 /// Steps that are folded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldRecord {
-    /// Where they led.
+    /// The layer after them.
     pub(crate) layer: LayerHash,
-    /// How many they were.
+    /// Number of folded steps.
     pub(crate) steps: u32,
-    /// After the newest of their commits.
+    /// The end of the newest of their commits.
     pub(crate) newest: Version,
-    /// Those that a row names, in the order of their versions.
+    /// The commits that a row names, in the order of their versions.
     pub(crate) commits: Vec<FoldedCommit>,
     /// By the numbers that the objects have in the layer, in order.
     pub(crate) rows: Vec<(u32, FoldRow)>,
@@ -63,7 +63,7 @@ pub(crate) struct CommitRecord {
 }
 
 impl StepsRecord {
-    /// What is to be written of a chain; a commit without a version is the one that writes it.
+    /// The record of a chain. A commit without a version is the one that writes the record.
     pub(crate) fn of(chain: &Chain, silent: Vec<u8>) -> Self {
         let steps = chain.steps().iter().map(|step| StepRecord {
             to: step.difference().to().hash().clone(),
@@ -90,7 +90,7 @@ impl StepsRecord {
         self
     }
 
-    /// The chain it speaks of, of a plane that was born with a layer.
+    /// The chain that it describes, for a plane born with the layer `birth`.
     pub(crate) async fn resolve(
         &self,
         birth: &LayerHash,
@@ -152,7 +152,7 @@ impl StepsRecord {
         out.put_slice(&self.silent);
     }
 
-    /// Reads the form with a fold; none if it is something else.
+    /// Reads the form with a fold; `None` if the bytes are not of that form.
     pub(crate) fn read_folded(bytes: &mut Bytes) -> Option<Self> {
         let fold = FoldRecord::read(bytes)?;
         let steps = Self::read(bytes)?;
@@ -162,7 +162,7 @@ impl StepsRecord {
         })
     }
 
-    /// Reads the form without a fold; none if it is something else.
+    /// Reads the form without a fold; `None` if the bytes are not of that form.
     pub(crate) fn read(bytes: &mut Bytes) -> Option<Self> {
         let mut record = Self::default();
         for _ in 0..bytes.try_get_u16().ok()? {
@@ -222,7 +222,7 @@ impl FoldRecord {
     }
 
     /// Numbers are short where they are small, and most are: a row takes three or four bytes, a
-    /// commit about ten, one that has brought something still there thirty.
+    /// commit about ten, one that added an object that still exists about thirty.
     fn write(&self, out: &mut BytesMut) {
         let text = |out: &mut BytesMut, text: &str| {
             number(out, text.len() as u64);
@@ -326,9 +326,9 @@ impl FoldRecord {
 const ORIGIN_BITS: u32 = 2;
 /// The plane was born with it.
 const BORN: u64 = 0;
-/// The commit that changed it last brought it.
+/// The commit that changed it last also added it.
 const CHANGED: u64 = 1;
-/// Another commit, that is named next, brought it.
+/// Another commit, which is named next, added it.
 const EARLIER: u64 = 2;
 
 /// Writes seven bits a byte, the lowest first, the highest bit of each byte saying that more follow.
