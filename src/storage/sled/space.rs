@@ -57,7 +57,7 @@ impl Space {
         let needed = batch.saturating_mul(2) + 2 * SEGMENT_BYTES + self.reserve_bytes + missing;
         let available = match self.available() {
             Ok(available) => available,
-            Err(error) => return Err(format!("the free space cannot be read: {error}")),
+            Err(error) => return Err(format!("the free disk space cannot be determined: {error}")),
         };
         if available < needed {
             return Err(format!("{available} bytes are free, {needed} are needed"));
