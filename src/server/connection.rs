@@ -29,7 +29,7 @@ use crate::connection::tls::ALPN_H2;
 use crate::peer::headers::Received;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
-use crate::request::limits::Seats;
+use crate::request::seat::Seats;
 use crate::server_state::ServerState;
 use crate::watch::websocket;
 

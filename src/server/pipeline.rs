@@ -1,10 +1,27 @@
-//! The life of a request, from its head to the head of its answer.
+//! The way of a request, from its head to the head of its answer and back.
 //!
-//! [`Pipeline::process`] reads top to bottom. Each stage returns a value that only it can make, so
-//! no stage can be left out: without [`Located`] nothing can be proven, without [`Proven`] nothing
-//! is forwarded or wakes, and the registry only takes what is authorized. The replica that receives
-//! a request proves it; where another one owns its plane, `forward` sends it there, and it goes
-//! through all stages again.
+//! | stage | in | ends the way with |
+//! |---|---|---|
+//! | parse path and query | `request/route.rs`, `request_info.rs` | 400, 404 |
+//! | deadline | `request/deadline.rs` | 400, 504 |
+//! | locate the plane, prove the caller | `request/prove.rs` | 401, 404 |
+//! | count the connection as proven | `request/prove.rs` | 429 |
+//! | decide where: here, or forward | `peer/forward.rs` | 503 |
+//! | take a seat | `request/seat.rs` | 429 |
+//! | wake the plane | `backend.rs` | 503 |
+//! | impersonate, authorize | `request/impersonate.rs`, `authorize.rs` | 403 |
+//! | resolve the kind and verb | `request/resolve.rs` | 404, 405 |
+//! | read the body | `request/body.rs` | 413, 429 |
+//! | execute | the registry | |
+//! | form of the answer | `answer/respond.rs` | 406 |
+//! | back: count, read the rest of the body, headers | `answer/finish.rs` | |
+//!
+//! The functions here stand in this order. Each stage returns a value that only it can make, so that
+//! no stage can be left out: without [`Located`] nobody is proven, without [`Proven`] nothing is
+//! forwarded and no plane wakes, and the registry only takes what is authorized. The plane is located
+//! once per attempt, and all later stages use that record. The replica that receives a request proves
+//! the caller; if another replica owns the plane, the request is forwarded there and passes all
+//! stages again.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,14 +29,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::header::{CONTENT_TYPE, EXPECT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_registry::request::parameters::FIELD_SELECTOR;
-use polyplane_registry::{ResourceRequest, Verb};
+use polyplane_registry::Verb;
 
-use crate::answer::body::{ResponseBody, WatchGauge};
+use crate::answer::body::WatchGauge;
+use crate::answer::finish::{count, finish};
 use crate::answer::respond::{Client, Delivery, Refusal, Reply, Unqueued, refuse};
 use crate::backend::PlaneApi;
 use crate::connection::Connection;
@@ -27,49 +43,39 @@ use crate::documents::paths;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
 use crate::operations::metrics::Labels;
 use crate::operations::observe::{OpenWatch, labels_of};
-use crate::peer::forward::{Destination, Forwarded, Search, moved_reply};
+use crate::peer::forward::{Destination, OwnerSearch, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
 use crate::request::audit_id;
 use crate::request::authorize::{Authorized, authorize};
-use crate::request::budget::{Exhausted, Reservation};
+use crate::request::body::{RequestBody, discard_unread};
+use crate::request::deadline::within;
 use crate::request::impersonate::effective_user;
 use crate::request::inbound::Inbound;
-use crate::request::limits::{BodyError, discard_rest, read_body};
 use crate::request::prove::{Located, Proven, unreachable_plane};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::server_state::ServerState;
 
-/// Whom a request comes from.
+/// The sender of a request.
 pub(crate) struct Caller {
     pub connection: Arc<Connection>,
     pub origin: Origin,
 }
 
-/// By which way a request came.
+/// The way by which a request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// From the client itself.
     Client,
     /// From a peer that the client is connected to.
     Peer {
-        /// What is left for the answer.
+        /// Time that is left until the deadline of the replica that received the request.
         time_left: Option<Duration>,
     },
 }
 
-/// A request's body, kept until nobody can need it again.
-enum RequestBody {
-    Coming(Inbound),
-    /// With the room it takes, which is given back when the request is answered.
-    Read {
-        bytes: Bytes,
-        _room: Option<Reservation>,
-    },
-}
-
-/// Answers a request. Never fails: whatever happens becomes a reply.
+/// Answers a request. Never fails: every error becomes a reply.
 pub(crate) async fn serve(
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -77,6 +83,7 @@ pub(crate) async fn serve(
 ) -> Reply {
     let started = Instant::now();
     let (mut parts, body) = request.into_parts();
+    // First, because every stage below trusts the headers by which peers speak to each other.
     strip(&mut parts.headers);
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
@@ -90,44 +97,20 @@ pub(crate) async fn serve(
         started,
     };
     let mut body = RequestBody::Coming(body);
-    // Written in one: a future that is given a name first takes its room twice.
-    let mut reply = match AssertUnwindSafe(answer(&state, &head, &mut body))
+    // In one expression: a future that is bound to a name first takes its room twice.
+    let reply = match AssertUnwindSafe(answer(&state, &head, &mut body))
         .catch_unwind()
         .await
     {
         Ok(reply) => reply,
-        Err(_) => {
-            ServerState::count(&state.metrics.panics);
-            let audit_id = audit_id.to_str().unwrap_or_default();
-            tracing::error!(path = parts.uri.path(), audit_id, "a request panicked");
-            let text = "This request caused apiserver to panic. Look in the logs for details.\n";
-            refuse(
-                &client,
-                &Refusal::Text(StatusCode::INTERNAL_SERVER_ERROR, text.into()),
-            )
-        }
+        Err(_) => panicked(&state, &head),
     };
-    if let RequestBody::Coming(rest) = &mut body
-        && !parts.headers.contains_key(EXPECT)
-    {
-        let is_stranger = reply.status() == StatusCode::UNAUTHORIZED;
-        let seat = is_stranger.then(|| state.metrics.discards.take());
-        // Many strangers are not waited for.
-        if !matches!(seat, Some(None)) {
-            discard_rest(rest).await;
-        }
-    }
-    if reply.extensions_mut().remove::<Forwarded>().is_some() {
-        return reply;
-    }
-    if parts.method == Method::HEAD {
-        reply = without_body(reply);
-    }
-    state.common_headers.add(&mut reply, audit_id);
-    reply
+    // Before the reply: some clients lose a reply that overtakes their body.
+    discard_unread(&state, &parts, &mut body, reply.status()).await;
+    finish(&state, &parts.method, audit_id, reply)
 }
 
-/// Opens the rest of a watch: `parts` ask for what comes after a version.
+/// Resumes a watch: the query of `parts` names the version to resume after.
 pub(crate) async fn reopen(
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -148,15 +131,12 @@ pub(crate) async fn reopen(
     let route = Route::parse(parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
     let info = RequestInfo::parse(&parts.method, &route.path, &query)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let mut body = RequestBody::Read {
-        bytes: Bytes::new(),
-        _room: None,
-    };
+    let mut body = RequestBody::empty();
     let mut pipeline = Pipeline::new(&state, &head, &route, &info, &mut body);
     pipeline.process(route.plane, hint).await
 }
 
-/// What was read from a request's head before anything was looked up.
+/// What the head of a request says, before anything is looked up.
 #[derive(Clone, Copy)]
 struct ParsedHead<'a> {
     caller: &'a Arc<Caller>,
@@ -167,6 +147,7 @@ struct ParsedHead<'a> {
     started: Instant,
 }
 
+/// Parses the path, has the stages answer, and counts the reply.
 async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut RequestBody) -> Reply {
     let ParsedHead {
         parts,
@@ -195,7 +176,6 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
         }
     };
     let mut pipeline = Pipeline::new(state, head, &route, &info, body);
-    let labels = pipeline.labels;
     let mut reply = match pipeline.process(route.plane, None).await {
         Ok(reply) => reply,
         Err(refusal) => refuse(client, &refusal),
@@ -206,32 +186,20 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
     {
         reply.extensions_mut().insert(Unqueued);
     }
-    let is_forwarded = reply.extensions().get::<Forwarded>().is_some();
-    if is_forwarded || reply.status() == StatusCode::MISDIRECTED_REQUEST {
-        // Whoever answered it has counted it, or whoever is head next will: one request is one in
-        // the sum of all replicas.
-        if is_forwarded {
-            let took = started.elapsed().as_secs_f64();
-            state.metrics.forwarding.took.observe(took);
-        }
-        return reply;
-    }
-    let counted = if pipeline.known_kind {
-        labels
-    } else {
-        Labels {
-            verb: labels.verb,
-            ..Labels::default()
-        }
-    };
-    let bytes = http_body::Body::size_hint(reply.body()).exact();
-    state
-        .metrics
-        .request(counted, reply.status().as_u16(), started.elapsed(), bytes);
+    count(state, pipeline.counted_labels(), started, &reply);
     reply
 }
 
-/// One request on its way, with everything that was read from its head.
+fn panicked(state: &ServerState, head: &ParsedHead<'_>) -> Reply {
+    ServerState::count(&state.metrics.panics);
+    let audit_id = head.audit_id.to_str().unwrap_or_default();
+    tracing::error!(path = head.parts.uri.path(), audit_id, "a request panicked");
+    let text = "This request caused apiserver to panic. Look in the logs for details.\n";
+    let refusal = Refusal::Text(StatusCode::INTERNAL_SERVER_ERROR, text.into());
+    refuse(head.client, &refusal)
+}
+
+/// One request on its way through the stages, with what its head says.
 pub(crate) struct Pipeline<'a> {
     pub(crate) state: &'a Arc<ServerState>,
     pub(crate) caller: &'a Arc<Caller>,
@@ -242,9 +210,9 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) info: &'a RequestInfo<'a>,
     pub(crate) audit_id: &'a HeaderValue,
     labels: Labels<'a>,
-    /// The labels name a kind that exists, so they may become a series.
+    /// The labels name a kind that exists.
     known_kind: bool,
-    body: &'a mut RequestBody,
+    pub(crate) body: &'a mut RequestBody,
     pub(crate) started: Instant,
 }
 
@@ -274,11 +242,13 @@ impl<'a> Pipeline<'a> {
 }
 
 impl Pipeline<'_> {
+    /// The stages that need no plane, and then the others until the deadline.
     async fn process(
         &mut self,
         plane: PlaneReference<'_>,
         hint: Option<MovedTo>,
     ) -> Result<Reply, Refusal> {
+        // First: every later stage may wait, at most until the deadline.
         let deadline = match self.deadline() {
             Ok(deadline) => deadline,
             Err(refusal) => {
@@ -287,30 +257,34 @@ impl Pipeline<'_> {
                 return Ok(reply);
             }
         };
-        if self.is_nobody() {
-            return self.answer_nobody(plane).await;
+        // Before any lookup, so that a stranger costs nothing and learns no names of planes.
+        if self.has_no_credential() {
+            return self.answer_without_credential(plane).await;
         }
-        let search = Search::new(deadline).hinted(hint);
+        let search = OwnerSearch::new(deadline).hinted(hint);
         let is_drain = plane == PlaneReference::Root && self.path == DRAIN_PATH;
-        let owned = self.owned(plane, search, deadline);
+        let answered = self.answer_at_owner(plane, search, deadline);
         if is_drain {
-            // Takes what it takes.
-            return owned.await;
+            // Handing over all planes has limits of its own.
+            return answered.await;
         }
-        within(deadline, owned).await
+        within(deadline, answered).await
     }
 
-    /// Has whoever owns the plane answer.
-    async fn owned(
+    /// Finds the replica that answers, which may take several attempts while a plane moves.
+    async fn answer_at_owner(
         &mut self,
         plane: PlaneReference<'_>,
-        mut search: Search,
+        mut search: OwnerSearch,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         loop {
+            // Before the request takes a seat, memory for its body, or a connection to a peer. Again
+            // in each attempt, because the plane may be another one by now.
             let (located, proven) = self.locate(plane).await?;
             self.admit(plane)?;
             let record = &**located.record();
+            // Before forwarding: health and metrics are those of this replica.
             if plane == PlaneReference::Root && self.is_about_this_replica(record) {
                 return self.about_this_replica(&proven, plane).await;
             }
@@ -318,33 +292,37 @@ impl Pipeline<'_> {
                 Destination::Moved => return Ok(moved_reply(self.state, record)),
                 Destination::Unknown => {}
                 Destination::Peer(peer) => {
-                    // In a box, for those that are answered here are smaller by far.
+                    // Boxed, because the future of a request that is answered here is far smaller.
                     let forwarded = Box::pin(self.forward(&peer, &located, deadline, &mut search));
                     if let Some(reply) = forwarded.await? {
                         return Ok(reply);
                     }
                 }
-                Destination::Here => match self.here(&located, &proven, plane, deadline).await {
-                    Err(refusal) if !refusal.is_moved() => return Err(refusal),
-                    // Nothing was done, so whoever owns the plane now may be head.
-                    Err(_) if self.is_direct() => search.pause().await?,
-                    Err(_) => return Ok(moved_reply(self.state, record)),
-                    Ok(reply) => return Ok(reply),
-                },
+                Destination::Here => {
+                    match self.answer_here(&located, &proven, plane, deadline).await {
+                        Err(refusal) if !refusal.is_moved() => return Err(refusal),
+                        // Nothing was done, so the request may be sent to the new owner.
+                        Err(_) if self.is_direct() => search.pause().await?,
+                        Err(_) => return Ok(moved_reply(self.state, record)),
+                        Ok(reply) => return Ok(reply),
+                    }
+                }
             }
         }
     }
 
-    /// The stages at the owner.
-    async fn here(
+    /// The stages at the replica that owns the plane.
+    async fn answer_here(
         &mut self,
         located: &Located,
         proven: &Proven,
         plane: PlaneReference<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
+        // Before waking: a plane that loads slowly must not collect requests without limit.
         let _seat = self.take_seat()?;
         let awake = self.wake(located, proven).await?;
+        // Only an awake plane has the roles that say who may do what.
         let mut gate = awake.gate(deadline).await?;
         let user = effective_user(proven.user(), &self.parts.headers, &mut gate).await?;
         let authorized = authorize(gate, user, self.info, self.query, &self.parts.method).await?;
@@ -359,18 +337,9 @@ impl Pipeline<'_> {
             }
             RequestInfo::Path(_) => paths::serve(&self.path_request(plane), &awake.kinds()),
             RequestInfo::Resource(info) => {
-                let kinds = awake.kinds();
-                let verb = match resolve(&kinds, info, &self.parts.method) {
-                    Ok(verb) => verb,
-                    // That something is not served is an answer, so it has to be settled.
-                    Err(_) => {
-                        let wanted = (info.group, info.version, info.resource);
-                        let kinds = awake.settled_kinds(wanted, deadline).await?;
-                        resolve(&kinds, info, &self.parts.method)?
-                    }
-                };
-                self.known_kind = true;
-                self.carry_out(&*awake, located, info, verb, authorized, deadline)
+                // Behind authorization, so that only callers who may learn which kinds exist.
+                let verb = self.resolve(&*awake, info, deadline).await?;
+                self.execute(&*awake, located, info, verb, authorized, deadline)
                     .await
             }
         }
@@ -384,7 +353,28 @@ impl Pipeline<'_> {
             .map_err(|error| unreachable_plane(error, record.name()))
     }
 
-    async fn carry_out(
+    /// Resolves path and method to a verb of a kind that the plane serves.
+    async fn resolve(
+        &mut self,
+        plane: &dyn PlaneApi,
+        info: &ResourceInfo<'_>,
+        deadline: tokio::time::Instant,
+    ) -> Result<Verb, Refusal> {
+        let verb = match resolve(&plane.kinds(), info, &self.parts.method) {
+            Ok(verb) => verb,
+            // A 404 or 405 is a read too: it must not be taken back by a write in flight.
+            Err(_) => {
+                let wanted = (info.group, info.version, info.resource);
+                let kinds = plane.settled_kinds(wanted, deadline).await?;
+                resolve(&kinds, info, &self.parts.method)?
+            }
+        };
+        self.known_kind = true;
+        Ok(verb)
+    }
+
+    /// Has the registry carry the request out, and gives its answer the form of a reply.
+    async fn execute(
         &mut self,
         plane: &dyn PlaneApi,
         located: &Located,
@@ -393,6 +383,7 @@ impl Pipeline<'_> {
         authorized: Authorized,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
+        // Only now, so that no refused request takes memory for its body.
         let body = match verb {
             Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
             _ => self.body(located).await?,
@@ -411,83 +402,15 @@ impl Pipeline<'_> {
             .await
     }
 
-    /// The whole body; read once, however often it is sent on.
-    pub(crate) async fn body(&mut self, located: &Located) -> Result<Bytes, Refusal> {
-        let coming = match self.body {
-            RequestBody::Read { bytes, .. } => return Ok(bytes.clone()),
-            RequestBody::Coming(coming) => coming,
-        };
-        let bytes_max = self.state.limits.body_bytes_max;
-        let mut reservation = self.state.metrics.bodies.reserve(located.record());
-        match read_body(coming, bytes_max, &mut reservation).await {
-            Ok(bytes) => {
-                *self.body = RequestBody::Read {
-                    bytes: bytes.clone(),
-                    _room: Some(reservation),
-                };
-                Ok(bytes)
-            }
-            Err(BodyError::NoRoom(whose)) => {
-                let whose = match whose {
-                    Exhausted::Process => "this server",
-                    Exhausted::Plane => "this control plane",
-                };
-                let message = format!(
-                    "Request bodies in flight take all the memory that {whose} has for them, \
-                     please try again later."
-                );
-                Err(ApiError::too_many_requests(message, 1).into())
-            }
-            Err(BodyError::TooLong) => {
-                Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())
-            }
-            Err(BodyError::Broken(source)) => {
-                Err(ApiError::bad_request(format!("error reading the body: {source}")).into())
-            }
+    /// The labels under which the request is counted. An unknown kind must not become a series:
+    /// clients could make up any number of them.
+    fn counted_labels(&self) -> Labels<'_> {
+        if self.known_kind {
+            return self.labels;
         }
-    }
-
-    fn resource_request(
-        &self,
-        info: &ResourceInfo<'_>,
-        verb: Verb,
-        authorized: Authorized,
-        body: Bytes,
-        deadline: tokio::time::Instant,
-    ) -> ResourceRequest {
-        let (user, permit) = authorized.into_parts();
-        let present = |text: &str| (!text.is_empty()).then(|| text.into());
-        let mut query = self.query.to_vec();
-        let mut name = present(info.name);
-        if verb == Verb::Watch
-            && let Some(single) = name.take()
-        {
-            // The old form of watching one object is a selector in the new one.
-            let selector = format!("metadata.name={single}");
-            query.insert(0, (FIELD_SELECTOR.row().name.to_owned(), selector));
-        }
-        let namespace = if info.resource == "namespaces" && info.group.is_empty() {
-            ""
-        } else {
-            info.namespace
-        };
-        ResourceRequest {
-            verb,
-            group: info.group.into(),
-            version: info.version.into(),
-            resource: info.resource.into(),
-            namespace: present(namespace),
-            name,
-            subresource: present(info.subresource),
-            query,
-            accept: self.client.accept.to_owned(),
-            content_type: header(&self.parts.headers, CONTENT_TYPE),
-            user_agent: self.client.user_agent.to_owned(),
-            body,
-            user,
-            permit,
-            deadline,
-            seats: self.seats().map(|seats| Arc::clone(seats) as _),
+        Labels {
+            verb: self.labels.verb,
+            ..Labels::default()
         }
     }
 
@@ -506,36 +429,4 @@ impl Pipeline<'_> {
             plane,
         }
     }
-}
-
-/// Runs `work`, which ends with the head of the answer, until a deadline.
-fn within(
-    deadline: tokio::time::Instant,
-    work: impl Future<Output = Result<Reply, Refusal>>,
-) -> impl Future<Output = Result<Reply, Refusal>> {
-    // No async block, which would take the room of `work` twice.
-    tokio::time::timeout_at(deadline, work).map(|done| {
-        done.unwrap_or_else(|_| {
-            let message = "request did not complete within the allotted timeout";
-            Err(ApiError::timeout(message, 0).into())
-        })
-    })
-}
-
-fn header(headers: &HeaderMap, name: http::HeaderName) -> Option<String> {
-    headers
-        .get(name)
-        .and_then(|value: &HeaderValue| value.to_str().ok())
-        .map(str::to_owned)
-}
-
-/// A reply to `HEAD` is the reply to `GET` without its body.
-fn without_body(mut reply: Reply) -> Reply {
-    if let Some(length) = http_body::Body::size_hint(reply.body()).exact() {
-        reply
-            .headers_mut()
-            .insert(http::header::CONTENT_LENGTH, HeaderValue::from(length));
-    }
-    *reply.body_mut() = ResponseBody::empty();
-    reply
 }

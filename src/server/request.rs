@@ -6,20 +6,26 @@
 //! | `audit_id` | the id under which logs name the request |
 //! | `prove` | who the caller is: 401 |
 //! | `authorize`, `impersonate` | whether the caller may: 403 |
-//! | `share`, `limits` | deadlines, and how many requests are in flight: 429, 504 |
-//! | `inbound`, `budget` | bodies, and the memory they take: 413, 429 |
+//! | `deadline` | how long it may take: 504 |
+//! | `seat` | how many requests are in flight: 429 |
 //! | `resolve` | which kind and verb is meant: 404, 405 |
+//! | `body`, `inbound`, `budget` | the body, and the memory that bodies take: 413, 429 |
+//! | `resource_request` | what the registry gets |
+//! | `limits` | the limits that options set |
 //!
 //! The order in which a request passes them is [`crate::pipeline`]'s.
 
 pub(crate) mod audit_id;
 pub(crate) mod authorize;
+pub(crate) mod body;
 pub(crate) mod budget;
+pub(crate) mod deadline;
 pub(crate) mod impersonate;
 pub(crate) mod inbound;
 pub(crate) mod limits;
 pub(crate) mod prove;
 pub(crate) mod request_info;
 pub(crate) mod resolve;
+pub(crate) mod resource_request;
 pub(crate) mod route;
-pub(crate) mod share;
+pub(crate) mod seat;

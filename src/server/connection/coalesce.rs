@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::request::limits::Seats;
+use crate::request::seat::Seats;
 
 /// Bytes that the buffer holds at most; a write beyond it sends the buffer first. More would cost
 /// memory on each busy connection.

@@ -26,7 +26,8 @@ use crate::answer::body::{BodyEnd, ResponseBody};
 use crate::answer::respond::Reply;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
-use crate::request::limits::{Limits, Seat, Seats};
+use crate::request::limits::Limits;
+use crate::request::seat::{Seat, Seats};
 
 /// Longest time between the graceful close of a connection and its abort. Without it a client that
 /// never reads would keep its connection.

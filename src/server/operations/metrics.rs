@@ -21,7 +21,8 @@ use crate::documents::version::VERSION;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::forward::Forwarding;
 use crate::request::budget::BodyBudget;
-use crate::request::limits::{Limits, Seats};
+use crate::request::limits::Limits;
+use crate::request::seat::Seats;
 
 const SHARDS: usize = 16;
 /// Refused strangers whose bodies are read to their end at a time. Others are answered at once,

@@ -47,9 +47,9 @@ use crate::peer::transport::PeerTransport;
 use crate::peer::transport::chain_of;
 use crate::peer::wire::PeerBody;
 use crate::pipeline::{Origin, Pipeline};
-use crate::request::limits::Seat;
 use crate::request::prove::Located;
 use crate::request::request_info::RequestInfo;
+use crate::request::seat::Seat;
 use crate::server_state::ServerState;
 use crate::watch::watch_query::{self, WatchQuery};
 
@@ -150,7 +150,7 @@ impl Forwarding {
 }
 
 /// How long and how often one request may look for an owner.
-pub(crate) struct Search {
+pub(crate) struct OwnerSearch {
     deadline: Instant,
     /// Set when the first attempt fails.
     until: Option<Instant>,
@@ -160,7 +160,7 @@ pub(crate) struct Search {
     hint: Option<Peer>,
 }
 
-impl Search {
+impl OwnerSearch {
     pub(crate) fn new(deadline: Instant) -> Self {
         Self {
             deadline,
@@ -231,7 +231,7 @@ impl Pipeline<'_> {
     pub(crate) async fn destination(
         &self,
         record: &dyn PlaneRecord,
-        search: &mut Search,
+        search: &mut OwnerSearch,
     ) -> Result<Destination, Refusal> {
         let hint = search.hint.take();
         match (record.location(), self.state.peers.as_ref()) {
@@ -269,7 +269,7 @@ impl Pipeline<'_> {
         peer: &Peer,
         located: &Located,
         deadline: Instant,
-        search: &mut Search,
+        search: &mut OwnerSearch,
     ) -> Result<Option<Reply>, Refusal> {
         let state = Arc::clone(self.state);
         let counters = &state.metrics.forwarding;

@@ -39,7 +39,7 @@ use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
 use crate::peer::{PeerLimits, wire};
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
-use crate::request::limits::Seats;
+use crate::request::seat::Seats;
 use crate::server_state::ServerState;
 
 /// Clients whose chains are remembered, so that a chain is verified once and not per request.

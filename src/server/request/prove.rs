@@ -45,13 +45,16 @@ impl Located {
 
 impl Pipeline<'_> {
     /// Whether the caller shows nothing that could prove who it is.
-    pub(crate) fn is_nobody(&self) -> bool {
+    pub(crate) fn has_no_credential(&self) -> bool {
         self.caller.connection.chain().is_none() && self.bearer().is_none()
     }
 
     /// Answers a caller that shows no credential. Nothing is looked up: the root plane shows health
     /// and version to everybody, and no other plane shows anything.
-    pub(crate) async fn answer_nobody(&self, plane: PlaneReference<'_>) -> Result<Reply, Refusal> {
+    pub(crate) async fn answer_without_credential(
+        &self,
+        plane: PlaneReference<'_>,
+    ) -> Result<Reply, Refusal> {
         if plane == PlaneReference::Root {
             let credentials = self.credentials(SystemTime::now());
             let judged = self.state.anonymous.authenticate(&credentials).await;
@@ -92,7 +95,7 @@ impl Pipeline<'_> {
 
     /// What a caller is told of a name that no plane can have.
     pub(crate) async fn no_such_plane(&self) -> Refusal {
-        if self.is_nobody() {
+        if self.has_no_credential() {
             return unauthorized(&Denied::Nothing);
         }
         match self.prove_to_root().await {

@@ -24,7 +24,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::answer::body::Watch;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
-use crate::request::limits::Seat;
+use crate::request::seat::Seat;
 
 /// Longest line that is held back until its end arrives, in bytes. No event is longer; without the
 /// limit a peer could fill the memory.

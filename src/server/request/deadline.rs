@@ -1,22 +1,18 @@
-//! What a request may take of the server: how long, and a seat among the requests in flight.
+//! The deadline of a request: 504 if the answer has not begun by then.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::{DurationError, parse_duration};
-use polyplane_registry::Verb;
 use polyplane_registry::request::parameters::TIMEOUT;
 
-use crate::answer::respond::Refusal;
+use crate::answer::respond::{Refusal, Reply};
 use crate::pipeline::{Origin, Pipeline};
-use crate::request::limits::{Seat, Seats, too_many};
-use crate::request::request_info::{RequestInfo, ResourceInfo};
-use crate::server_state::ServerState;
+use crate::request::request_info::RequestInfo;
 
 impl Pipeline<'_> {
-    /// When the answer is of no use any more unless it has begun. A watch goes on for as long as
-    /// its source does, but has to begin like everything else.
+    /// The time by which the answer has to begin. A watch may then go on without limit.
     pub(crate) fn deadline(&self) -> Result<tokio::time::Instant, Refusal> {
         let start = tokio::time::Instant::from_std(self.started);
         let longest = match self.caller.origin {
@@ -34,42 +30,33 @@ impl Pipeline<'_> {
         let time = match TIMEOUT.read(self.query) {
             "" => longest,
             text => {
-                let asked = parse_timeout(text).map_err(|why| {
+                let requested = parse_timeout(text).map_err(|why| {
                     let message = format!("invalid timeout specified in the request URL - {why}");
                     ApiError::bad_request(message)
                 })?;
-                if asked.is_zero() {
+                if requested.is_zero() {
                     longest
                 } else {
-                    asked.min(longest)
+                    requested.min(longest)
                 }
             }
         };
         Ok(start + time)
     }
+}
 
-    /// A seat among the requests in flight.
-    pub(crate) fn take_seat(&self) -> Result<Option<Seat>, Refusal> {
-        let Some(seats) = self.seats() else {
-            return Ok(None);
-        };
-        seats.take().map(Some).ok_or_else(|| {
-            ServerState::count(&self.state.metrics.rejected);
-            too_many().into()
+/// Waits for the head of the answer, at most until the deadline.
+pub(crate) fn within(
+    deadline: tokio::time::Instant,
+    work: impl Future<Output = Result<Reply, Refusal>>,
+) -> impl Future<Output = Result<Reply, Refusal>> {
+    // No async block, which would take the room of `work` twice.
+    tokio::time::timeout_at(deadline, work).map(|done| {
+        done.unwrap_or_else(|_| {
+            let message = "request did not complete within the allotted timeout";
+            Err(ApiError::timeout(message, 0).into())
         })
-    }
-
-    /// The seats of which the request takes one; long-running ones and health need none.
-    pub(crate) fn seats(&self) -> Option<&Arc<Seats>> {
-        match self.info {
-            RequestInfo::Path(_) => None,
-            RequestInfo::Resource(info) if info.is_long_running() => None,
-            RequestInfo::Resource(ResourceInfo { verb, .. }) => Some(match verb {
-                Some(Verb::Get | Verb::List | Verb::Watch) => &self.state.metrics.reads,
-                _ => &self.state.metrics.writes,
-            }),
-        }
-    }
+    })
 }
 
 /// A duration in Go's notation, `1m30s`. A negative one is zero, which stands for no time-out.

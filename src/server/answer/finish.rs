@@ -1,0 +1,58 @@
+//! The way back of a reply, behind the stage that made it: it is counted and gets its common headers.
+
+use std::time::Instant;
+
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, StatusCode};
+
+use crate::answer::body::ResponseBody;
+use crate::answer::respond::Reply;
+use crate::operations::metrics::Labels;
+use crate::peer::forward::Forwarded;
+use crate::server_state::ServerState;
+
+/// Counts a request that was answered here. One that another replica answered, or will answer, is
+/// counted there, so that the sum over all replicas counts each request once.
+pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, reply: &Reply) {
+    if reply.extensions().get::<Forwarded>().is_some() {
+        let took = started.elapsed().as_secs_f64();
+        state.metrics.forwarding.took.observe(took);
+        return;
+    }
+    if reply.status() == StatusCode::MISDIRECTED_REQUEST {
+        return;
+    }
+    let bytes = http_body::Body::size_hint(reply.body()).exact();
+    let status = reply.status().as_u16();
+    state
+        .metrics
+        .request(labels, status, started.elapsed(), bytes);
+}
+
+/// Adds what every reply of this replica has. One that another replica made has it already.
+pub(crate) fn finish(
+    state: &ServerState,
+    method: &Method,
+    audit_id: HeaderValue,
+    mut reply: Reply,
+) -> Reply {
+    if reply.extensions_mut().remove::<Forwarded>().is_some() {
+        return reply;
+    }
+    if *method == Method::HEAD {
+        reply = without_body(reply);
+    }
+    state.common_headers.add(&mut reply, audit_id);
+    reply
+}
+
+/// A reply to `HEAD` is the reply to `GET` without its body.
+fn without_body(mut reply: Reply) -> Reply {
+    if let Some(length) = http_body::Body::size_hint(reply.body()).exact() {
+        reply
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    *reply.body_mut() = ResponseBody::empty();
+    reply
+}

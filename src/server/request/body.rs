@@ -1,0 +1,178 @@
+//! The body of a request: read once, within limits, and kept until nobody can need it again.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http::header::EXPECT;
+use http::request::Parts;
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use polyplane_apimachinery::status::ApiError;
+use tokio::time::timeout;
+
+use crate::answer::respond::Refusal;
+use crate::pipeline::Pipeline;
+use crate::request::budget::{Exhausted, Reservation};
+use crate::request::inbound::{Inbound, InboundError};
+use crate::request::prove::Located;
+use crate::server_state::ServerState;
+
+/// A request's body. It is kept once it was read, because the request may be sent to several replicas.
+pub(crate) enum RequestBody {
+    /// Not read yet.
+    Coming(Inbound),
+    /// With its reservation, which is released when the request is answered.
+    Read {
+        bytes: Bytes,
+        _room: Option<Reservation>,
+    },
+}
+
+impl RequestBody {
+    /// The body of a request that has none.
+    pub(crate) fn empty() -> Self {
+        Self::Read {
+            bytes: Bytes::new(),
+            _room: None,
+        }
+    }
+}
+
+/// Reads on to the end of a body that no stage has read, within limits.
+pub(crate) async fn discard_unread(
+    state: &ServerState,
+    parts: &Parts,
+    body: &mut RequestBody,
+    status: StatusCode,
+) {
+    let RequestBody::Coming(rest) = body else {
+        return;
+    };
+    if parts.headers.contains_key(EXPECT) {
+        // The client sends its body only after `100 Continue`, which it did not get.
+        return;
+    }
+    let is_unproven = status == StatusCode::UNAUTHORIZED;
+    let seat = is_unproven.then(|| state.metrics.discards.take());
+    // Unproven clients could otherwise make the server read any number of bodies.
+    if !matches!(seat, Some(None)) {
+        discard_rest(rest).await;
+    }
+}
+
+impl Pipeline<'_> {
+    /// The whole body. It is read once, even if the request is forwarded several times.
+    pub(crate) async fn body(&mut self, located: &Located) -> Result<Bytes, Refusal> {
+        let coming = match self.body {
+            RequestBody::Read { bytes, .. } => return Ok(bytes.clone()),
+            RequestBody::Coming(coming) => coming,
+        };
+        let bytes_max = self.state.limits.body_bytes_max;
+        let mut reservation = self.state.metrics.bodies.reserve(located.record());
+        match read_body(coming, bytes_max, &mut reservation).await {
+            Ok(bytes) => {
+                *self.body = RequestBody::Read {
+                    bytes: bytes.clone(),
+                    _room: Some(reservation),
+                };
+                Ok(bytes)
+            }
+            Err(BodyError::NoRoom(whose)) => {
+                let whose = match whose {
+                    Exhausted::Process => "this server",
+                    Exhausted::Plane => "this control plane",
+                };
+                let message = format!(
+                    "Request bodies in flight take all the memory that {whose} has for them, \
+                     please try again later."
+                );
+                Err(ApiError::too_many_requests(message, 1).into())
+            }
+            Err(BodyError::TooLong) => {
+                Err(ApiError::request_entity_too_large(format!("limit is {bytes_max}")).into())
+            }
+            Err(BodyError::Broken(source)) => {
+                Err(ApiError::bad_request(format!("error reading the body: {source}")).into())
+            }
+        }
+    }
+}
+
+/// Why a body was refused.
+#[derive(Debug, thiserror::Error)]
+enum BodyError {
+    /// It is longer than the limit.
+    #[error("the body is longer than allowed")]
+    TooLong,
+    /// Other bodies take all the memory for bodies.
+    #[error("there is no room for the body")]
+    NoRoom(Exhausted),
+    /// The connection failed while it was read.
+    #[error("the body could not be read")]
+    Broken(#[source] InboundError),
+}
+
+/// Reads a whole body, and reserves memory for it as it arrives. A single frame, the common case, is
+/// not copied.
+async fn read_body(
+    body: &mut Inbound,
+    bytes_max: usize,
+    reservation: &mut Reservation,
+) -> Result<Bytes, BodyError> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(BodyError::TooLong);
+    }
+    let mut first = Bytes::new();
+    let mut joined = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(BodyError::Broken)?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if first.len() + joined.len() + data.len() > bytes_max {
+            return Err(BodyError::TooLong);
+        }
+        reservation.grow(data.len()).map_err(BodyError::NoRoom)?;
+        if joined.is_empty() && first.is_empty() {
+            first = data;
+            continue;
+        }
+        if joined.is_empty() {
+            joined.extend_from_slice(&first);
+            first = Bytes::new();
+        }
+        joined.extend_from_slice(&data);
+    }
+    Ok(if joined.is_empty() {
+        first
+    } else {
+        joined.freeze()
+    })
+}
+
+/// Bytes read of a body that no stage needs. More would let a client keep the server busy with it.
+const DISCARDED_BYTES_MAX: usize = 256 << 10;
+/// How long a reply waits for the rest of such a body.
+const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Reads on to the end of a body that no stage needs, within limits. Some clients (curl among them)
+/// take a reply that overtakes their body for a broken stream and never show it, and a connection of
+/// HTTP/1.1 can only be reused if the body was read.
+async fn discard_rest(body: &mut Inbound) {
+    if body.is_end_stream() {
+        return;
+    }
+    let reading = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(length) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    // A client that is slower is answered all the same.
+    let _ = timeout(DISCARD_PATIENCE, reading).await;
+}

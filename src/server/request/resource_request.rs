@@ -1,0 +1,66 @@
+//! What the registry gets of an authorized request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue};
+use polyplane_registry::request::parameters::FIELD_SELECTOR;
+use polyplane_registry::{ResourceRequest, Verb};
+
+use crate::pipeline::Pipeline;
+use crate::request::authorize::Authorized;
+use crate::request::request_info::ResourceInfo;
+
+impl Pipeline<'_> {
+    pub(crate) fn resource_request(
+        &self,
+        info: &ResourceInfo<'_>,
+        verb: Verb,
+        authorized: Authorized,
+        body: Bytes,
+        deadline: tokio::time::Instant,
+    ) -> ResourceRequest {
+        let (user, permit) = authorized.into_parts();
+        let present = |text: &str| (!text.is_empty()).then(|| text.into());
+        let mut query = self.query.to_vec();
+        let mut name = present(info.name);
+        if verb == Verb::Watch
+            && let Some(single) = name.take()
+        {
+            // The old form of watching one object is a selector in the new one.
+            let selector = format!("metadata.name={single}");
+            query.insert(0, (FIELD_SELECTOR.row().name.to_owned(), selector));
+        }
+        let namespace = if info.resource == "namespaces" && info.group.is_empty() {
+            ""
+        } else {
+            info.namespace
+        };
+        ResourceRequest {
+            verb,
+            group: info.group.into(),
+            version: info.version.into(),
+            resource: info.resource.into(),
+            namespace: present(namespace),
+            name,
+            subresource: present(info.subresource),
+            query,
+            accept: self.client.accept.to_owned(),
+            content_type: header(&self.parts.headers, CONTENT_TYPE),
+            user_agent: self.client.user_agent.to_owned(),
+            body,
+            user,
+            permit,
+            deadline,
+            seats: self.seats().map(|seats| Arc::clone(seats) as _),
+        }
+    }
+}
+
+fn header(headers: &HeaderMap, name: http::HeaderName) -> Option<String> {
+    headers
+        .get(name)
+        .and_then(|value: &HeaderValue| value.to_str().ok())
+        .map(str::to_owned)
+}
