@@ -26,7 +26,7 @@ use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::tls::ALPN_H2;
-use crate::peer::headers::Received;
+use crate::peer::headers::ForwardedClient;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::seat::Seats;
@@ -80,8 +80,8 @@ impl Connection {
     }
 
     /// What peers are told of the client.
-    pub(crate) fn received(&self) -> Received {
-        Received {
+    pub(crate) fn received(&self) -> ForwardedClient {
+        ForwardedClient {
             chain: self.interned.as_deref().map(InternedChain::value),
             remote: self.remote.clone(),
             time_left: None,

@@ -285,8 +285,8 @@ impl Pipeline<'_> {
             self.admit(plane)?;
             let record = &**located.record();
             // Before forwarding: health and metrics are those of this replica.
-            if plane == PlaneReference::Root && self.is_about_this_replica(record) {
-                return self.about_this_replica(&proven, plane).await;
+            if plane == PlaneReference::Root && self.is_answered_by_any_replica(record) {
+                return self.answer_about_this_replica(&proven, plane).await;
             }
             match self.destination(record, &mut search).await? {
                 Destination::Moved => return Ok(moved_reply(self.state, record)),

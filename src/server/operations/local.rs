@@ -57,7 +57,7 @@ impl DrainOnce {
 
 impl Pipeline<'_> {
     /// Whether the path is answered here although the root plane is elsewhere.
-    pub(crate) fn is_about_this_replica(&self, record: &dyn PlaneRecord) -> bool {
+    pub(crate) fn is_answered_by_any_replica(&self, record: &dyn PlaneRecord) -> bool {
         self.is_local_path() && self.is_direct() && record.location() != Location::Here
     }
 
@@ -72,7 +72,7 @@ impl Pipeline<'_> {
 
     /// Answers without the root plane: its roles are elsewhere, so masters may everything here, and
     /// everybody who is proven what is public.
-    pub(crate) async fn about_this_replica(
+    pub(crate) async fn answer_about_this_replica(
         &self,
         proven: &Proven,
         plane: PlaneReference<'_>,

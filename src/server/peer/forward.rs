@@ -44,7 +44,7 @@ use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
 use crate::peer::pool::{Link, SendError};
 use crate::peer::transport::PeerTransport;
-use crate::peer::transport::chain_of;
+use crate::peer::transport::error_chain;
 use crate::peer::wire::PeerBody;
 use crate::pipeline::{Origin, Pipeline};
 use crate::request::prove::Located;
@@ -406,7 +406,7 @@ impl Pipeline<'_> {
         match sent {
             Ok(Ok(response)) => Sent::Answer(response),
             Ok(Err(SendError::NotSent(_))) => Sent::Nothing,
-            Ok(Err(error @ SendError::Broken(_))) => Sent::Broken(chain_of(&error)),
+            Ok(Err(error @ SendError::Broken(_))) => Sent::Broken(error_chain(&error)),
             Err(_) => Sent::TimedOut,
         }
     }

@@ -16,7 +16,7 @@ use crate::peer::channel::frame::{
     take_request, take_trailers, usual_names,
 };
 use crate::peer::headers::{
-    self, CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, Received, SENT_UP_TO,
+    self, CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, MOVED, MovedTo, SENT_UP_TO,
 };
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
@@ -45,7 +45,7 @@ fn frames() -> Vec<Written> {
         (FORWARDED_BY, "polyplane-0"),
         (MEANT_FOR, "polyplane-1"),
     ]);
-    let received = Received {
+    let received = ForwardedClient {
         chain: Some(chain),
         remote: Some(HeaderValue::from_static("10.0.0.9:40000")),
         time_left: Some(std::time::Duration::from_millis(59_000)),

@@ -83,7 +83,7 @@ pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
 
 /// What the receiver of a request knows and its owner cannot see.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ForwardedClient {
     /// The client's certificates.
     pub chain: Option<HeaderValue>,
     /// The client's address.
@@ -92,7 +92,7 @@ pub(crate) struct Received {
     pub time_left: Option<Duration>,
 }
 
-impl Received {
+impl ForwardedClient {
     /// Reads it from a request that a peer forwarded, and removes it there.
     pub(crate) fn take(headers: &mut HeaderMap) -> Self {
         let text = headers.remove(DEADLINE);
@@ -239,14 +239,14 @@ mod tests {
 
     #[test]
     fn what_was_received_arrives_and_is_gone() {
-        let received = Received {
+        let received = ForwardedClient {
             chain: Some(HeaderValue::from_static("AAAA,BBBB")),
             remote: Some(HeaderValue::from_static("1.2.3.4:5")),
             time_left: Some(Duration::from_millis(1500)),
         };
         let mut headers = map(&[("accept", "*/*")]);
         received.clone().add(&mut headers);
-        let back = Received::take(&mut headers);
+        let back = ForwardedClient::take(&mut headers);
         assert_eq!((back.chain, back.remote), (received.chain, received.remote));
         assert_eq!(back.time_left, received.time_left);
         assert_eq!(headers, map(&[("accept", "*/*")]));

@@ -34,8 +34,8 @@ use crate::peer::channel::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
 use crate::peer::channel::stream::{PeerStream, Stream};
 use crate::peer::channel::{Channel, Driver, RequestHandler};
 use crate::peer::handshakes::{Handshakes, HandshakesMax};
-use crate::peer::headers::{CHAIN, FORWARDED_BY, MEANT_FOR, REMOTE, Received, decode_chain};
-use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, chain_of};
+use crate::peer::headers::{CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, REMOTE, decode_chain};
+use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, error_chain};
 use crate::peer::{PeerLimits, wire};
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
@@ -299,7 +299,7 @@ async fn answer(
         return text(StatusCode::MISDIRECTED_REQUEST, reply);
     }
     if request.headers().contains_key(FORWARDED_BY) {
-        let received = Received::take(request.headers_mut());
+        let received = ForwardedClient::take(request.headers_mut());
         let Some(connection) = client else {
             return text(StatusCode::BAD_REQUEST, "no chain of certificates\n");
         };
@@ -338,7 +338,7 @@ async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
     let read = wire::read_to_end(&mut body, wire::body_bytes_max(payload_bytes_max)).await;
     let request = match read.and_then(wire::decode) {
         Ok(request) => request,
-        Err(error) => return refused(chain_of(&error)),
+        Err(error) => return refused(error_chain(&error)),
     };
     // A message that has begun is carried out to its end, whether or not its sender still waits.
     let handler = Arc::clone(&side.handler);

@@ -25,7 +25,7 @@ use crate::peer::channel::{Channel, Driver};
 use crate::peer::wire::PeerBody;
 
 /// Streams on one connection above which another one is opened.
-const STREAMS_WELCOME: usize = 256;
+const STREAMS_PER_CONNECTION_SOFT_MAX: usize = 256;
 
 /// Between two attempts to connect to a peer that ends connections.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
@@ -50,7 +50,7 @@ pub(crate) enum ConnectError {
 
 /// Why one attempt led to no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Undone {
+enum DialError {
     /// It ended before it stood; the next attempt may do better.
     Ended,
     /// Trying again at once is of no use.
@@ -232,8 +232,8 @@ impl Pool {
             loop {
                 match self.dial(link).await {
                     Ok(channel) => return Ok(channel),
-                    Err(Undone::Ended) => tokio::time::sleep(DIAL_PAUSE).await,
-                    Err(Undone::Failed(error)) => return Err(error),
+                    Err(DialError::Ended) => tokio::time::sleep(DIAL_PAUSE).await,
+                    Err(DialError::Failed(error)) => return Err(error),
                 }
             }
         };
@@ -242,9 +242,9 @@ impl Pool {
             .unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn dial(&self, link: &Link) -> Result<Arc<Channel>, Undone> {
+    async fn dial(&self, link: &Link) -> Result<Arc<Channel>, DialError> {
         let peer = &link.peer;
-        let failed = |why: String| Undone::Failed(ConnectError::Failed(why));
+        let failed = |why: String| DialError::Failed(ConnectError::Failed(why));
         let socket = open(&peer.address).await?;
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "a socket keeps its delay");
@@ -254,7 +254,7 @@ impl Pool {
         let stream = TlsConnector::from(Arc::clone(&configs.client))
             .connect(name, socket)
             .await
-            .map_err(|error| of_handshake(&error))?;
+            .map_err(|error| handshake_error(&error))?;
         let shown = configs.name_of(stream.get_ref().1.peer_certificates());
         match shown.as_ref().map(ReplicaId::as_str) {
             Some(name) if name == peer.replica || name == SHARED_NAME => {}
@@ -335,57 +335,60 @@ impl Link {
             .iter()
             .map(streams)
             .min_by_key(|(open, _)| *open)?;
-        (open < STREAMS_WELCOME || connections.len() >= connections_max).then_some(least)
+        (open < STREAMS_PER_CONNECTION_SOFT_MAX || connections.len() >= connections_max)
+            .then_some(least)
     }
 }
 
 /// A socket to one of the systems behind an address, which may be a name.
-async fn open(address: &str) -> Result<TcpStream, Undone> {
+async fn open(address: &str) -> Result<TcpStream, DialError> {
     let systems = lookup_host(address).await;
     let mut failures = Vec::new();
-    for system in systems.map_err(|error| of_handshake(&error))? {
+    for system in systems.map_err(|error| handshake_error(&error))? {
         match TcpStream::connect(system).await {
             Ok(socket) => return Ok(socket),
-            Err(error) => failures.push(of_connecting(&error)),
+            Err(error) => failures.push(connect_error(&error)),
         }
     }
-    Err(of_all(failures))
+    Err(combined_error(failures))
 }
 
 /// What the failures at all systems behind an address say: it refuses only if all of them do.
-fn of_all(failures: Vec<Undone>) -> Undone {
-    let refused = Undone::Failed(ConnectError::Refused);
+fn combined_error(failures: Vec<DialError>) -> DialError {
+    let refused = DialError::Failed(ConnectError::Refused);
     let last = failures.iter().rfind(|failure| **failure != refused);
     match (last, failures.is_empty()) {
         (Some(last), _) => last.clone(),
         (None, false) => refused,
-        (None, true) => Undone::Failed(ConnectError::Failed("the name has no address".to_owned())),
+        (None, true) => {
+            DialError::Failed(ConnectError::Failed("the name has no address".to_owned()))
+        }
     }
 }
 
 /// What a failed attempt to open a socket says about the peer.
-fn of_connecting(error: &io::Error) -> Undone {
+fn connect_error(error: &io::Error) -> DialError {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => Undone::Failed(ConnectError::Refused),
-        _ => of_handshake(error),
+        io::ErrorKind::ConnectionRefused => DialError::Failed(ConnectError::Refused),
+        _ => handshake_error(error),
     }
 }
 
 /// What an error on an open socket says about the peer: never that it is gone.
-fn of_handshake(error: &io::Error) -> Undone {
+fn handshake_error(error: &io::Error) -> DialError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::BrokenPipe
         | io::ErrorKind::NotConnected
-        | io::ErrorKind::UnexpectedEof => Undone::Ended,
+        | io::ErrorKind::UnexpectedEof => DialError::Ended,
         io::ErrorKind::TimedOut
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::NetworkDown => Undone::Failed(ConnectError::TimedOut),
+        | io::ErrorKind::NetworkDown => DialError::Failed(ConnectError::TimedOut),
         // This replica's own trouble, such as too many open files, or a wrong certificate.
-        _ => Undone::Failed(ConnectError::Failed(error.to_string())),
+        _ => DialError::Failed(ConnectError::Failed(error.to_string())),
     }
 }
 
@@ -396,32 +399,51 @@ mod tests {
 
     #[test]
     fn a_name_refuses_only_if_all_its_systems_do() {
-        let refused = || Undone::Failed(ConnectError::Refused);
-        let timed_out = || Undone::Failed(ConnectError::TimedOut);
-        assert_eq!(of_all(vec![refused(), refused()]), refused());
-        assert_eq!(of_all(vec![timed_out(), refused()]), timed_out());
-        assert_eq!(of_all(vec![refused(), Undone::Ended]), Undone::Ended);
-        assert_ne!(of_all(vec![]), refused());
+        let refused = || DialError::Failed(ConnectError::Refused);
+        let timed_out = || DialError::Failed(ConnectError::TimedOut);
+        assert_eq!(combined_error(vec![refused(), refused()]), refused());
+        assert_eq!(combined_error(vec![timed_out(), refused()]), timed_out());
+        assert_eq!(
+            combined_error(vec![refused(), DialError::Ended]),
+            DialError::Ended
+        );
+        assert_ne!(combined_error(vec![]), refused());
     }
 
     #[test]
     fn only_a_refused_new_connection_is_a_refusal() {
-        let refused = Undone::Failed(ConnectError::Refused);
-        let timed_out = Undone::Failed(ConnectError::TimedOut);
+        let refused = DialError::Failed(ConnectError::Refused);
+        let timed_out = DialError::Failed(ConnectError::TimedOut);
         for (kind, connecting, handshake) in [
-            (ErrorKind::ConnectionRefused, &refused, &Undone::Ended),
-            (ErrorKind::ConnectionReset, &Undone::Ended, &Undone::Ended),
-            (ErrorKind::ConnectionAborted, &Undone::Ended, &Undone::Ended),
-            (ErrorKind::BrokenPipe, &Undone::Ended, &Undone::Ended),
-            (ErrorKind::NotConnected, &Undone::Ended, &Undone::Ended),
-            (ErrorKind::UnexpectedEof, &Undone::Ended, &Undone::Ended),
+            (ErrorKind::ConnectionRefused, &refused, &DialError::Ended),
+            (
+                ErrorKind::ConnectionReset,
+                &DialError::Ended,
+                &DialError::Ended,
+            ),
+            (
+                ErrorKind::ConnectionAborted,
+                &DialError::Ended,
+                &DialError::Ended,
+            ),
+            (ErrorKind::BrokenPipe, &DialError::Ended, &DialError::Ended),
+            (
+                ErrorKind::NotConnected,
+                &DialError::Ended,
+                &DialError::Ended,
+            ),
+            (
+                ErrorKind::UnexpectedEof,
+                &DialError::Ended,
+                &DialError::Ended,
+            ),
             (ErrorKind::TimedOut, &timed_out, &timed_out),
             (ErrorKind::HostUnreachable, &timed_out, &timed_out),
             (ErrorKind::NetworkUnreachable, &timed_out, &timed_out),
             (ErrorKind::NetworkDown, &timed_out, &timed_out),
         ] {
-            assert_eq!(of_connecting(&kind.into()), *connecting, "{kind}");
-            assert_eq!(of_handshake(&kind.into()), *handshake, "{kind}");
+            assert_eq!(connect_error(&kind.into()), *connecting, "{kind}");
+            assert_eq!(handshake_error(&kind.into()), *handshake, "{kind}");
         }
         // Out of files, out of ports, not allowed, a wrong certificate.
         let own = [
@@ -431,9 +453,9 @@ mod tests {
             io::Error::new(ErrorKind::InvalidData, "a wrong certificate"),
         ];
         for error in own {
-            let failed = Undone::Failed(ConnectError::Failed(error.to_string()));
-            assert_eq!(of_connecting(&error), failed);
-            assert_eq!(of_handshake(&error), failed);
+            let failed = DialError::Failed(ConnectError::Failed(error.to_string()));
+            assert_eq!(connect_error(&error), failed);
+            assert_eq!(handshake_error(&error), failed);
         }
     }
 }

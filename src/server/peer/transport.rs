@@ -62,14 +62,18 @@ impl PeerTransport {
         self.pool.load()
     }
 
-    async fn ask(&self, peer: &Peer, request: &PeerRequest) -> Result<PeerReply, PeerError> {
+    async fn send_message(
+        &self,
+        peer: &Peer,
+        request: &PeerRequest,
+    ) -> Result<PeerReply, PeerError> {
         let failed = |error: &dyn std::error::Error| PeerError::Failed(error.to_string());
         let body = wire::encode(request).map_err(|error| failed(&error))?;
-        let mut asking = Request::new(body);
+        let mut http_request = Request::new(body);
         let mut headers = HeaderMap::new();
-        asking.body().announce(&mut headers);
-        *asking.method_mut() = Method::POST;
-        *asking.uri_mut() = Uri::from_static(MESSAGE_PATH);
+        http_request.body().announce(&mut headers);
+        *http_request.method_mut() = Method::POST;
+        *http_request.uri_mut() = Uri::from_static(MESSAGE_PATH);
         for (name, value) in [
             (MEANT_FOR, peer.replica.as_str()),
             (SENDER, self.tls().replica()),
@@ -77,17 +81,17 @@ impl PeerTransport {
             let value = HeaderValue::try_from(value).map_err(|error| failed(&error))?;
             headers.insert(name, value);
         }
-        *asking.headers_mut() = headers;
+        *http_request.headers_mut() = headers;
         let link = self.pool.link(peer);
-        let response = match self.pool.send(&link, &asking).await {
+        let response = match self.pool.send(&link, &http_request).await {
             Ok(response) => response,
             Err(SendError::NotSent(ConnectError::Refused)) => return Err(PeerError::Refused),
             Err(SendError::NotSent(ConnectError::TimedOut)) => return Err(PeerError::TimedOut),
             Err(error @ SendError::NotSent(ConnectError::Gone)) => {
-                return Err(PeerError::Ended(chain_of(&error)));
+                return Err(PeerError::Ended(error_chain(&error)));
             }
             Err(error @ SendError::NotSent(ConnectError::Failed(_))) => {
-                return Err(PeerError::Failed(chain_of(&error)));
+                return Err(PeerError::Failed(error_chain(&error)));
             }
             Err(SendError::Broken(why)) => return Err(broken(&why)),
         };
@@ -96,7 +100,7 @@ impl PeerTransport {
         let read = wire::read_to_end(&mut body, REPLY_BYTES_MAX).await;
         let bytes = read.map_err(|error| match error {
             wire::WireError::Broken(why) => broken(&why),
-            _ => PeerError::Failed(chain_of(&error)),
+            _ => PeerError::Failed(error_chain(&error)),
         })?;
         if status != StatusCode::OK {
             let text = String::from_utf8_lossy(&bytes);
@@ -108,7 +112,10 @@ impl PeerTransport {
 
 /// What it says about a peer that a connection broke while a reply was waited for.
 fn broken(why: &Broken) -> PeerError {
-    let text = format!("the connection broke before the answer: {}", chain_of(why));
+    let text = format!(
+        "the connection broke before the answer: {}",
+        error_chain(why)
+    );
     match why.is_end() {
         true => PeerError::Ended(text),
         false => PeerError::Failed(text),
@@ -116,7 +123,7 @@ fn broken(why: &Broken) -> PeerError {
 }
 
 /// An error with everything that caused it, in one line.
-pub(crate) fn chain_of(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -142,7 +149,7 @@ impl Peers for PeerTransport {
         }
         let more = request.payload.len() as u64 / BYTES_PER_SECOND;
         let time_max = self.limits.answer_time_max + Duration::from_secs(more);
-        tokio::time::timeout(time_max, self.ask(&peer, &request))
+        tokio::time::timeout(time_max, self.send_message(&peer, &request))
             .await
             .unwrap_or(Err(PeerError::TimedOut))
     }

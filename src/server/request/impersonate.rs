@@ -27,26 +27,26 @@ pub(crate) async fn effective_user(
     {
         return Ok(Arc::clone(proven));
     }
-    let wanted = Wanted::of(headers)?;
-    if wanted.user.is_empty() {
+    let impersonation = Impersonation::of(headers)?;
+    if impersonation.user.is_empty() {
         // An empty header, or one that means nothing.
         return Ok(Arc::clone(proven));
     }
-    for subject in wanted.rights() {
+    for subject in impersonation.rights() {
         gate.pass(proven, "impersonate", subject).await?;
     }
-    Ok(Arc::new(wanted.user()))
+    Ok(Arc::new(impersonation.user()))
 }
 
 #[derive(Debug, Default)]
-struct Wanted {
+struct Impersonation {
     user: String,
     uid: String,
     groups: Vec<String>,
     extra: Vec<(String, Vec<String>)>,
 }
 
-impl Wanted {
+impl Impersonation {
     fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let texts = |name: &str| -> Vec<String> {
             let values = headers.get_all(name).iter();
@@ -55,7 +55,7 @@ impl Wanted {
                 .collect()
         };
         let first = |name: &str| texts(name).into_iter().next().unwrap_or_default();
-        let mut wanted = Self {
+        let mut impersonation = Self {
             user: first(USER),
             uid: first(UID),
             groups: texts(GROUP),
@@ -64,16 +64,18 @@ impl Wanted {
         for name in headers.keys() {
             if let Some(key) = name.as_str().strip_prefix(EXTRA) {
                 let key = unescape(key);
-                wanted.extra.push((key, texts(name.as_str())));
+                impersonation.extra.push((key, texts(name.as_str())));
             }
         }
-        wanted.extra.sort();
-        let more = !wanted.groups.is_empty() || !wanted.extra.is_empty() || !wanted.uid.is_empty();
-        if wanted.user.is_empty() && more {
+        impersonation.extra.sort();
+        let more = !impersonation.groups.is_empty()
+            || !impersonation.extra.is_empty()
+            || !impersonation.uid.is_empty();
+        if impersonation.user.is_empty() && more {
             let message = "requested impersonation without impersonating a user";
             return Err(ApiError::internal(message).into());
         }
-        Ok(wanted)
+        Ok(impersonation)
     }
 
     /// Everything the caller must be allowed to impersonate.

@@ -48,19 +48,19 @@ const OF_THE_HANDSHAKE: [HeaderName; 4] = [
 /// The handshake of a client that wants its watch over a WebSocket.
 pub(crate) struct Handshake {
     upgrade: OnUpgrade,
-    terms: Result<Terms, Flaw>,
+    answer: Result<HandshakeAnswer, HandshakeError>,
 }
 
 /// What a sound handshake comes to.
 #[derive(Debug, PartialEq, Eq)]
-struct Terms {
+struct HandshakeAnswer {
     accept: HeaderValue,
     protocol: Option<HeaderValue>,
 }
 
 /// What is wrong with a handshake, in the order in which it is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flaw {
+enum HandshakeError {
     Key,
     Version,
     /// None, or one that is no URI, such as the `null` of a page from nowhere. Which one it is
@@ -80,11 +80,11 @@ impl Handshake {
         let upgrade = hyper::upgrade::on(&mut *request);
         let headers = request.headers_mut();
         let protocols = take_token(headers).unwrap_or_else(|| first_protocols(headers));
-        let terms = Terms::of(headers, &protocols);
+        let answer = HandshakeAnswer::of(headers, &protocols);
         for name in OF_THE_HANDSHAKE {
             headers.remove(name);
         }
-        Some(Self { upgrade, terms })
+        Some(Self { upgrade, answer })
     }
 
     /// The reply to the handshake, made of the reply to its request, and what goes on over the
@@ -93,33 +93,35 @@ impl Handshake {
         if reply.status() != StatusCode::OK || !reply.body().is_watch() {
             return (reply, None);
         }
-        match self.terms {
-            Ok(terms) => {
+        match self.answer {
+            Ok(answer) => {
                 let session = Session::new(self.upgrade, reply.into_body());
-                (terms.reply(), Some(session))
+                (answer.reply(), Some(session))
             }
-            Err(flaw) => (flaw.reply(), None),
+            Err(error) => (error.reply(), None),
         }
     }
 }
 
-impl Terms {
-    fn of(headers: &HeaderMap, protocols: &str) -> Result<Self, Flaw> {
+impl HandshakeAnswer {
+    fn of(headers: &HeaderMap, protocols: &str) -> Result<Self, HandshakeError> {
         let key = headers.get(SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
-        let key = key.filter(|key| !key.is_empty()).ok_or(Flaw::Key)?;
+        let key = key
+            .filter(|key| !key.is_empty())
+            .ok_or(HandshakeError::Key)?;
         if headers.get(SEC_WEBSOCKET_VERSION) != Some(&VERSION) {
-            return Err(Flaw::Version);
+            return Err(HandshakeError::Version);
         }
         let origin = headers.get(ORIGIN).and_then(|value| value.to_str().ok());
         if !origin.is_some_and(is_uri) {
-            return Err(Flaw::Origin);
+            return Err(HandshakeError::Origin);
         }
         if protocols.contains(',') {
-            return Err(Flaw::Protocols);
+            return Err(HandshakeError::Protocols);
         }
         let protocol = match protocols.trim() {
             "" => None,
-            one => Some(HeaderValue::from_str(one).map_err(|_| Flaw::Protocols)?),
+            one => Some(HeaderValue::from_str(one).map_err(|_| HandshakeError::Protocols)?),
         };
         let hash = digest(
             &SHA1_FOR_LEGACY_USE_ONLY,
@@ -142,7 +144,7 @@ impl Terms {
     }
 }
 
-impl Flaw {
+impl HandshakeError {
     fn reply(self) -> Reply {
         let (status, text) = match self {
             Self::Key => (StatusCode::BAD_REQUEST, "mismatch challenge/response"),
@@ -253,27 +255,48 @@ mod tests {
 
     #[test]
     fn a_sound_handshake_is_accepted_with_the_key_of_the_rfc() {
-        let terms = Terms::of(&sound(), " base64.binary.k8s.io ").expect("sound");
-        assert_eq!(terms.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-        assert_eq!(terms.protocol.expect("echoed"), "base64.binary.k8s.io");
-        assert_eq!(Terms::of(&sound(), "").expect("sound").protocol, None);
+        let answer = HandshakeAnswer::of(&sound(), " base64.binary.k8s.io ").expect("sound");
+        assert_eq!(answer.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(answer.protocol.expect("echoed"), "base64.binary.k8s.io");
+        assert_eq!(
+            HandshakeAnswer::of(&sound(), "").expect("sound").protocol,
+            None
+        );
     }
 
     #[test]
     fn flaws_are_found_in_upstreams_order() {
         let mut headers = headers(&[]);
-        assert_eq!(Terms::of(&headers, "a,b"), Err(Flaw::Key));
+        assert_eq!(
+            HandshakeAnswer::of(&headers, "a,b"),
+            Err(HandshakeError::Key)
+        );
         headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_static(KEY));
         headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13, 8"));
-        assert_eq!(Terms::of(&headers, "a,b"), Err(Flaw::Version));
+        assert_eq!(
+            HandshakeAnswer::of(&headers, "a,b"),
+            Err(HandshakeError::Version)
+        );
         headers.insert(SEC_WEBSOCKET_VERSION, VERSION);
-        assert_eq!(Terms::of(&headers, "a,b"), Err(Flaw::Origin));
+        assert_eq!(
+            HandshakeAnswer::of(&headers, "a,b"),
+            Err(HandshakeError::Origin)
+        );
         headers.insert(ORIGIN, HeaderValue::from_static("null"));
-        assert_eq!(Terms::of(&headers, "a,b"), Err(Flaw::Origin));
+        assert_eq!(
+            HandshakeAnswer::of(&headers, "a,b"),
+            Err(HandshakeError::Origin)
+        );
         headers.insert(ORIGIN, HeaderValue::from_static("file://"));
-        assert_eq!(Terms::of(&headers, "a,b"), Err(Flaw::Protocols));
-        assert_eq!(Terms::of(&headers, "a,"), Err(Flaw::Protocols));
-        assert!(Terms::of(&headers, "a").is_ok());
+        assert_eq!(
+            HandshakeAnswer::of(&headers, "a,b"),
+            Err(HandshakeError::Protocols)
+        );
+        assert_eq!(
+            HandshakeAnswer::of(&headers, "a,"),
+            Err(HandshakeError::Protocols)
+        );
+        assert!(HandshakeAnswer::of(&headers, "a").is_ok());
     }
 
     #[test]

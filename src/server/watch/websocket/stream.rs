@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use crate::answer::body::ResponseBody;
 
 /// Longest message of a client. None is expected at all.
-const HEARD_BYTES_MAX: usize = 64 * 1024;
+const CLIENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Allocated for each WebSocket.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
 /// Messages are coalesced up to this length before they are written. What is not written yet is
@@ -30,9 +30,9 @@ const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 /// Longest event. No event is longer.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long a client may take to hear the end and to leave.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(5);
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 /// What is read of a client that should leave, at most.
-const LEAVE_BYTES_MAX: u64 = 256 * 1024;
+const CLOSE_BYTES_MAX: u64 = 256 * 1024;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
@@ -47,9 +47,9 @@ enum End {
     /// With the watch, or by what the client said.
     Close(CloseCode),
     /// The client took leave.
-    Left,
+    ClosedByClient,
     /// The connection is gone.
-    Gone,
+    Broken,
 }
 
 impl Session {
@@ -66,32 +66,32 @@ impl Session {
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_BUFFER_BYTES)
             .write_buffer_size(WRITE_BUFFER_BYTES)
-            .max_message_size(Some(HEARD_BYTES_MAX))
-            .max_frame_size(Some(HEARD_BYTES_MAX))
+            .max_message_size(Some(CLIENT_MESSAGE_BYTES_MAX))
+            .max_frame_size(Some(CLIENT_MESSAGE_BYTES_MAX))
             .accept_unmasked_frames(false);
         let socket = TokioIo::new(upgraded);
         let mut socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
-        let end = tell(&mut socket, &mut self.events).await;
+        let end = send_events(&mut socket, &mut self.events).await;
         // Nothing is kept for a watch while its client takes leave.
         drop(self.events);
-        if timeout(LEAVE_TIME_MAX, leave(socket, end)).await.is_err() {
+        if timeout(CLOSE_TIME_MAX, close(socket, end)).await.is_err() {
             tracing::debug!("the client of a WebSocket did not leave");
         }
     }
 }
 
-async fn tell(socket: &mut Socket, events: &mut ResponseBody) -> End {
+async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
     let mut messages = Messages::default();
     loop {
         tokio::select! {
-            // A client that leaves is heard before it is told more. One that talks without end
+            // A client that leaves is received before it is told more. One that talks without end
             // only keeps itself from hearing anything.
             biased;
-            heard = socket.next() => match heard {
-                Some(Ok(Message::Close(_))) => return End::Left,
+            received = socket.next() => match received {
+                Some(Ok(Message::Close(_))) => return End::ClosedByClient,
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return end_of(&error),
-                None => return End::Gone,
+                None => return End::Broken,
             },
             frame = events.frame() => {
                 let Some(Ok(frame)) = frame else {
@@ -126,27 +126,27 @@ fn end_of(error: &Error) -> End {
         Error::Protocol(_) | Error::AttackAttempt => End::Close(CloseCode::Protocol),
         Error::Capacity(_) => End::Close(CloseCode::Size),
         Error::Utf8(_) => End::Close(CloseCode::Invalid),
-        _ => End::Gone,
+        _ => End::Broken,
     }
 }
 
 /// Says that it is over, and reads until the client has gone: what it sent meanwhile would make its
 /// system throw away what it was told last.
-async fn leave(mut socket: Socket, end: End) {
+async fn close(mut socket: Socket, end: End) {
     let said = match end {
         End::Close(code) => {
             let reason = Utf8Bytes::from_static("");
             socket.close(Some(CloseFrame { code, reason })).await
         }
         // The answer to its leave was made when it was read.
-        End::Left => socket.flush().await,
-        End::Gone => return,
+        End::ClosedByClient => socket.flush().await,
+        End::Broken => return,
     };
     let mut connection = socket.into_inner();
     if said.is_err() || connection.shutdown().await.is_err() {
         return;
     }
-    let mut rest = connection.take(LEAVE_BYTES_MAX);
+    let mut rest = connection.take(CLOSE_BYTES_MAX);
     let _gone = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
 }
 
