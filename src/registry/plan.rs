@@ -33,7 +33,7 @@ use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::{DeleteOptions, WriteOptions};
 use crate::strategy::Allocation;
-use crate::write::Plan;
+use crate::write::PlannedWrite;
 use object::VersionWish;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
@@ -109,7 +109,7 @@ pub trait Change: Send {
 ///
 /// # Errors
 /// What the client is told, or what has to be known first.
-pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<Plan, Stop> {
+pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<PlannedWrite, Stop> {
     run.permitted()?;
     let (defaulted, target) = change.propose(run)?;
     let managed = fields::manage(run, defaulted, &target)?;
@@ -161,7 +161,7 @@ pub trait Deletion: Send {
 ///
 /// # Errors
 /// What the client is told, or what has to be known first.
-pub fn deletion<D: Deletion>(run: &mut Run<'_>, deletion: &mut D) -> Result<Plan, Stop> {
+pub fn deletion<D: Deletion>(run: &mut Run<'_>, deletion: &mut D) -> Result<PlannedWrite, Stop> {
     run.permitted()?;
     let present = deletion.find(run)?;
     let admitted = admission::mutate_deletion(run, deletion, present)?;

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 const RETRY_SECONDS: u32 = 1;
 
 /// What should happen to the state that was looked at.
-pub enum Plan {
+pub enum PlannedWrite {
     /// This is to be committed; the client gets what was stored.
     Commit(Write),
     /// This is to be committed; the client gets this tree of the stored version.
@@ -87,7 +87,7 @@ pub async fn delete<D: Deletion>(call: &Call<'_>, deletion: &mut D) -> Result<Wr
 async fn run(
     call: &Call<'_>,
     key: &Key,
-    mut plan: impl FnMut(&mut Run<'_>) -> Result<Plan, Stop>,
+    mut plan: impl FnMut(&mut Run<'_>) -> Result<PlannedWrite, Stop>,
 ) -> Result<Written, ApiError> {
     let plane = &call.tenant.plane;
     let mut attempt = Attempt::new(call, key);
@@ -98,7 +98,7 @@ async fn run(
         let cut = plane.accepted();
         call.stands_in(&cut)?;
         let answer = match plan(&mut attempt.kept.run(call, &cut)) {
-            Ok(Plan::Commit(write)) => {
+            Ok(PlannedWrite::Commit(write)) => {
                 // Nobody else needs the state: let go of, it is changed in place.
                 drop(cut);
                 match attempt.submit(write).await? {
@@ -106,7 +106,7 @@ async fn run(
                     None => continue,
                 }
             }
-            Ok(Plan::CommitAs(write, tree)) => {
+            Ok(PlannedWrite::CommitAs(write, tree)) => {
                 drop(cut);
                 match attempt.submit(write).await? {
                     Some(_) => return Ok(Written::Unstored(Unstored::Tree(tree))),
@@ -128,7 +128,7 @@ async fn run(
                 }
                 continue;
             }
-            Ok(Plan::Answer(answer)) => Ok(answer),
+            Ok(PlannedWrite::Answer(answer)) => Ok(answer),
             Err(Stop::Fail(error)) => Err(error),
         };
         if within(call, plane.settled(&cut)).await? == Settled::Recompute {

@@ -14,7 +14,7 @@ use crate::request::body;
 use crate::request::call::{Call, tree_of};
 use crate::request::options::Persistence;
 use crate::strategy::{Allocation, Context};
-use crate::write::{Plan, Unstored};
+use crate::write::{PlannedWrite, Unstored};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
@@ -311,7 +311,11 @@ pub(super) fn mark<D: Deletion>(
 }
 
 /// Makes the bytes that are stored, and the claims they rest on.
-pub(super) fn store(run: &mut Run<'_>, row: &Resource, allowed: Allowed) -> Result<Plan, Stop> {
+pub(super) fn store(
+    run: &mut Run<'_>,
+    row: &Resource,
+    allowed: Allowed,
+) -> Result<PlannedWrite, Stop> {
     let Planned {
         target,
         next,
@@ -333,11 +337,11 @@ pub(super) fn store(run: &mut Run<'_>, row: &Resource, allowed: Allowed) -> Resu
             Err(ApiError::internal("nothing is planned for nothing").into())
         }
         (Target::Present(present), Next::Unchanged) => {
-            Ok(Plan::Answer(Unstored::Unchanged(present.object)))
+            Ok(PlannedWrite::Answer(Unstored::Unchanged(present.object)))
         }
         (Target::Present(present), Next::Gone) => match persistence {
-            Persistence::DryRun => Ok(Plan::Answer(Unstored::Removed(present.object))),
-            Persistence::Store => Ok(Plan::Commit(storing.remove(&present)?)),
+            Persistence::DryRun => Ok(PlannedWrite::Answer(Unstored::Removed(present.object))),
+            Persistence::Store => Ok(PlannedWrite::Commit(storing.remove(&present)?)),
         },
         (Target::Present(present), Next::Kept(mut tree)) => {
             tree.remove(&["metadata", "resourceVersion"]);
@@ -361,50 +365,50 @@ struct Storing<'s, 'r> {
 }
 
 impl Storing<'_, '_> {
-    fn create(mut self, tree: Value) -> Result<Plan, Stop> {
+    fn create(mut self, tree: Value) -> Result<PlannedWrite, Stop> {
         let run = &mut *self.run;
         let key = run.call.key(tree.str_at(&["metadata", "name"]));
         if let Some(present) = run.cut.get(&key) {
             return Err(object::exists(run.call, &tree, &present).into());
         }
         if self.persistence == Persistence::DryRun {
-            return Ok(Plan::Answer(Unstored::Tree(tree)));
+            return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
         }
         let strategy = &self.row.strategy;
         let companions = strategy.companions(&run.context(self.row, ""), &tree);
         self.allocation.companions.extend(companions);
         self.claims.push(Claim::Absent(key.clone()));
         let put = object::put(run, self.row, key, &tree)?;
-        Ok(Plan::Commit(self.write(put)?))
+        Ok(PlannedWrite::Commit(self.write(put)?))
     }
 
-    fn replace(mut self, present: Present, mut tree: Value) -> Result<Plan, Stop> {
+    fn replace(mut self, present: Present, mut tree: Value) -> Result<PlannedWrite, Stop> {
         let Present { object, tree: old } = present;
         if object::is_same(&tree, old) && !conversion::is_stale(self.row, &object) {
-            return Ok(Plan::Answer(Unstored::Unchanged(object)));
+            return Ok(PlannedWrite::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {
             object::set_version(&mut tree, &object);
-            return Ok(Plan::Answer(Unstored::Tree(tree)));
+            return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
         }
         let key = object.key().clone();
         self.claims.push(Claim::At(key.clone(), object.stamp()));
         let put = object::put(self.run, self.row, key, &tree)?;
-        Ok(Plan::Commit(self.write(put)?))
+        Ok(PlannedWrite::Commit(self.write(put)?))
     }
 
     /// Removes an object whose change takes away what kept it. The client gets the changed object
     /// with the version it had.
-    fn remove_last(mut self, present: &Present, mut tree: Value) -> Result<Plan, Stop> {
+    fn remove_last(mut self, present: &Present, mut tree: Value) -> Result<PlannedWrite, Stop> {
         if present.object.version().is_none() {
             return Err(Stop::Settle);
         }
         object::set_version(&mut tree, &present.object);
         if self.persistence == Persistence::DryRun {
-            return Ok(Plan::Answer(Unstored::Tree(tree)));
+            return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
         }
         self.allocation = Allocation::default();
-        Ok(Plan::CommitAs(self.remove(present)?, tree))
+        Ok(PlannedWrite::CommitAs(self.remove(present)?, tree))
     }
 
     /// Removes an object and what goes with it.
