@@ -7,7 +7,7 @@
 //! stage takes a value that only the stage before can make, so none can be left out or swapped.
 //!
 //! A plan is worked out against one cut, without waiting. A stage that needs an answer of somebody
-//! else asks [`Answers`] for it; if it is not there, the run ends with [`Stop::Ask`]. The driver
+//! else asks [`Answers`] for it; if it is not there, the run ends with [`Interrupted::NeedsReplies`]. The driver
 //! ([`crate::write`]) then gives back what others need, gets the answer, and has the plan worked
 //! out again from the newest state. Equal questions have equal answers, so a second run calls out
 //! only if what it would send has changed.
@@ -21,7 +21,7 @@ mod run;
 mod stages;
 
 pub use admission::{Admission, Attributes, Mutated, Operation, Options};
-pub use answers::{Answers, Stop};
+pub use answers::{Answers, Interrupted};
 pub use run::Run;
 pub use stages::{Decoded, Defaulted, Next, Place, Present, Rules, Target, default};
 
@@ -69,7 +69,7 @@ pub trait Change: Send {
     ///
     /// # Errors
     /// What the client is told, or what has to be known first.
-    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop>;
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted>;
 
     /// Applies the defaults of the subject and checks it against the path: after decoding, and
     /// again if admission has changed it.
@@ -82,7 +82,12 @@ pub trait Change: Send {
     ///
     /// # Errors
     /// As [`Self::propose`].
-    fn apply(&mut self, run: &mut Run<'_>, subject: Value, target: &Target) -> Result<Value, Stop> {
+    fn apply(
+        &mut self,
+        run: &mut Run<'_>,
+        subject: Value,
+        target: &Target,
+    ) -> Result<Value, Interrupted> {
         let _ = target;
         Ok(run.call.to_prepared(subject))
     }
@@ -109,7 +114,7 @@ pub trait Change: Send {
 ///
 /// # Errors
 /// What the client is told, or what has to be known first.
-pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<PlannedWrite, Stop> {
+pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<PlannedWrite, Interrupted> {
     run.permitted()?;
     let (defaulted, target) = change.propose(run)?;
     let managed = fields::manage(run, defaulted, &target)?;
@@ -135,7 +140,7 @@ pub trait Deletion: Send {
     ///
     /// # Errors
     /// What the client is told, or what has to be known first.
-    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Stop>;
+    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted>;
 
     /// The kind that admission looks at.
     fn kind(&self) -> Expected<'_>;
@@ -161,7 +166,10 @@ pub trait Deletion: Send {
 ///
 /// # Errors
 /// What the client is told, or what has to be known first.
-pub fn deletion<D: Deletion>(run: &mut Run<'_>, deletion: &mut D) -> Result<PlannedWrite, Stop> {
+pub fn deletion<D: Deletion>(
+    run: &mut Run<'_>,
+    deletion: &mut D,
+) -> Result<PlannedWrite, Interrupted> {
     run.permitted()?;
     let present = deletion.find(run)?;
     let admitted = admission::mutate_deletion(run, deletion, present)?;

@@ -9,7 +9,7 @@
 //! A plan that has to ask others ends early and is worked out again once they have answered. Such a
 //! wait stops nobody else: see `Attempt` and `Line`.
 
-use crate::plan::{self, Change, Deletion, Kept, Run, Stop};
+use crate::plan::{self, Change, Deletion, Interrupted, Kept, Run};
 use crate::request::call::Call;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -87,7 +87,7 @@ pub async fn delete<D: Deletion>(call: &Call<'_>, deletion: &mut D) -> Result<Wr
 async fn run(
     call: &Call<'_>,
     key: &Key,
-    mut plan: impl FnMut(&mut Run<'_>) -> Result<PlannedWrite, Stop>,
+    mut plan: impl FnMut(&mut Run<'_>) -> Result<PlannedWrite, Interrupted>,
 ) -> Result<Written, ApiError> {
     let plane = &call.tenant.plane;
     let mut attempt = Attempt::new(call, key);
@@ -113,15 +113,17 @@ async fn run(
                     None => continue,
                 }
             }
-            Err(Stop::Settle) => {
+            Err(Interrupted::VersionUnsettled) => {
                 within(call, plane.settled(&cut)).await?;
                 continue;
             }
-            Err(Stop::Ask) => {
+            Err(Interrupted::NeedsReplies) => {
                 if attempt.may_ask(cut).await? == Asks::Now {
                     // Others are shown what is durable, with its versions.
                     let published = plane.snapshot();
-                    if let Err(Stop::Ask) = plan(&mut attempt.kept.run(call, &published)) {
+                    if let Err(Interrupted::NeedsReplies) =
+                        plan(&mut attempt.kept.run(call, &published))
+                    {
                         drop(published);
                         attempt.ask().await?;
                     }
@@ -129,7 +131,7 @@ async fn run(
                 continue;
             }
             Ok(PlannedWrite::Answer(answer)) => Ok(answer),
-            Err(Stop::Fail(error)) => Err(error),
+            Err(Interrupted::Failed(error)) => Err(error),
         };
         if within(call, plane.settled(&cut)).await? == Settled::Recompute {
             continue;

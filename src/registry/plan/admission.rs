@@ -2,7 +2,7 @@
 //!
 //! An ordered chain for every plane of a process. Empty, it costs nothing.
 
-use super::answers::{Answers, Stop};
+use super::answers::{Answers, Interrupted};
 use super::fields::Managed;
 use super::run::Run;
 use super::stages::{Decoded, Next, Planned, Present, Target, Valid};
@@ -99,7 +99,7 @@ pub trait Admission: Debug + Send + Sync {
         what: &Attributes<'_>,
         object: Option<&mut Value>,
         answers: &mut Answers<'_>,
-    ) -> Result<Mutated, Stop> {
+    ) -> Result<Mutated, Interrupted> {
         let _ = (what, object, answers);
         Ok(Mutated::Unchanged)
     }
@@ -114,7 +114,7 @@ pub trait Admission: Debug + Send + Sync {
         what: &Attributes<'_>,
         object: Option<&Value>,
         answers: &mut Answers<'_>,
-    ) -> Result<Vec<Claim>, Stop> {
+    ) -> Result<Vec<Claim>, Interrupted> {
         let _ = (what, object, answers);
         Ok(Vec::new())
     }
@@ -149,7 +149,7 @@ pub(super) fn mutate<C: Change>(
     change: &C,
     managed: Managed,
     target: &Target,
-) -> Result<Admitted, Stop> {
+) -> Result<Admitted, Interrupted> {
     let mut tree = managed.into_tree();
     let claims = match target {
         Target::Present(_) => Vec::new(),
@@ -173,7 +173,7 @@ fn mutate_by_chain<C: Change>(
     change: &C,
     tree: &mut Value,
     target: &Target,
-) -> Result<Mutated, Stop> {
+) -> Result<Mutated, Interrupted> {
     let (operation, old) = match target {
         Target::New => (Operation::Create, None),
         Target::Present(present) => change.present_subject(run, present),
@@ -198,7 +198,7 @@ fn chain(
     what: &Attributes<'_>,
     mut object: Option<&mut Value>,
     answers: &mut Answers<'_>,
-) -> Result<Mutated, Stop> {
+) -> Result<Mutated, Interrupted> {
     let mut mutated = Mutated::Unchanged;
     for (at, plugin) in call.services.admission.iter().enumerate() {
         let object = object.as_deref_mut();
@@ -217,7 +217,7 @@ fn refuse(
     object: Option<&Value>,
     answers: &mut Answers<'_>,
     claims: &mut Vec<Claim>,
-) -> Result<(), Stop> {
+) -> Result<(), Interrupted> {
     for (at, plugin) in call.services.admission.iter().enumerate() {
         claims.extend(plugin.validate(what, object, &mut answers.of(at))?);
     }
@@ -225,7 +225,11 @@ fn refuse(
 }
 
 /// Treats what the chain has made like what a client sends.
-fn default_again<C: Change>(run: &Run<'_>, change: &C, mut tree: Value) -> Result<Value, Stop> {
+fn default_again<C: Change>(
+    run: &Run<'_>,
+    change: &C,
+    mut tree: Value,
+) -> Result<Value, Interrupted> {
     let subject = change.subject();
     let decoded = subject
         .schemas
@@ -251,7 +255,7 @@ pub(super) fn validate<C: Change>(
     run: &mut Run<'_>,
     change: &C,
     valid: Valid,
-) -> Result<Allowed, Stop> {
+) -> Result<Allowed, Interrupted> {
     let mut planned = valid.into_planned();
     if !run.call.services.admission.is_empty() {
         validate_by_chain(run, change, &mut planned)?;
@@ -263,7 +267,7 @@ fn validate_by_chain<C: Change>(
     run: &mut Run<'_>,
     change: &C,
     planned: &mut Planned,
-) -> Result<(), Stop> {
+) -> Result<(), Interrupted> {
     let object = match &planned.next {
         Next::Kept(tree) => Some(change.shown(tree)),
         Next::Gone | Next::Unchanged => None,
@@ -306,7 +310,7 @@ pub(super) fn mutate_deletion<D: Deletion>(
     run: &mut Run<'_>,
     deletion: &D,
     present: Present,
-) -> Result<AdmittedDeletion, Stop> {
+) -> Result<AdmittedDeletion, Interrupted> {
     if !run.call.services.admission.is_empty() {
         let mut sent = deletion.subject().cloned();
         let what = of_deletion(run.call, run.cut, deletion, &present)?;
@@ -320,7 +324,7 @@ pub(super) fn validate_deletion<D: Deletion>(
     run: &mut Run<'_>,
     deletion: &D,
     valid: Valid,
-) -> Result<Allowed, Stop> {
+) -> Result<Allowed, Interrupted> {
     let mut planned = valid.into_planned();
     if let Target::Present(present) = &planned.target
         && !run.call.services.admission.is_empty()

@@ -16,18 +16,18 @@ use polyplane_plane::Snapshot;
 use std::sync::Arc;
 
 /// Why a run of a plan ended early.
-pub enum Stop {
+pub enum Interrupted {
     /// This is the answer, if the state it speaks of turns out to be durable.
-    Fail(ApiError),
+    Failed(ApiError),
     /// The present object's version is not known yet and matters.
-    Settle,
+    VersionUnsettled,
     /// Others have to be asked first.
-    Ask,
+    NeedsReplies,
 }
 
-impl From<ApiError> for Stop {
+impl From<ApiError> for Interrupted {
     fn from(error: ApiError) -> Self {
-        Self::Fail(error)
+        Self::Failed(error)
     }
 }
 
@@ -203,9 +203,9 @@ impl Answers<'_> {
     /// The answer of [`Admission::call`] to these bytes.
     ///
     /// # Errors
-    /// [`Stop::Ask`] if they have not been sent yet. Hand it on: the plan is worked out again when
+    /// [`Interrupted::NeedsReplies`] if they have not been sent yet. Hand it on: the plan is worked out again when
     /// the answer is there.
-    pub fn ask(&mut self, sent: Bytes) -> Result<Result<Bytes, ApiError>, Stop> {
+    pub fn ask(&mut self, sent: Bytes) -> Result<Result<Bytes, ApiError>, Interrupted> {
         self.ask_all(vec![sent]).map(|mut all| all.remove(0))
     }
 
@@ -213,7 +213,10 @@ impl Answers<'_> {
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub fn ask_all(&mut self, sent: Vec<Bytes>) -> Result<Vec<Result<Bytes, ApiError>>, Stop> {
+    pub fn ask_all(
+        &mut self,
+        sent: Vec<Bytes>,
+    ) -> Result<Vec<Result<Bytes, ApiError>>, Interrupted> {
         let mut answers = Vec::with_capacity(sent.len());
         for sent in sent {
             let plugin = self.plugin;
@@ -226,7 +229,7 @@ impl Answers<'_> {
         if self.memo.open.is_empty() {
             Ok(answers)
         } else {
-            Err(Stop::Ask)
+            Err(Interrupted::NeedsReplies)
         }
     }
 
@@ -236,7 +239,7 @@ impl Answers<'_> {
         converter: Arc<dyn Converter>,
         object: Value,
         (from, to): (&str, &str),
-    ) -> Result<Result<Value, ApiError>, Stop> {
+    ) -> Result<Result<Value, ApiError>, Interrupted> {
         let question = Question::Conversion {
             converter,
             object,
@@ -244,7 +247,7 @@ impl Answers<'_> {
             to: to.into(),
         };
         match self.look_up(question) {
-            None => Err(Stop::Ask),
+            None => Err(Interrupted::NeedsReplies),
             Some(Ok(Answer::Converted(object))) => Ok(Ok(object)),
             Some(Ok(Answer::Said(_) | Answer::Decided(_))) => Ok(Err(mixed_up())),
             Some(Err(error)) => Ok(Err(error)),
@@ -258,7 +261,7 @@ impl Answers<'_> {
     ///
     /// # Errors
     /// As [`Self::ask`], if a judge has to ask somebody else; 500 if that failed.
-    pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Stop> {
+    pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
         let mut hearing = Hearing::new(self.authority, Some(self.cut), attributes);
         loop {
             let judge = match hearing.go_on() {
@@ -268,7 +271,7 @@ impl Answers<'_> {
             let user = Arc::new(attributes.user.clone());
             let access = Access::new(user, attributes);
             let decision = match self.look_up(Question::Access { judge, access }) {
-                None => return Err(Stop::Ask),
+                None => return Err(Interrupted::NeedsReplies),
                 Some(Ok(Answer::Decided(decision))) => decision,
                 Some(Ok(Answer::Said(_) | Answer::Converted(_))) => return Err(mixed_up().into()),
                 Some(Err(error)) => return Err(error.into()),

@@ -3,7 +3,7 @@
 //! After defaults and merge, before mutating admission, in the version of the request: what
 //! admission adds belongs to nobody.
 
-use super::answers::Stop;
+use super::answers::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
 use polyplane_apimachinery::Value;
@@ -23,7 +23,7 @@ pub(super) fn manage(
     run: &mut Run<'_>,
     defaulted: Defaulted,
     target: &Target,
-) -> Result<Managed, Stop> {
+) -> Result<Managed, Interrupted> {
     let _ = (run, target);
     Ok(Managed(defaulted.into_tree()))
 }

@@ -4,7 +4,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::Form;
 use crate::kinds::table::{Resource, Scope};
 use crate::metadata;
-use crate::plan::{Run, Stop};
+use crate::plan::{Interrupted, Run};
 use crate::request::call::{Call, key_of};
 use crate::request::parameters;
 use crate::strategy::{Companion, CompanionChange};
@@ -53,7 +53,12 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
 ///
 /// # Errors
 /// 500 if it cannot be converted, or a question that has to be answered first.
-pub fn put(run: &mut Run<'_>, row: &Resource, key: Key, tree: &Value) -> Result<Operation, Stop> {
+pub fn put(
+    run: &mut Run<'_>,
+    row: &Resource,
+    key: Key,
+    tree: &Value,
+) -> Result<Operation, Interrupted> {
     let forms = (Form::prepared(row), Form::storage(row));
     let object = if conversion::is_same(row, forms.0, forms.1) {
         new_object(row, tree, run.now)
@@ -94,7 +99,7 @@ pub fn add_companions(
     run: &mut Run<'_>,
     companions: Vec<Companion>,
     write: &mut Write,
-) -> Result<(), Stop> {
+) -> Result<(), Interrupted> {
     for companion in companions {
         let base = &run.call.tenant.base;
         let row = base
@@ -180,14 +185,14 @@ pub enum VersionWish {
 /// Compares the version that the client names with the present one.
 ///
 /// # Errors
-/// 409 if it is another, 422 if there has to be one. [`Stop::Settle`] means that the present version
+/// 409 if it is another, 422 if there has to be one. [`Interrupted::VersionUnsettled`] means that the present version
 /// has to be known first.
 pub fn check_version(
     call: &Call<'_>,
     existing: &ObjectRef,
     tree: &Value,
     wish: VersionWish,
-) -> Result<(), Stop> {
+) -> Result<(), Interrupted> {
     let name = existing.key().name();
     let given = tree.str_at(&["metadata", "resourceVersion"]);
     if given.is_empty() || given == "0" {
@@ -205,7 +210,7 @@ pub fn check_version(
         return Err(ApiError::new(Reason::Unknown, why).into());
     }
     match existing.version() {
-        None => Err(Stop::Settle),
+        None => Err(Interrupted::VersionUnsettled),
         Some(version) if version.to_string() == given => Ok(()),
         Some(_) => Err(call.conflict(name, STALE).into()),
     }

@@ -1,6 +1,6 @@
 //! One run of a plan, and what is kept from one run to the next.
 
-use super::answers::{Answered, Answers, Memo, Question, Stop};
+use super::answers::{Answered, Answers, Interrupted, Memo, Question};
 use crate::authority;
 use crate::environment::generate_name;
 use crate::kinds::conversion;
@@ -89,7 +89,7 @@ impl<'r> Run<'r> {
     ///
     /// # Errors
     /// 403, or a question that has to be answered first.
-    pub(super) fn permitted(&mut self) -> Result<(), Stop> {
+    pub(super) fn permitted(&mut self) -> Result<(), Interrupted> {
         for access in self.call.request.permit.accesses() {
             let attributes = access.attributes();
             let decision = self.answers.authorize(&attributes)?;
@@ -120,7 +120,7 @@ impl<'r> Run<'r> {
         row: &Resource,
         mut object: Value,
         forms: (Form<'_>, Form<'_>),
-    ) -> Result<Value, Stop> {
+    ) -> Result<Value, Interrupted> {
         let (from, to) = forms;
         if conversion::is_same(row, from, to) {
             return Ok(object);

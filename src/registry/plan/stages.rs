@@ -1,7 +1,7 @@
 //! The stages of a plan that do not ask anybody: defaults, prepare, validate, and what is stored.
 
 use super::admission::{Admitted, AdmittedDeletion, Allowed};
-use super::answers::Stop;
+use super::answers::Interrupted;
 use super::run::Run;
 use super::{Change, Deletion};
 use crate::kinds::conversion;
@@ -120,7 +120,7 @@ impl Present {
     /// # Errors
     /// 500 if its bytes are damaged or cannot be converted, or a question that has to be answered
     /// first.
-    pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Stop> {
+    pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
         let forms = (Form::of(row, &object), Form::prepared(row));
         let tree = run.convert(row, tree_of(&object.body())?, forms)?;
         Ok(Self { object, tree })
@@ -185,7 +185,7 @@ pub(super) fn prepare<C: Change>(
     change: &mut C,
     admitted: Admitted,
     target: Target,
-) -> Result<Prepared, Stop> {
+) -> Result<Prepared, Interrupted> {
     let (subject, claims) = admitted.into_parts();
     let mut tree = change.apply(run, subject, &target)?;
     let row = change.row();
@@ -213,7 +213,7 @@ fn prepare_new(
     row: &Resource,
     through: &str,
     tree: &mut Value,
-) -> Result<Allocation, Stop> {
+) -> Result<Allocation, Interrupted> {
     let now = Timestamp::from_seconds(run.now).to_rfc3339();
     metadata::fill_system_fields(tree, run.uid(), &now);
     if let Some(name) = run.missing_name(row, tree) {
@@ -232,7 +232,7 @@ fn prepare_present(
     through: &str,
     present: &Present,
     tree: &mut Value,
-) -> Result<Allocation, Stop> {
+) -> Result<Allocation, Interrupted> {
     let context = run.context(row, through);
     let old = present.tree();
     prepare::update(row, &context, tree, old);
@@ -258,7 +258,7 @@ pub(super) fn validate<C: Change>(
     run: &Run<'_>,
     change: &C,
     prepared: Prepared,
-) -> Result<Valid, Stop> {
+) -> Result<Valid, Interrupted> {
     let Prepared(planned) = prepared;
     if let (Rules::OfKind(through), Next::Kept(tree)) = (change.rules(), &planned.next) {
         let old = match &planned.target {
@@ -297,7 +297,7 @@ pub(super) fn mark<D: Deletion>(
     run: &Run<'_>,
     deletion: &mut D,
     admitted: AdmittedDeletion,
-) -> Result<Valid, Stop> {
+) -> Result<Valid, Interrupted> {
     let present = admitted.into_present();
     let next = deletion.mark(run, &present)?;
     Ok(Valid(Planned {
@@ -315,7 +315,7 @@ pub(super) fn store(
     run: &mut Run<'_>,
     row: &Resource,
     allowed: Allowed,
-) -> Result<PlannedWrite, Stop> {
+) -> Result<PlannedWrite, Interrupted> {
     let Planned {
         target,
         next,
@@ -365,7 +365,7 @@ struct Storing<'s, 'r> {
 }
 
 impl Storing<'_, '_> {
-    fn create(mut self, tree: Value) -> Result<PlannedWrite, Stop> {
+    fn create(mut self, tree: Value) -> Result<PlannedWrite, Interrupted> {
         let run = &mut *self.run;
         let key = run.call.key(tree.str_at(&["metadata", "name"]));
         if let Some(present) = run.cut.get(&key) {
@@ -382,7 +382,7 @@ impl Storing<'_, '_> {
         Ok(PlannedWrite::Commit(self.write(put)?))
     }
 
-    fn replace(mut self, present: Present, mut tree: Value) -> Result<PlannedWrite, Stop> {
+    fn replace(mut self, present: Present, mut tree: Value) -> Result<PlannedWrite, Interrupted> {
         let Present { object, tree: old } = present;
         if object::is_same(&tree, old) && !conversion::is_stale(self.row, &object) {
             return Ok(PlannedWrite::Answer(Unstored::Unchanged(object)));
@@ -399,9 +399,13 @@ impl Storing<'_, '_> {
 
     /// Removes an object whose change takes away what kept it. The client gets the changed object
     /// with the version it had.
-    fn remove_last(mut self, present: &Present, mut tree: Value) -> Result<PlannedWrite, Stop> {
+    fn remove_last(
+        mut self,
+        present: &Present,
+        mut tree: Value,
+    ) -> Result<PlannedWrite, Interrupted> {
         if present.object.version().is_none() {
-            return Err(Stop::Settle);
+            return Err(Interrupted::VersionUnsettled);
         }
         object::set_version(&mut tree, &present.object);
         if self.persistence == Persistence::DryRun {
@@ -412,7 +416,7 @@ impl Storing<'_, '_> {
     }
 
     /// Removes an object and what goes with it.
-    fn remove(mut self, present: &Present) -> Result<Write, Stop> {
+    fn remove(mut self, present: &Present) -> Result<Write, Interrupted> {
         let key = present.object.key().clone();
         self.claims
             .push(Claim::At(key.clone(), present.object.stamp()));
@@ -430,7 +434,7 @@ impl Storing<'_, '_> {
     }
 
     /// The write that does this, and what was allocated with it.
-    fn write(self, operation: Operation) -> Result<Write, Stop> {
+    fn write(self, operation: Operation) -> Result<Write, Interrupted> {
         let mut write = Write {
             operations: vec![operation],
             claims: self.claims,

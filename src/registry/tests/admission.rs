@@ -1,7 +1,7 @@
 //! Plug-ins that change and refuse writes.
 
 use super::*;
-use crate::plan::{Answers, Attributes, Mutated, Operation, Stop};
+use crate::plan::{Answers, Attributes, Interrupted, Mutated, Operation};
 use crate::request::options::Persistence;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
@@ -46,7 +46,7 @@ impl Admission for Changing {
         what: &Attributes<'_>,
         object: Option<&mut Value>,
         _: &mut Answers<'_>,
-    ) -> Result<Mutated, Stop> {
+    ) -> Result<Mutated, Interrupted> {
         if what.call.row.name == "namespaces" {
             return Ok(Mutated::Unchanged);
         }
@@ -65,7 +65,7 @@ impl Admission for Changing {
         what: &Attributes<'_>,
         object: Option<&Value>,
         _: &mut Answers<'_>,
-    ) -> Result<Vec<Claim>, Stop> {
+    ) -> Result<Vec<Claim>, Interrupted> {
         if what.call.row.name != "namespaces" {
             self.note("validate", what, object);
         }
@@ -171,7 +171,7 @@ impl Admission for Strict {
         what: &Attributes<'_>,
         _: Option<&Value>,
         _: &mut Answers<'_>,
-    ) -> Result<Vec<Claim>, Stop> {
+    ) -> Result<Vec<Claim>, Interrupted> {
         match what.old {
             Some(old) if old.str_at(&["data", "k"]) == "bad" => {
                 Err(ApiError::bad_request("refused").into())

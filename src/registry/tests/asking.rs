@@ -1,7 +1,7 @@
 //! A stage that asks others: it holds up nobody, speaks of durable state only, and asks once.
 
 use super::*;
-use crate::plan::{Answers, Attributes, Stop};
+use crate::plan::{Answers, Attributes, Interrupted};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
@@ -35,7 +35,7 @@ impl Admission for Slow {
         what: &Attributes<'_>,
         object: Option<&Value>,
         answers: &mut Answers<'_>,
-    ) -> Result<Vec<Claim>, Stop> {
+    ) -> Result<Vec<Claim>, Interrupted> {
         if what.call.request.user.name != "slow" {
             return Ok(Vec::new());
         }

@@ -3,7 +3,7 @@
 use super::asking::{ANSWER, Slow};
 use super::*;
 use crate::PlaneAuthorizer;
-use crate::plan::{Answers, Attributes as Planned, Stop};
+use crate::plan::{Answers, Attributes as Planned, Interrupted};
 use crate::{Judge, ResourceRequest};
 use parking_lot::Mutex;
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
@@ -149,7 +149,7 @@ impl Admission for Escalation {
         what: &Planned<'_>,
         _: Option<&Value>,
         answers: &mut Answers<'_>,
-    ) -> Result<Vec<Claim>, Stop> {
+    ) -> Result<Vec<Claim>, Interrupted> {
         let attributes = Attributes {
             user: &what.call.request.user,
             verb: "escalate",

@@ -3,7 +3,7 @@
 use crate::answer::negotiate;
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::table::Resource;
-use crate::plan::{self, Change, Decoded, Defaulted, Place, Rules, Run, Stop, Target};
+use crate::plan::{self, Change, Decoded, Defaulted, Interrupted, Place, Rules, Run, Target};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -55,7 +55,7 @@ impl Change for Create<'_> {
         Rules::OfKind("")
     }
 
-    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let sent = self.sent.take(run.call, &self.options, Place::New)?;
         Ok((sent, Target::New))
     }

@@ -5,7 +5,7 @@ use crate::answer::negotiate;
 use crate::answer::negotiate::Representation;
 use crate::kinds::table::Resource;
 use crate::metadata;
-use crate::plan::{Deletion, Next, Present, Run, Stop};
+use crate::plan::{Deletion, Interrupted, Next, Present, Run};
 use crate::request::ResourceRequest;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -130,14 +130,14 @@ impl Deletion for Delete<'_> {
         self.options.as_ref().map_err(ApiError::clone)
     }
 
-    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Stop> {
+    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted> {
         let call = self.call;
         let Some(existing) = run.cut.get(&self.key()) else {
             return Err(call.not_found(&self.name).into());
         };
         let options = self.options()?;
         if options.resource_version.is_some() && existing.version().is_none() {
-            return Err(Stop::Settle);
+            return Err(Interrupted::VersionUnsettled);
         }
         let present = Present::read(run, call.row, existing)?;
         let context = run.context(call.row, call.subresource());

@@ -3,7 +3,7 @@
 //! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
 use crate::answer::negotiate;
-use crate::plan::{Deletion, Next, Present, Run, Stop};
+use crate::plan::{Deletion, Interrupted, Next, Present, Run};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -146,7 +146,7 @@ impl Deletion for Evict<'_> {
         self.delete.options()
     }
 
-    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Stop> {
+    fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted> {
         let call = self.call;
         let Some(pod) = run.cut.get(&self.key()) else {
             return Err(call.not_found(&self.name).into());

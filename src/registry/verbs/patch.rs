@@ -4,7 +4,9 @@
 //! whenever somebody else was faster; only a version inside the patch makes that a conflict.
 
 use crate::kinds::table::Resource;
-use crate::plan::{self, Change, Decoded, Defaulted, Place, Present, Rules, Run, Stop, Target};
+use crate::plan::{
+    self, Change, Decoded, Defaulted, Interrupted, Place, Present, Rules, Run, Target,
+};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -350,7 +352,7 @@ impl Change for PatchObject<'_> {
         Rules::OfKind(self.call.subresource())
     }
 
-    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.call;
         let Some(existing) = run.cut.get(&self.key()) else {
             return Err(call.not_found(&self.name).into());

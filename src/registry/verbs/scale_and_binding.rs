@@ -3,7 +3,9 @@
 use crate::answer::negotiate;
 use crate::kinds::feature_gates::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
 use crate::kinds::table::Resource;
-use crate::plan::{Change, Decoded, Defaulted, Operation, Present, Rules, Run, Stop, Target};
+use crate::plan::{
+    Change, Decoded, Defaulted, Interrupted, Operation, Present, Rules, Run, Target,
+};
 use crate::request::Verb;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -170,7 +172,7 @@ impl Change for Scale<'_> {
         Rules::OfKind("")
     }
 
-    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.call;
         let Some(existing) = run.cut.get(&self.key()) else {
             if call.request.verb == Verb::Update {
@@ -202,7 +204,12 @@ impl Change for Scale<'_> {
         Ok(decoded.without_defaults())
     }
 
-    fn apply(&mut self, _: &mut Run<'_>, scale: Value, target: &Target) -> Result<Value, Stop> {
+    fn apply(
+        &mut self,
+        _: &mut Run<'_>,
+        scale: Value,
+        target: &Target,
+    ) -> Result<Value, Interrupted> {
         let Target::Present(present) = target else {
             return Err(self.call.not_found(&self.name).into());
         };
@@ -326,7 +333,7 @@ impl Bind<'_> {
     }
 
     /// Refuses another pod than the one that the binding names by uid and version.
-    fn check_preconditions(&self, binding: &Value, present: &Present) -> Result<(), Stop> {
+    fn check_preconditions(&self, binding: &Value, present: &Present) -> Result<(), Interrupted> {
         let version = present.object().version();
         let version = version.map(|version| version.to_string());
         let uid = present.tree().str_at(&["metadata", "uid"]);
@@ -342,7 +349,7 @@ impl Bind<'_> {
         }
         match version {
             _ if given("resourceVersion").is_empty() => Ok(()),
-            None => Err(Stop::Settle),
+            None => Err(Interrupted::VersionUnsettled),
             Some(version) if version == given("resourceVersion") => Ok(()),
             Some(version) => fail("ResourceVersion", given("resourceVersion"), &version),
         }
@@ -389,7 +396,7 @@ impl Change for Bind<'_> {
         Rules::OfVerb
     }
 
-    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let Some(existing) = run.cut.get(&self.key()) else {
             return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
         };
@@ -402,7 +409,12 @@ impl Change for Bind<'_> {
         Ok(decoded.without_defaults())
     }
 
-    fn apply(&mut self, run: &mut Run<'_>, binding: Value, target: &Target) -> Result<Value, Stop> {
+    fn apply(
+        &mut self,
+        run: &mut Run<'_>,
+        binding: Value,
+        target: &Target,
+    ) -> Result<Value, Interrupted> {
         let Target::Present(present) = target else {
             return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
         };

@@ -3,7 +3,9 @@
 use crate::answer::negotiate;
 use crate::kinds::table::Resource;
 use crate::plan::object::VersionWish;
-use crate::plan::{self, Change, Decoded, Defaulted, Place, Present, Rules, Run, Stop, Target};
+use crate::plan::{
+    self, Change, Decoded, Defaulted, Interrupted, Place, Present, Rules, Run, Target,
+};
 use crate::request::call::Call;
 use crate::request::options::WriteOptions;
 use crate::verbs::create::Sent;
@@ -58,7 +60,7 @@ impl Change for Update<'_> {
         VersionWish::AsGiven
     }
 
-    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Stop> {
+    fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let existing = run.cut.get(&self.key());
         if existing.is_none() && !self.may_create() {
             return Err(self.call.not_found(&self.name).into());
