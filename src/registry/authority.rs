@@ -5,7 +5,7 @@
 //! - at the door, before a body is read: [`Gate`], for impersonation and for the request itself,
 //! - in the state that a read shows, and in each state that a write is worked out against: all that
 //!   the door has let pass, kept in a [`Permit`],
-//! - by stages of a write ([`crate::plan::Answers::authorize`]) and by access reviews ([`AsOf`]).
+//! - by stages of a write ([`crate::plan::CallOuts::authorize`]) and by access reviews ([`AsOf`]).
 //!
 //! An authority that looks at no object is asked at the door only: its decisions hold in all states.
 //!

@@ -7,13 +7,13 @@
 //! stage takes a value that only the stage before can make, so none can be left out or swapped.
 //!
 //! A plan is worked out against one cut, without waiting. A stage that needs an answer of somebody
-//! else asks [`Answers`] for it; if it is not there, the run ends with [`Interrupted::NeedsReplies`]. The driver
+//! else asks [`CallOuts`] for it; if it is not there, the run ends with [`Interrupted::NeedsReplies`]. The driver
 //! ([`crate::write`]) then gives back what others need, gets the answer, and has the plan worked
 //! out again from the newest state. Equal questions have equal answers, so a second run calls out
 //! only if what it would send has changed.
 
 mod admission;
-mod answers;
+mod call_outs;
 mod fields;
 pub mod object;
 pub mod prepare;
@@ -21,11 +21,11 @@ mod run;
 mod stages;
 
 pub use admission::{Admission, Attributes, Mutated, Operation, Options};
-pub use answers::{Answers, Interrupted};
+pub use call_outs::{CallOuts, Interrupted};
 pub use run::Run;
 pub use stages::{Decoded, Defaulted, Next, Place, Present, Rules, Target, default};
 
-pub(crate) use answers::call_out;
+pub(crate) use call_outs::call_out;
 pub(crate) use run::Kept;
 
 use crate::kinds::table::Resource;

@@ -2,7 +2,7 @@
 //!
 //! An ordered chain for every plane of a process. Empty, it costs nothing.
 
-use super::answers::{Answers, Interrupted};
+use super::call_outs::{CallOuts, Interrupted};
 use super::fields::Managed;
 use super::run::Run;
 use super::stages::{Decoded, Next, Planned, Present, Target, Valid};
@@ -68,7 +68,7 @@ pub struct Attributes<'a> {
     /// What the client said beside it.
     pub options: Options<'a>,
     /// The state that the write is worked out against. It may not be durable yet: whatever goes to
-    /// others goes by [`Answers`], who wait until it is.
+    /// others goes by [`CallOuts`], who wait until it is.
     pub cut: &'a Snapshot,
 }
 
@@ -84,7 +84,7 @@ pub enum Mutated {
 /// One plug-in of the chain. Its object is absent where one is deleted.
 ///
 /// Neither side waits or does I/O; both may be called any number of times for one request, each time
-/// with the newest state. What only others can say is asked for by [`Answers::ask`].
+/// with the newest state. What only others can say is asked for by [`CallOuts::ask`].
 #[async_trait]
 pub trait Admission: Debug + Send + Sync {
     /// Its name in messages.
@@ -98,9 +98,9 @@ pub trait Admission: Debug + Send + Sync {
         &self,
         what: &Attributes<'_>,
         object: Option<&mut Value>,
-        answers: &mut Answers<'_>,
+        call_outs: &mut CallOuts<'_>,
     ) -> Result<Mutated, Interrupted> {
-        let _ = (what, object, answers);
+        let _ = (what, object, call_outs);
         Ok(Mutated::Unchanged)
     }
 
@@ -113,9 +113,9 @@ pub trait Admission: Debug + Send + Sync {
         &self,
         what: &Attributes<'_>,
         object: Option<&Value>,
-        answers: &mut Answers<'_>,
+        call_outs: &mut CallOuts<'_>,
     ) -> Result<Vec<Claim>, Interrupted> {
-        let _ = (what, object, answers);
+        let _ = (what, object, call_outs);
         Ok(Vec::new())
     }
 
@@ -189,7 +189,7 @@ fn mutate_by_chain<C: Change>(
         options: Options::Write(change.options()),
         cut: run.cut,
     };
-    chain(run.call, &what, Some(tree), &mut run.answers)
+    chain(run.call, &what, Some(tree), &mut run.call_outs)
 }
 
 /// Runs the mutating side of the chain, in order.
@@ -197,12 +197,12 @@ fn chain(
     call: &Call<'_>,
     what: &Attributes<'_>,
     mut object: Option<&mut Value>,
-    answers: &mut Answers<'_>,
+    call_outs: &mut CallOuts<'_>,
 ) -> Result<Mutated, Interrupted> {
     let mut mutated = Mutated::Unchanged;
     for (at, plugin) in call.services.admission.iter().enumerate() {
         let object = object.as_deref_mut();
-        match plugin.mutate(what, object, &mut answers.of(at))? {
+        match plugin.mutate(what, object, &mut call_outs.of(at))? {
             Mutated::Changed => mutated = Mutated::Changed,
             Mutated::Unchanged => {}
         }
@@ -215,11 +215,11 @@ fn refuse(
     call: &Call<'_>,
     what: &Attributes<'_>,
     object: Option<&Value>,
-    answers: &mut Answers<'_>,
+    call_outs: &mut CallOuts<'_>,
     claims: &mut Vec<Claim>,
 ) -> Result<(), Interrupted> {
     for (at, plugin) in call.services.admission.iter().enumerate() {
-        claims.extend(plugin.validate(what, object, &mut answers.of(at))?);
+        claims.extend(plugin.validate(what, object, &mut call_outs.of(at))?);
     }
     Ok(())
 }
@@ -291,7 +291,7 @@ fn validate_by_chain<C: Change>(
         run.call,
         &what,
         object,
-        &mut run.answers,
+        &mut run.call_outs,
         &mut planned.claims,
     )
 }
@@ -314,7 +314,7 @@ pub(super) fn mutate_deletion<D: Deletion>(
     if !run.call.services.admission.is_empty() {
         let mut sent = deletion.subject().cloned();
         let what = of_deletion(run.call, run.cut, deletion, &present)?;
-        chain(run.call, &what, sent.as_mut(), &mut run.answers)?;
+        chain(run.call, &what, sent.as_mut(), &mut run.call_outs)?;
     }
     Ok(AdmittedDeletion(present))
 }
@@ -335,7 +335,7 @@ pub(super) fn validate_deletion<D: Deletion>(
             run.call,
             &what,
             deletion.subject(),
-            &mut run.answers,
+            &mut run.call_outs,
             claims,
         )?;
     }

@@ -3,7 +3,7 @@
 //! After defaults and merge, before mutating admission, in the version of the request: what
 //! admission adds belongs to nobody.
 
-use super::answers::Interrupted;
+use super::call_outs::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
 use polyplane_apimachinery::Value;

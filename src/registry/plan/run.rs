@@ -1,6 +1,6 @@
 //! One run of a plan, and what is kept from one run to the next.
 
-use super::answers::{Answered, Answers, Interrupted, Memo, Question};
+use super::call_outs::{CallOut, CallOutMemo, CallOuts, Interrupted, RepliedCallOut};
 use crate::authority;
 use crate::environment::generate_name;
 use crate::kinds::conversion;
@@ -21,8 +21,8 @@ pub struct Run<'r> {
     pub call: &'r Call<'r>,
     /// The state that the plan is worked out against.
     pub cut: &'r Snapshot,
-    /// Answers of others, and what has to be asked.
-    pub answers: Answers<'r>,
+    /// CallOuts of others, and what has to be asked.
+    pub call_outs: CallOuts<'r>,
     /// Seconds since 1970.
     pub now: i64,
     new: &'r mut NewObject,
@@ -31,7 +31,7 @@ pub struct Run<'r> {
 /// What a plan keeps from one run to the next.
 #[derive(Default)]
 pub(crate) struct Kept {
-    memo: Memo,
+    memo: CallOutMemo,
     new: NewObject,
     /// The time of the last run that asked. Later runs happen then too: a clock that goes on would
     /// change what was asked.
@@ -55,7 +55,7 @@ impl Kept {
         Run {
             call,
             cut,
-            answers: self.memo.begin(&call.services.authority, cut),
+            call_outs: self.memo.begin(&call.services.authority, cut),
             now: self.now,
             new: &mut self.new,
         }
@@ -73,13 +73,13 @@ impl Kept {
     }
 
     /// What the last run has asked and nobody has answered.
-    pub(crate) fn take_open(&mut self) -> Vec<Question> {
+    pub(crate) fn take_open(&mut self) -> Vec<CallOut> {
         self.since = Some(self.now);
         self.memo.take_open()
     }
 
     /// Keeps answers for the next run.
-    pub(crate) fn keep(&mut self, answers: Vec<Answered>) {
+    pub(crate) fn keep(&mut self, answers: Vec<RepliedCallOut>) {
         self.memo.keep(answers);
     }
 }
@@ -92,7 +92,7 @@ impl<'r> Run<'r> {
     pub(super) fn permitted(&mut self) -> Result<(), Interrupted> {
         for access in self.call.request.permit.accesses() {
             let attributes = access.attributes();
-            let decision = self.answers.authorize(&attributes)?;
+            let decision = self.call_outs.authorize(&attributes)?;
             authority::allow(&attributes, decision)?;
         }
         Ok(())
@@ -138,7 +138,7 @@ impl<'r> Run<'r> {
         };
         let converted = match known {
             Some(converted) => converted,
-            None => self.answers.convert(converter, object, names)?,
+            None => self.call_outs.convert(converter, object, names)?,
         };
         let mut converted = converted.map_err(|error| conversion::failed(row, from, to, &error))?;
         if let Some(version) = version {

@@ -1,7 +1,7 @@
 //! The stages of a plan that do not ask anybody: defaults, prepare, validate, and what is stored.
 
 use super::admission::{Admitted, AdmittedDeletion, Allowed};
-use super::answers::Interrupted;
+use super::call_outs::Interrupted;
 use super::run::Run;
 use super::{Change, Deletion};
 use crate::kinds::conversion;

@@ -1,7 +1,7 @@
 //! Plug-ins that change and refuse writes.
 
 use super::*;
-use crate::plan::{Answers, Attributes, Interrupted, Mutated, Operation};
+use crate::plan::{Attributes, CallOuts, Interrupted, Mutated, Operation};
 use crate::request::options::Persistence;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
@@ -45,7 +45,7 @@ impl Admission for Changing {
         &self,
         what: &Attributes<'_>,
         object: Option<&mut Value>,
-        _: &mut Answers<'_>,
+        _: &mut CallOuts<'_>,
     ) -> Result<Mutated, Interrupted> {
         if what.call.row.name == "namespaces" {
             return Ok(Mutated::Unchanged);
@@ -64,7 +64,7 @@ impl Admission for Changing {
         &self,
         what: &Attributes<'_>,
         object: Option<&Value>,
-        _: &mut Answers<'_>,
+        _: &mut CallOuts<'_>,
     ) -> Result<Vec<Claim>, Interrupted> {
         if what.call.row.name != "namespaces" {
             self.note("validate", what, object);
@@ -170,7 +170,7 @@ impl Admission for Strict {
         &self,
         what: &Attributes<'_>,
         _: Option<&Value>,
-        _: &mut Answers<'_>,
+        _: &mut CallOuts<'_>,
     ) -> Result<Vec<Claim>, Interrupted> {
         match what.old {
             Some(old) if old.str_at(&["data", "k"]) == "bad" => {

@@ -1,7 +1,7 @@
 //! A stage that asks others: it holds up nobody, speaks of durable state only, and asks once.
 
 use super::*;
-use crate::plan::{Answers, Attributes, Interrupted};
+use crate::plan::{Attributes, CallOuts, Interrupted};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
@@ -34,7 +34,7 @@ impl Admission for Slow {
         &self,
         what: &Attributes<'_>,
         object: Option<&Value>,
-        answers: &mut Answers<'_>,
+        call_outs: &mut CallOuts<'_>,
     ) -> Result<Vec<Claim>, Interrupted> {
         if what.call.request.user.name != "slow" {
             return Ok(Vec::new());
@@ -43,7 +43,7 @@ impl Admission for Slow {
         let shown = object.or(what.old).expect("one of them is there");
         let (data, made) = (&shown["data"], &shown["metadata"]["creationTimestamp"]);
         let question = Value::Array(vec![data.clone(), made.clone()]);
-        let answer = answers.ask(json::to_vec(&question).into())??;
+        let answer = call_outs.ask(json::to_vec(&question).into())??;
         if answer == "no" {
             return Err(ApiError::bad_request("refused").into());
         }

@@ -3,7 +3,7 @@
 use super::asking::{ANSWER, Slow};
 use super::*;
 use crate::PlaneAuthorizer;
-use crate::plan::{Answers, Attributes as Planned, Interrupted};
+use crate::plan::{Attributes as Planned, CallOuts, Interrupted};
 use crate::{Judge, ResourceRequest};
 use parking_lot::Mutex;
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
@@ -148,14 +148,14 @@ impl Admission for Escalation {
         &self,
         what: &Planned<'_>,
         _: Option<&Value>,
-        answers: &mut Answers<'_>,
+        call_outs: &mut CallOuts<'_>,
     ) -> Result<Vec<Claim>, Interrupted> {
         let attributes = Attributes {
             user: &what.call.request.user,
             verb: "escalate",
             subject: Subject::Path("/roles"),
         };
-        match answers.authorize(&attributes)? {
+        match call_outs.authorize(&attributes)? {
             Decision::Allow => Ok(Vec::new()),
             Decision::Deny(why) | Decision::NoOpinion(why) => {
                 Err(ApiError::bad_request(format!("no escalation: {why}")).into())

@@ -76,7 +76,7 @@ pub struct ExternalObject {
     pub modified: Revision,
 }
 
-/// Answers GET of one object.
+/// CallOuts GET of one object.
 ///
 /// # Errors
 /// 404 if there is none, 503 if the store does not answer.
@@ -95,7 +95,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// Answers a list.
+/// CallOuts a list.
 ///
 /// # Errors
 /// As those of [`list::list`].

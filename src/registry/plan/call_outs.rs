@@ -33,7 +33,7 @@ impl From<ApiError> for Interrupted {
 
 /// A question to somebody else, complete: who is asked, and what is sent.
 #[derive(Clone)]
-pub(crate) enum Question {
+pub(crate) enum CallOut {
     /// To the other side of an admission plug-in.
     Admission {
         /// Its place in the chain.
@@ -51,7 +51,7 @@ pub(crate) enum Question {
     Access { judge: usize, access: Access },
 }
 
-impl PartialEq for Question {
+impl PartialEq for CallOut {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Admission { plugin, sent }, Self::Admission { plugin: p, sent: s }) => {
@@ -83,7 +83,7 @@ impl PartialEq for Question {
 
 /// What somebody has said.
 #[derive(Clone)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     /// The other side of a plug-in.
     Said(Bytes),
     /// A converter.
@@ -92,18 +92,18 @@ pub(crate) enum Answer {
     Decided(Decision),
 }
 
-/// Answers that are kept although the last run did not ask for them, at most. Without them a write
+/// CallOuts that are kept although the last run did not ask for them, at most. Without them a write
 /// that is beaten by others in turn would call out for each, with them it calls out for what is new.
 const UNASKED_MAX: usize = 32;
 /// Bytes of the questions and answers that are kept so, at most.
 const UNASKED_BYTES_MAX: usize = 1 << 20;
 
 /// A question with its answer.
-pub(crate) type Answered = (Question, Result<Answer, ApiError>);
+pub(crate) type RepliedCallOut = (CallOut, Result<Reply, ApiError>);
 
 struct Known {
-    question: Question,
-    answer: Result<Answer, ApiError>,
+    question: CallOut,
+    answer: Result<Reply, ApiError>,
     /// The present run has asked it.
     asked: bool,
 }
@@ -111,13 +111,13 @@ struct Known {
 impl Known {
     fn bytes(&self) -> usize {
         let sent = match &self.question {
-            Question::Admission { sent, .. } => sent.len(),
-            Question::Conversion { object, .. } => json::to_vec(object).len(),
-            Question::Access { access, .. } => access.bytes(),
+            CallOut::Admission { sent, .. } => sent.len(),
+            CallOut::Conversion { object, .. } => json::to_vec(object).len(),
+            CallOut::Access { access, .. } => access.bytes(),
         };
         let got = match &self.answer {
-            Ok(Answer::Said(said)) => said.len(),
-            Ok(Answer::Converted(_) | Answer::Decided(_)) => sent,
+            Ok(Reply::Said(said)) => said.len(),
+            Ok(Reply::Converted(_) | Reply::Decided(_)) => sent,
             Err(_) => 0,
         };
         sent + got
@@ -126,21 +126,21 @@ impl Known {
 
 /// All answers that a plan has got.
 #[derive(Default)]
-pub(crate) struct Memo {
+pub(crate) struct CallOutMemo {
     known: Vec<Known>,
-    open: Vec<Question>,
+    open: Vec<CallOut>,
 }
 
-impl Memo {
+impl CallOutMemo {
     /// The answers as a run over `cut` sees them.
     pub(super) fn begin<'r>(
         &'r mut self,
         authority: &'r Authority,
         cut: &'r Snapshot,
-    ) -> Answers<'r> {
+    ) -> CallOuts<'r> {
         self.open.clear();
         self.known.iter_mut().for_each(|known| known.asked = false);
-        Answers {
+        CallOuts {
             memo: self,
             plugin: 0,
             authority,
@@ -154,12 +154,12 @@ impl Memo {
     }
 
     /// What the last run has asked in vain.
-    pub(crate) fn take_open(&mut self) -> Vec<Question> {
+    pub(crate) fn take_open(&mut self) -> Vec<CallOut> {
         std::mem::take(&mut self.open)
     }
 
     /// Keeps answers. Of those that the last run did not ask for, the oldest are forgotten.
-    pub(crate) fn keep(&mut self, answers: Vec<Answered>) {
+    pub(crate) fn keep(&mut self, answers: Vec<RepliedCallOut>) {
         let (mut count, mut bytes) = (0, 0);
         let mut newest_first = std::mem::take(&mut self.known);
         newest_first.reverse();
@@ -182,17 +182,17 @@ impl Memo {
 }
 
 /// The answers of others, as one stage of one run sees them.
-pub struct Answers<'r> {
-    memo: &'r mut Memo,
+pub struct CallOuts<'r> {
+    memo: &'r mut CallOutMemo,
     plugin: usize,
     authority: &'r Authority,
     cut: &'r Snapshot,
 }
 
-impl Answers<'_> {
+impl CallOuts<'_> {
     /// The answers for one plug-in of the chain.
-    pub(super) fn of(&mut self, plugin: usize) -> Answers<'_> {
-        Answers {
+    pub(super) fn of(&mut self, plugin: usize) -> CallOuts<'_> {
+        CallOuts {
             memo: self.memo,
             plugin,
             authority: self.authority,
@@ -220,10 +220,10 @@ impl Answers<'_> {
         let mut answers = Vec::with_capacity(sent.len());
         for sent in sent {
             let plugin = self.plugin;
-            let answer = self.look_up(Question::Admission { plugin, sent });
+            let answer = self.look_up(CallOut::Admission { plugin, sent });
             answers.extend(answer.map(|answer| match answer? {
-                Answer::Said(said) => Ok(said),
-                Answer::Converted(_) | Answer::Decided(_) => Err(mixed_up()),
+                Reply::Said(said) => Ok(said),
+                Reply::Converted(_) | Reply::Decided(_) => Err(mixed_up()),
             }));
         }
         if self.memo.open.is_empty() {
@@ -240,7 +240,7 @@ impl Answers<'_> {
         object: Value,
         (from, to): (&str, &str),
     ) -> Result<Result<Value, ApiError>, Interrupted> {
-        let question = Question::Conversion {
+        let question = CallOut::Conversion {
             converter,
             object,
             from: from.into(),
@@ -248,8 +248,8 @@ impl Answers<'_> {
         };
         match self.look_up(question) {
             None => Err(Interrupted::NeedsReplies),
-            Some(Ok(Answer::Converted(object))) => Ok(Ok(object)),
-            Some(Ok(Answer::Said(_) | Answer::Decided(_))) => Ok(Err(mixed_up())),
+            Some(Ok(Reply::Converted(object))) => Ok(Ok(object)),
+            Some(Ok(Reply::Said(_) | Reply::Decided(_))) => Ok(Err(mixed_up())),
             Some(Err(error)) => Ok(Err(error)),
         }
     }
@@ -270,10 +270,10 @@ impl Answers<'_> {
             };
             let user = Arc::new(attributes.user.clone());
             let access = Access::new(user, attributes);
-            let decision = match self.look_up(Question::Access { judge, access }) {
+            let decision = match self.look_up(CallOut::Access { judge, access }) {
                 None => return Err(Interrupted::NeedsReplies),
-                Some(Ok(Answer::Decided(decision))) => decision,
-                Some(Ok(Answer::Said(_) | Answer::Converted(_))) => return Err(mixed_up().into()),
+                Some(Ok(Reply::Decided(decision))) => decision,
+                Some(Ok(Reply::Said(_) | Reply::Converted(_))) => return Err(mixed_up().into()),
                 Some(Err(error)) => return Err(error.into()),
             };
             if let Some(settled) = hearing.note(decision) {
@@ -283,7 +283,7 @@ impl Answers<'_> {
     }
 
     /// The answer to a question; one that is not known is to be asked.
-    fn look_up(&mut self, question: Question) -> Option<Result<Answer, ApiError>> {
+    fn look_up(&mut self, question: CallOut) -> Option<Result<Reply, ApiError>> {
         let mut known = self.memo.known.iter_mut();
         if let Some(known) = known.find(|known| known.question == question) {
             known.asked = true;
@@ -301,25 +301,25 @@ fn mixed_up() -> ApiError {
 }
 
 /// Asks all questions side by side.
-pub(crate) async fn call_out(services: &Services, questions: Vec<Question>) -> Vec<Answered> {
+pub(crate) async fn call_out(services: &Services, questions: Vec<CallOut>) -> Vec<RepliedCallOut> {
     let asked = questions.into_iter().map(|question| async move {
         let answer = match &question {
-            Question::Admission { plugin, sent } => {
+            CallOut::Admission { plugin, sent } => {
                 let plugin: &dyn Admission = &*services.admission[*plugin];
-                plugin.call(sent).await.map(Answer::Said)
+                plugin.call(sent).await.map(Reply::Said)
             }
-            Question::Conversion {
+            CallOut::Conversion {
                 converter,
                 object,
                 from,
                 to,
             } => {
                 let converted = converter.convert(vec![object.clone()], from, to).await;
-                converted.and_then(conversion::only).map(Answer::Converted)
+                converted.and_then(conversion::only).map(Reply::Converted)
             }
-            Question::Access { judge, access } => {
+            CallOut::Access { judge, access } => {
                 let decided = services.authority.ask(*judge, access).await;
-                decided.map(Answer::Decided)
+                decided.map(Reply::Decided)
             }
         };
         (question, answer)
