@@ -26,7 +26,7 @@ pub use run::Run;
 pub use stages::{Decoded, Defaulted, Next, Place, Present, Rules, Target, default};
 
 pub(crate) use call_outs::call_out;
-pub(crate) use run::Kept;
+pub(crate) use run::PlanState;
 
 use crate::kinds::table::Resource;
 use crate::request::body::Expected;

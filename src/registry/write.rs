@@ -9,7 +9,7 @@
 //! A plan that has to ask others ends early and is worked out again once they have answered. Such a
 //! wait stops nobody else: see `Attempt` and `Line`.
 
-use crate::plan::{self, Change, Deletion, Interrupted, Kept, Run};
+use crate::plan::{self, Change, Deletion, Interrupted, PlanState, Run};
 use crate::request::call::Call;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -97,7 +97,7 @@ async fn run(
         }
         let cut = plane.accepted();
         call.stands_in(&cut)?;
-        let answer = match plan(&mut attempt.kept.run(call, &cut)) {
+        let answer = match plan(&mut attempt.state.run(call, &cut)) {
             Ok(PlannedWrite::Commit(write)) => {
                 // Nobody else needs the state: let go of, it is changed in place.
                 drop(cut);
@@ -122,7 +122,7 @@ async fn run(
                     // Others are shown what is durable, with its versions.
                     let published = plane.snapshot();
                     if let Err(Interrupted::NeedsReplies) =
-                        plan(&mut attempt.kept.run(call, &published))
+                        plan(&mut attempt.state.run(call, &published))
                     {
                         drop(published);
                         attempt.ask().await?;
@@ -152,7 +152,7 @@ async fn run(
 struct Attempt<'a> {
     call: &'a Call<'a>,
     key: &'a Key,
-    kept: Kept,
+    state: PlanState,
     line: Line,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Attempt<'a> {
         Self {
             call,
             key,
-            kept: Kept::default(),
+            state: PlanState::default(),
             line: Line::default(),
         }
     }
@@ -194,7 +194,7 @@ impl<'a> Attempt<'a> {
             Ok(committed) => Ok(Some(committed)),
             Err(SubmitError::ClaimFailed(_) | SubmitError::Withdrawn) => {
                 self.line.beaten = true;
-                if self.kept.has_asked() && self.line.asking.is_none() {
+                if self.state.has_asked() && self.line.asking.is_none() {
                     self.queue_to_ask().await?;
                 } else if self.line.turn.is_none() {
                     self.line.turn =
@@ -218,7 +218,7 @@ impl<'a> Attempt<'a> {
     /// Waits until what a cut shows is durable and others may be asked about it.
     async fn may_ask(&mut self, cut: Snapshot) -> Result<Asks, ApiError> {
         let (call, plane) = (self.call, &self.call.tenant.plane);
-        let beaten = self.line.beaten || self.kept.is_overtaken();
+        let beaten = self.line.beaten || self.state.is_overtaken();
         if beaten && self.line.asking.is_none() {
             drop(cut);
             self.queue_to_ask().await?;
@@ -237,10 +237,10 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self) -> Result<(), ApiError> {
         let call = self.call;
         let away = call.leave_seat()?;
-        let questions = self.kept.take_open();
+        let questions = self.state.take_open();
         let answers = within(call, plan::call_out(call.services, questions)).await?;
         drop(away);
-        self.kept.keep(answers);
+        self.state.keep(answers);
         Ok(())
     }
 }

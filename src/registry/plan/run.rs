@@ -30,7 +30,7 @@ pub struct Run<'r> {
 
 /// What a plan keeps from one run to the next.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct PlanState {
     memo: CallOutMemo,
     new: NewObject,
     /// The time of the last run that asked. Later runs happen then too: a clock that goes on would
@@ -48,7 +48,7 @@ struct NewObject {
     redrawn: u32,
 }
 
-impl Kept {
+impl PlanState {
     /// Begins a run.
     pub(crate) fn run<'r>(&'r mut self, call: &'r Call<'r>, cut: &'r Snapshot) -> Run<'r> {
         self.now = self.since.unwrap_or_else(|| call.environment.now());
