@@ -5,7 +5,7 @@
 use super::call_outs::{CallOuts, Interrupted};
 use super::fields::Managed;
 use super::run::Run;
-use super::stages::{Decoded, Next, Planned, Present, Target, Valid};
+use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
 use super::{Change, Deletion};
 use crate::kinds::conversion::Form;
 use crate::plan::object::admit_namespace;
@@ -269,8 +269,8 @@ fn validate_by_chain<C: Change>(
     planned: &mut Planned,
 ) -> Result<(), Interrupted> {
     let object = match &planned.next {
-        Next::Kept(tree) => Some(change.shown(tree)),
-        Next::Gone | Next::Unchanged => None,
+        ObjectFate::Stored(tree) => Some(change.shown(tree)),
+        ObjectFate::Removed | ObjectFate::Unchanged => None,
     };
     let (operation, old) = match &planned.target {
         Target::New => (Operation::Create, None),

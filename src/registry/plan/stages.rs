@@ -147,11 +147,11 @@ pub enum Rules<'a> {
 }
 
 /// What becomes of an object.
-pub enum Next {
+pub enum ObjectFate {
     /// It is this from now on.
-    Kept(Value),
+    Stored(Value),
     /// It goes.
-    Gone,
+    Removed,
     /// It stays as it is.
     Unchanged,
 }
@@ -165,7 +165,7 @@ pub(super) struct Valid(Planned);
 /// What a write does to its object, and what goes with it.
 pub(super) struct Planned {
     pub(super) target: Target,
-    pub(super) next: Next,
+    pub(super) next: ObjectFate,
     pub(super) persistence: Persistence,
     /// The object goes once a change takes away the last thing that it waits for.
     goes_with_last_finalizer: bool,
@@ -200,7 +200,7 @@ pub(super) fn prepare<C: Change>(
     };
     Ok(Prepared(Planned {
         target,
-        next: Next::Kept(tree),
+        next: ObjectFate::Stored(tree),
         persistence: change.options().persistence,
         goes_with_last_finalizer: matches!(rules, Rules::OfKind(_)),
         allocation,
@@ -260,7 +260,7 @@ pub(super) fn validate<C: Change>(
     prepared: Prepared,
 ) -> Result<Valid, Interrupted> {
     let Prepared(planned) = prepared;
-    if let (Rules::OfKind(through), Next::Kept(tree)) = (change.rules(), &planned.next) {
+    if let (Rules::OfKind(through), ObjectFate::Stored(tree)) = (change.rules(), &planned.next) {
         let old = match &planned.target {
             Target::New => None,
             Target::Present(present) => Some(present.tree()),
@@ -332,18 +332,18 @@ pub(super) fn store(
         claims,
     };
     match (target, next) {
-        (Target::New, Next::Kept(tree)) => storing.create(tree),
-        (Target::New, Next::Gone | Next::Unchanged) => {
+        (Target::New, ObjectFate::Stored(tree)) => storing.create(tree),
+        (Target::New, ObjectFate::Removed | ObjectFate::Unchanged) => {
             Err(ApiError::internal("nothing is planned for nothing").into())
         }
-        (Target::Present(present), Next::Unchanged) => {
+        (Target::Present(present), ObjectFate::Unchanged) => {
             Ok(PlannedWrite::Answer(Unstored::Unchanged(present.object)))
         }
-        (Target::Present(present), Next::Gone) => match persistence {
+        (Target::Present(present), ObjectFate::Removed) => match persistence {
             Persistence::DryRun => Ok(PlannedWrite::Answer(Unstored::Removed(present.object))),
             Persistence::Store => Ok(PlannedWrite::Commit(storing.remove(&present)?)),
         },
-        (Target::Present(present), Next::Kept(mut tree)) => {
+        (Target::Present(present), ObjectFate::Stored(mut tree)) => {
             tree.remove(&["metadata", "resourceVersion"]);
             if goes_with_last_finalizer
                 && object::goes_with_last_finalizer(row, &tree, &present.tree)

@@ -5,7 +5,7 @@ use crate::answer::negotiate;
 use crate::answer::negotiate::Representation;
 use crate::kinds::table::Resource;
 use crate::metadata;
-use crate::plan::{Deletion, Interrupted, Next, Present, Run};
+use crate::plan::{Deletion, Interrupted, ObjectFate, Present, Run};
 use crate::request::ResourceRequest;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -151,7 +151,7 @@ impl Deletion for Delete<'_> {
         Expected::of(self.call.row)
     }
 
-    fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<Next, ApiError> {
+    fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<ObjectFate, ApiError> {
         let options = self.options()?;
         let marking = Marking {
             row: self.call.row,
@@ -160,8 +160,8 @@ impl Deletion for Delete<'_> {
         };
         let next = marking.next(present.tree());
         self.removal = match next {
-            Next::Gone => Removal::Gone,
-            Next::Kept(_) | Next::Unchanged => Removal::Pending,
+            ObjectFate::Removed => Removal::Gone,
+            ObjectFate::Stored(_) | ObjectFate::Unchanged => Removal::Pending,
         };
         Ok(next)
     }
@@ -211,7 +211,7 @@ struct Marking<'a> {
 }
 
 impl Marking<'_> {
-    fn next(&self, old: &Value) -> Next {
+    fn next(&self, old: &Value) -> ObjectFate {
         let now = self.now;
         let meta = &old["metadata"];
         let marked = !meta.str_at(&["deletionTimestamp"]).is_empty();
@@ -233,7 +233,7 @@ impl Marking<'_> {
                 Some(seconds) if seconds < had_grace => {
                     return self.shorten(old, had_grace, seconds, now);
                 }
-                _ => return Next::Unchanged,
+                _ => return ObjectFate::Unchanged,
             }
         }
         let mut tree = old.clone();
@@ -245,7 +245,7 @@ impl Marking<'_> {
             return self.kept(tree);
         }
         if !pending {
-            return Next::Gone;
+            return ObjectFate::Removed;
         }
         let count = if marked {
             Count::Nothing
@@ -261,7 +261,7 @@ impl Marking<'_> {
     }
 
     /// A second deletion may shorten the grace period of the first.
-    fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> Next {
+    fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> ObjectFate {
         let at = Timestamp::parse(old.str_at(&["metadata", "deletionTimestamp"]))
             .map_or(now, |at| at.seconds);
         let (mut at, mut seconds) = (after(at, span(wished) - span(had)), wished);
@@ -271,7 +271,7 @@ impl Marking<'_> {
         }
         let finalizers = self.finalizers(old);
         if seconds == 0 && finalizers.is_empty() {
-            return Next::Gone;
+            return ObjectFate::Removed;
         }
         let mut tree = old.clone();
         set_finalizers(&mut tree, finalizers);
@@ -323,9 +323,9 @@ impl Marking<'_> {
     }
 
     /// The object with its mark.
-    fn kept(&self, mut tree: Value) -> Next {
+    fn kept(&self, mut tree: Value) -> ObjectFate {
         self.row.strategy.prepare_deletion(&mut tree);
-        Next::Kept(tree)
+        ObjectFate::Stored(tree)
     }
 }
 

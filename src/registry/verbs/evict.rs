@@ -3,7 +3,7 @@
 //! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
 use crate::answer::negotiate;
-use crate::plan::{Deletion, Interrupted, Next, Present, Run};
+use crate::plan::{Deletion, Interrupted, ObjectFate, Present, Run};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -164,19 +164,19 @@ impl Deletion for Evict<'_> {
         Some(&self.eviction)
     }
 
-    fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<Next, ApiError> {
+    fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<ObjectFate, ApiError> {
         let next = self.delete.mark(run, present)?;
         if self.options()?.persistence == Persistence::DryRun {
             return Ok(next);
         }
         let mut pod = match next {
-            Next::Gone => return Ok(Next::Gone),
-            Next::Kept(pod) => pod,
-            Next::Unchanged => present.tree().clone(),
+            ObjectFate::Removed => return Ok(ObjectFate::Removed),
+            ObjectFate::Stored(pod) => pod,
+            ObjectFate::Unchanged => present.tree().clone(),
         };
         let now = Timestamp::from_seconds(run.now).to_rfc3339();
         set_condition(&mut pod, disrupted(), &now);
-        Ok(Next::Kept(pod))
+        Ok(ObjectFate::Stored(pod))
     }
 
     fn along(&mut self) -> Allocation {
