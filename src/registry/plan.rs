@@ -3,7 +3,7 @@
 //! [`change`] and [`deletion`] read top to bottom in the order in which a write is worked out:
 //! authorize → decode → default, prune → merge, field management → mutating admission → default again →
 //! prepare → validate → validating admission, quota → stored bytes → claims. A verb only says how
-//! the new object is made from the request and the present one ([`Change`], [`Deletion`]). Each
+//! the new object is made from the request and the present one ([`ObjectChange`], [`ObjectDeletion`]). Each
 //! stage takes a value that only the stage before can make, so none can be left out or swapped.
 //!
 //! A plan is worked out against one cut, without waiting. A stage that needs an answer of somebody
@@ -41,7 +41,7 @@ use polyplane_plane::Key;
 use std::borrow::Cow;
 
 /// What a verb adds to the plan of a new or changed object.
-pub trait Change: Send {
+pub trait ObjectChange: Send {
     /// The object's key, in whose turn the write is prepared once it has been beaten.
     fn key(&self) -> Key;
 
@@ -114,7 +114,10 @@ pub trait Change: Send {
 ///
 /// # Errors
 /// What the client is told, or what has to be known first.
-pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<PlannedWrite, Interrupted> {
+pub fn change<C: ObjectChange>(
+    run: &mut Run<'_>,
+    change: &mut C,
+) -> Result<PlannedWrite, Interrupted> {
     run.permitted()?;
     let (defaulted, target) = change.propose(run)?;
     let managed = fields::manage(run, defaulted, &target)?;
@@ -126,7 +129,7 @@ pub fn change<C: Change>(run: &mut Run<'_>, change: &mut C) -> Result<PlannedWri
 }
 
 /// What a verb adds to the plan of a deletion.
-pub trait Deletion: Send {
+pub trait ObjectDeletion: Send {
     /// The object's key, in whose turn the write is prepared once it has been beaten.
     fn key(&self) -> Key;
 
@@ -166,7 +169,7 @@ pub trait Deletion: Send {
 ///
 /// # Errors
 /// What the client is told, or what has to be known first.
-pub fn deletion<D: Deletion>(
+pub fn deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &mut D,
 ) -> Result<PlannedWrite, Interrupted> {

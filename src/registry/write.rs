@@ -9,7 +9,7 @@
 //! A plan that has to ask others ends early and is worked out again once they have answered. Such a
 //! wait stops nobody else: see `Attempt` and `Line`.
 
-use crate::plan::{self, Change, Deletion, Interrupted, PlanState, Run};
+use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run};
 use crate::request::call::Call;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -59,7 +59,7 @@ pub enum Written {
 ///
 /// # Cancel safety
 /// Dropping the future does not take a write back that has been sequenced.
-pub async fn change<C: Change>(call: &Call<'_>, change: &mut C) -> Result<Written, ApiError> {
+pub async fn change<C: ObjectChange>(call: &Call<'_>, change: &mut C) -> Result<Written, ApiError> {
     let key = change.key();
     run(call, &key, |run| plan::change(run, change)).await
 }
@@ -71,7 +71,10 @@ pub async fn change<C: Change>(call: &Call<'_>, change: &mut C) -> Result<Writte
 ///
 /// # Cancel safety
 /// Dropping the future does not take a write back that has been sequenced.
-pub async fn delete<D: Deletion>(call: &Call<'_>, deletion: &mut D) -> Result<Written, ApiError> {
+pub async fn delete<D: ObjectDeletion>(
+    call: &Call<'_>,
+    deletion: &mut D,
+) -> Result<Written, ApiError> {
     let key = deletion.key();
     run(call, &key, |run| plan::deletion(run, deletion)).await
 }

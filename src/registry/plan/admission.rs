@@ -6,7 +6,7 @@ use super::call_outs::{CallOuts, Interrupted};
 use super::fields::Managed;
 use super::run::Run;
 use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
-use super::{Change, Deletion};
+use super::{ObjectChange, ObjectDeletion};
 use crate::kinds::conversion::Form;
 use crate::plan::object::admit_namespace;
 use crate::request::body::Expected;
@@ -144,7 +144,7 @@ impl Admitted {
 }
 
 /// Has the chain change the new object, and applies defaults again if it has.
-pub(super) fn mutate<C: Change>(
+pub(super) fn mutate<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &C,
     managed: Managed,
@@ -168,7 +168,7 @@ pub(super) fn mutate<C: Change>(
     Ok(Admitted { tree, claims })
 }
 
-fn mutate_by_chain<C: Change>(
+fn mutate_by_chain<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &C,
     tree: &mut Value,
@@ -225,7 +225,7 @@ fn refuse(
 }
 
 /// Treats what the chain has made like what a client sends.
-fn default_again<C: Change>(
+fn default_again<C: ObjectChange>(
     run: &Run<'_>,
     change: &C,
     mut tree: Value,
@@ -251,7 +251,7 @@ impl Allowed {
 }
 
 /// Asks the chain whether the object may be stored, and what that takes of the quota.
-pub(super) fn validate<C: Change>(
+pub(super) fn validate<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &C,
     valid: Valid,
@@ -263,7 +263,7 @@ pub(super) fn validate<C: Change>(
     Ok(Allowed(planned))
 }
 
-fn validate_by_chain<C: Change>(
+fn validate_by_chain<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &C,
     planned: &mut Planned,
@@ -306,7 +306,7 @@ impl AdmittedDeletion {
 }
 
 /// Has the mutating side of the chain look at a deletion, of which it can change nothing.
-pub(super) fn mutate_deletion<D: Deletion>(
+pub(super) fn mutate_deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &D,
     present: Present,
@@ -320,7 +320,7 @@ pub(super) fn mutate_deletion<D: Deletion>(
 }
 
 /// Asks the chain whether the object may be deleted.
-pub(super) fn validate_deletion<D: Deletion>(
+pub(super) fn validate_deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &D,
     valid: Valid,
@@ -342,7 +342,7 @@ pub(super) fn validate_deletion<D: Deletion>(
     Ok(Allowed(planned))
 }
 
-fn of_deletion<'a, D: Deletion>(
+fn of_deletion<'a, D: ObjectDeletion>(
     call: &'a Call<'a>,
     cut: &'a Snapshot,
     deletion: &'a D,

@@ -3,7 +3,7 @@
 use super::admission::{Admitted, AdmittedDeletion, Allowed};
 use super::call_outs::Interrupted;
 use super::run::Run;
-use super::{Change, Deletion};
+use super::{ObjectChange, ObjectDeletion};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Form;
 use crate::kinds::table::Resource;
@@ -180,7 +180,7 @@ impl Valid {
 }
 
 /// Turns the admitted subject into the object, and sets what the server decides.
-pub(super) fn prepare<C: Change>(
+pub(super) fn prepare<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &mut C,
     admitted: Admitted,
@@ -254,7 +254,7 @@ fn prepare_present(
 }
 
 /// Checks the object by the rules of its kind.
-pub(super) fn validate<C: Change>(
+pub(super) fn validate<C: ObjectChange>(
     run: &Run<'_>,
     change: &C,
     prepared: Prepared,
@@ -293,7 +293,7 @@ fn check(
 }
 
 /// Says what becomes of an object that may be deleted.
-pub(super) fn mark<D: Deletion>(
+pub(super) fn mark<D: ObjectDeletion>(
     run: &Run<'_>,
     deletion: &mut D,
     admitted: AdmittedDeletion,

@@ -3,7 +3,7 @@
 use crate::answer::negotiate;
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::table::Resource;
-use crate::plan::{self, Change, Decoded, Defaulted, Interrupted, Place, Rules, Run, Target};
+use crate::plan::{self, Decoded, Defaulted, Interrupted, ObjectChange, Place, Rules, Run, Target};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -38,7 +38,7 @@ struct Create<'a> {
     options: WriteOptions,
 }
 
-impl Change for Create<'_> {
+impl ObjectChange for Create<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }

@@ -5,7 +5,7 @@ use crate::answer::negotiate;
 use crate::answer::negotiate::Representation;
 use crate::kinds::table::Resource;
 use crate::metadata;
-use crate::plan::{Deletion, Interrupted, ObjectFate, Present, Run};
+use crate::plan::{Interrupted, ObjectDeletion, ObjectFate, Present, Run};
 use crate::request::ResourceRequest;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -121,7 +121,7 @@ impl<'a> Delete<'a> {
     }
 }
 
-impl Deletion for Delete<'_> {
+impl ObjectDeletion for Delete<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }

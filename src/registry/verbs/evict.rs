@@ -3,7 +3,7 @@
 //! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
 use crate::answer::negotiate;
-use crate::plan::{Deletion, Interrupted, ObjectFate, Present, Run};
+use crate::plan::{Interrupted, ObjectDeletion, ObjectFate, Present, Run};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -137,7 +137,7 @@ struct Evict<'a> {
     counted: Option<(ObjectRef, Value)>,
 }
 
-impl Deletion for Evict<'_> {
+impl ObjectDeletion for Evict<'_> {
     fn key(&self) -> Key {
         self.delete.key()
     }

@@ -5,7 +5,7 @@
 
 use crate::kinds::table::Resource;
 use crate::plan::{
-    self, Change, Decoded, Defaulted, Interrupted, Place, Present, Rules, Run, Target,
+    self, Decoded, Defaulted, Interrupted, ObjectChange, Place, Present, Rules, Run, Target,
 };
 use crate::request::body;
 use crate::request::body::Expected;
@@ -335,7 +335,7 @@ struct PatchObject<'a> {
     options: WriteOptions,
 }
 
-impl Change for PatchObject<'_> {
+impl ObjectChange for PatchObject<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }

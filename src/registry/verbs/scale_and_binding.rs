@@ -4,7 +4,7 @@ use crate::answer::negotiate;
 use crate::kinds::feature_gates::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
 use crate::kinds::table::Resource;
 use crate::plan::{
-    Change, Decoded, Defaulted, Interrupted, Operation, Present, Rules, Run, Target,
+    Decoded, Defaulted, Interrupted, ObjectChange, Operation, Present, Rules, Run, Target,
 };
 use crate::request::Verb;
 use crate::request::body;
@@ -150,7 +150,7 @@ struct Scale<'a> {
     options: WriteOptions,
 }
 
-impl Change for Scale<'_> {
+impl ObjectChange for Scale<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }
@@ -374,7 +374,7 @@ impl Bind<'_> {
     }
 }
 
-impl Change for Bind<'_> {
+impl ObjectChange for Bind<'_> {
     fn key(&self) -> Key {
         let namespace = self.call.request.namespace.as_deref().unwrap_or("");
         Key::new("", "pods", Some(namespace), &self.name)

@@ -4,7 +4,7 @@ use crate::answer::negotiate;
 use crate::kinds::table::Resource;
 use crate::plan::object::VersionWish;
 use crate::plan::{
-    self, Change, Decoded, Defaulted, Interrupted, Place, Present, Rules, Run, Target,
+    self, Decoded, Defaulted, Interrupted, ObjectChange, Place, Present, Rules, Run, Target,
 };
 use crate::request::call::Call;
 use crate::request::options::WriteOptions;
@@ -39,7 +39,7 @@ struct Update<'a> {
     options: WriteOptions,
 }
 
-impl Change for Update<'_> {
+impl ObjectChange for Update<'_> {
     fn key(&self) -> Key {
         self.call.key(&self.name)
     }
