@@ -23,7 +23,7 @@ mod stages;
 pub use admission::{Admission, Attributes, Mutated, Operation, Options};
 pub use call_outs::{CallOuts, Interrupted};
 pub use run::Run;
-pub use stages::{Decoded, Defaulted, ObjectFate, Place, Present, Rules, Target, default};
+pub use stages::{Decoded, Defaulted, ObjectFate, PathName, Present, Rules, Target, default};
 
 pub(crate) use call_outs::call_out;
 pub(crate) use run::PlanState;

@@ -64,24 +64,28 @@ impl Defaulted {
 
 /// Where an object of a request goes.
 #[derive(Clone, Copy)]
-pub enum Place<'a> {
+pub enum PathName<'a> {
     /// Nowhere yet: it is created.
-    New,
+    Absent,
     /// To this name.
-    At(&'a str),
+    Given(&'a str),
 }
 
 /// Applies the defaults of the request's version and checks the object against the path.
 ///
 /// # Errors
 /// 400 if they contradict each other.
-pub fn default(call: &Call<'_>, decoded: Decoded, place: Place<'_>) -> Result<Defaulted, ApiError> {
+pub fn default(
+    call: &Call<'_>,
+    decoded: Decoded,
+    path_name: PathName<'_>,
+) -> Result<Defaulted, ApiError> {
     let Decoded(mut tree) = decoded;
     prepare::default(call.row, call.row.definition, &mut tree);
     body::match_path(call, &mut tree)?;
-    match place {
-        Place::At(name) => body::match_name(&tree, name)?,
-        Place::New => {
+    match path_name {
+        PathName::Given(name) => body::match_name(&tree, name)?,
+        PathName::Absent => {
             metadata::wipe_system_fields(&mut tree);
             if !matches!(tree.str_at(&["metadata", "resourceVersion"]), "" | "0") {
                 let why = "resourceVersion should not be set on objects to be created";

@@ -3,7 +3,9 @@
 use crate::answer::negotiate;
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::table::Resource;
-use crate::plan::{self, Decoded, Defaulted, Interrupted, ObjectChange, Place, Rules, Run, Target};
+use crate::plan::{
+    self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Rules, Run, Target,
+};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -20,7 +22,7 @@ use polyplane_plane::Key;
 pub async fn create(call: &Call<'_>) -> Result<Written, ApiError> {
     let syntax = negotiate::input(call.request)?;
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
-    let sent = Sent::read(call, syntax, &options, Place::New)?;
+    let sent = Sent::read(call, syntax, &options, PathName::Absent)?;
     let mut create = Create {
         call,
         name: sent.name(),
@@ -56,12 +58,12 @@ impl ObjectChange for Create<'_> {
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
-        let sent = self.sent.take(run.call, &self.options, Place::New)?;
+        let sent = self.sent.take(run.call, &self.options, PathName::Absent)?;
         Ok((sent, Target::New))
     }
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
-        plan::default(call, decoded, Place::New)
+        plan::default(call, decoded, PathName::Absent)
     }
 }
 
@@ -81,13 +83,13 @@ impl Sent {
         call: &Call<'_>,
         syntax: BodySyntax,
         options: &WriteOptions,
-        place: Place<'_>,
+        path_name: PathName<'_>,
     ) -> Result<Self, ApiError> {
         let mut sent = Self {
             syntax,
             object: None,
         };
-        sent.object = Some(sent.take(call, options, place)?);
+        sent.object = Some(sent.take(call, options, path_name)?);
         Ok(sent)
     }
 
@@ -106,13 +108,13 @@ impl Sent {
         &mut self,
         call: &Call<'_>,
         options: &WriteOptions,
-        place: Place<'_>,
+        path_name: PathName<'_>,
     ) -> Result<Defaulted, ApiError> {
         if let Some(object) = self.object.take() {
             return Ok(object);
         }
         let expected = Expected::of(call.row);
         let tree = body::decode(call, self.syntax, expected, options.field_validation)?;
-        plan::default(call, Decoded::new(tree), place)
+        plan::default(call, Decoded::new(tree), path_name)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::kinds::table::Resource;
 use crate::plan::{
-    self, Decoded, Defaulted, Interrupted, ObjectChange, Place, Present, Rules, Run, Target,
+    self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules, Run, Target,
 };
 use crate::request::body;
 use crate::request::body::Expected;
@@ -372,7 +372,7 @@ impl ObjectChange for PatchObject<'_> {
     }
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
-        plan::default(call, decoded, Place::At(&self.name))
+        plan::default(call, decoded, PathName::Given(&self.name))
     }
 }
 

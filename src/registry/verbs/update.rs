@@ -4,7 +4,7 @@ use crate::answer::negotiate;
 use crate::kinds::table::Resource;
 use crate::plan::object::VersionWish;
 use crate::plan::{
-    self, Decoded, Defaulted, Interrupted, ObjectChange, Place, Present, Rules, Run, Target,
+    self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules, Run, Target,
 };
 use crate::request::call::Call;
 use crate::request::options::WriteOptions;
@@ -22,7 +22,7 @@ pub async fn update(call: &Call<'_>) -> Result<Written, ApiError> {
     let name = call.name()?.clone();
     let options = WriteOptions::parse(call.request, "UpdateOptions")?;
     let syntax = negotiate::input(call.request)?;
-    let sent = Sent::read(call, syntax, &options, Place::At(&name))?;
+    let sent = Sent::read(call, syntax, &options, PathName::Given(&name))?;
     let mut update = Update {
         call,
         name,
@@ -65,8 +65,8 @@ impl ObjectChange for Update<'_> {
         if existing.is_none() && !self.may_create() {
             return Err(self.call.not_found(&self.name).into());
         }
-        let place = Place::At(&self.name);
-        let sent = self.sent.take(run.call, &self.options, place)?;
+        let path_name = PathName::Given(&self.name);
+        let sent = self.sent.take(run.call, &self.options, path_name)?;
         match existing {
             Some(existing) => {
                 check_uid(self.call, sent.tree(), &existing)?;
@@ -90,7 +90,7 @@ impl ObjectChange for Update<'_> {
     }
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
-        plan::default(call, decoded, Place::At(&self.name))
+        plan::default(call, decoded, PathName::Given(&self.name))
     }
 }
 
