@@ -34,7 +34,7 @@ use crate::request::call::Call;
 use crate::request::options::{DeleteOptions, WriteOptions};
 use crate::strategy::Allocation;
 use crate::write::PlannedWrite;
-use object::VersionWish;
+use object::VersionPrecondition;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::Key;
@@ -61,8 +61,8 @@ pub trait ObjectChange: Send {
     fn rules(&self) -> Rules<'_>;
 
     /// What the client has to say of the version it replaces.
-    fn version_wish(&self) -> VersionWish {
-        VersionWish::Any
+    fn version_precondition(&self) -> VersionPrecondition {
+        VersionPrecondition::Any
     }
 
     /// What the client wants to have, made from the request and the present object.

@@ -175,7 +175,7 @@ pub fn admit_namespace(
 
 /// What the client said about the version it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VersionWish {
+pub enum VersionPrecondition {
     /// The object names a version, or need not.
     AsGiven,
     /// The object was made from the present one (a patch), so no version means any.
@@ -191,12 +191,13 @@ pub fn check_version(
     call: &Call<'_>,
     existing: &ObjectRef,
     tree: &Value,
-    wish: VersionWish,
+    precondition: VersionPrecondition,
 ) -> Result<(), Interrupted> {
     let name = existing.key().name();
     let given = tree.str_at(&["metadata", "resourceVersion"]);
     if given.is_empty() || given == "0" {
-        let required = wish == VersionWish::AsGiven && !call.row.rules.unconditional_update;
+        let required =
+            precondition == VersionPrecondition::AsGiven && !call.row.rules.unconditional_update;
         if required {
             let path = Path::new("metadata");
             let path = path.child("resourceVersion");

@@ -198,7 +198,12 @@ pub(super) fn prepare<C: ObjectChange>(
         (_, Rules::OfVerb) => Allocation::default(),
         (Target::New, Rules::OfKind(through)) => prepare_new(run, row, through, &mut tree)?,
         (Target::Present(present), Rules::OfKind(through)) => {
-            object::check_version(run.call, present.object(), &tree, change.version_wish())?;
+            object::check_version(
+                run.call,
+                present.object(),
+                &tree,
+                change.version_precondition(),
+            )?;
             prepare_present(run, row, through, present, &mut tree)?
         }
     };

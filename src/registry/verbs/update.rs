@@ -2,7 +2,7 @@
 
 use crate::answer::negotiate;
 use crate::kinds::table::Resource;
-use crate::plan::object::VersionWish;
+use crate::plan::object::VersionPrecondition;
 use crate::plan::{
     self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules, Run, Target,
 };
@@ -56,8 +56,8 @@ impl ObjectChange for Update<'_> {
         Rules::OfKind(self.call.subresource())
     }
 
-    fn version_wish(&self) -> VersionWish {
-        VersionWish::AsGiven
+    fn version_precondition(&self) -> VersionPrecondition {
+        VersionPrecondition::AsGiven
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
