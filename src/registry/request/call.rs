@@ -93,19 +93,19 @@ pub struct Call<'a> {
     /// What [`conversion::ahead`] has converted.
     pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
     /// Parts of the request that wait for others to answer. Counted at the whole.
-    away: Mutex<usize>,
+    waiting: Mutex<usize>,
 }
 
 /// A request that has left its seat; it goes back when this is dropped.
-pub(crate) struct Away<'a> {
+pub(crate) struct SeatReturn<'a> {
     whole: &'a Call<'a>,
 }
 
-impl Drop for Away<'_> {
+impl Drop for SeatReturn<'_> {
     fn drop(&mut self) {
-        let mut away = self.whole.away.lock();
-        *away -= 1;
-        if *away == 0
+        let mut waiting = self.whole.waiting.lock();
+        *waiting -= 1;
+        if *waiting == 0
             && let Some(seats) = &self.whole.request.seats
         {
             seats.return_to();
@@ -131,7 +131,7 @@ impl<'a> Call<'a> {
             warnings: Mutex::new(Vec::new()),
             converted: Mutex::default(),
             whole: None,
-            away: Mutex::new(0),
+            waiting: Mutex::new(0),
         }
     }
 
@@ -149,17 +149,17 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// 429 if too many requests wait already.
-    pub(crate) fn leave_seat(&'a self) -> Result<Away<'a>, ApiError> {
+    pub(crate) fn leave_seat(&'a self) -> Result<SeatReturn<'a>, ApiError> {
         let whole = self.whole.unwrap_or(self);
-        let mut away = whole.away.lock();
-        if *away == 0
+        let mut waiting = whole.waiting.lock();
+        if *waiting == 0
             && let Some(seats) = &whole.request.seats
         {
             seats.leave()?;
         }
-        *away += 1;
-        drop(away);
-        Ok(Away { whole })
+        *waiting += 1;
+        drop(waiting);
+        Ok(SeatReturn { whole })
     }
 
     /// Fails unless the kind is defined in a cut as it is here. Of a cut of the past that is how it
