@@ -30,7 +30,7 @@ pub trait PlaneAuthorizer: Send + Sync {
 
 /// One of those who decide.
 #[derive(Clone)]
-pub enum Judge {
+pub enum ChainedAuthorizer {
     /// Looks at no object of a plane, and may have to ask somebody else.
     Fixed(Arc<dyn Authorizer>),
     /// Decides by the objects of a plane.
@@ -40,18 +40,18 @@ pub enum Judge {
 /// All who decide, in order: the first that allows or denies wins.
 #[derive(Clone)]
 pub struct Authority {
-    judges: Vec<Judge>,
+    authorizers: Vec<ChainedAuthorizer>,
 }
 
 impl Authority {
-    /// Asks `judges` in the order given.
-    pub fn new(judges: Vec<Judge>) -> Self {
-        Self { judges }
+    /// Asks `authorizers` in the order given.
+    pub fn new(authorizers: Vec<ChainedAuthorizer>) -> Self {
+        Self { authorizers }
     }
 
     /// One that looks at no object of a plane.
     pub fn fixed(authorizer: impl Authorizer + 'static) -> Self {
-        Self::new(vec![Judge::Fixed(Arc::new(authorizer))])
+        Self::new(vec![ChainedAuthorizer::Fixed(Arc::new(authorizer))])
     }
 
     /// The door of a plane for one request.
@@ -107,21 +107,25 @@ impl Authority {
     }
 
     fn is_fixed(&self) -> bool {
-        let mut judges = self.judges.iter();
-        judges.all(|judge| matches!(judge, Judge::Fixed(_)))
+        let mut authorizers = self.authorizers.iter();
+        authorizers.all(|judge| matches!(judge, ChainedAuthorizer::Fixed(_)))
     }
 
     /// Asks a judge that may have to ask somebody else.
     pub(crate) async fn ask(&self, judge: usize, access: &Access) -> Result<Decision, ApiError> {
-        match self.judges.get(judge) {
-            Some(Judge::Fixed(authorizer)) => Ok(authorizer.authorize(&access.attributes()).await),
-            Some(Judge::OfCut(_)) | None => Err(ApiError::internal("nobody to ask for access")),
+        match self.authorizers.get(judge) {
+            Some(ChainedAuthorizer::Fixed(authorizer)) => {
+                Ok(authorizer.authorize(&access.attributes()).await)
+            }
+            Some(ChainedAuthorizer::OfCut(_)) | None => {
+                Err(ApiError::internal("nobody to ask for access"))
+            }
         }
     }
 }
 
-/// How far the judges have been asked about one thing.
-pub(crate) struct Hearing<'a> {
+/// How far the authorizers have been asked about one thing.
+pub(crate) struct AuthorizerRun<'a> {
     authority: &'a Authority,
     cut: Option<&'a Snapshot>,
     attributes: &'a Attributes<'a>,
@@ -129,15 +133,15 @@ pub(crate) struct Hearing<'a> {
     reasons: Vec<String>,
 }
 
-/// What came of asking as many judges as answer at once.
-pub(crate) enum Heard<'a> {
+/// What came of asking as many authorizers as answer at once.
+pub(crate) enum AuthorizerOutcome<'a> {
     /// This is decided.
     Decided(Decision),
     /// This judge, by its place, has to ask somebody else first.
     Waits(usize, Verdict<'a, Decision>),
 }
 
-impl<'a> Hearing<'a> {
+impl<'a> AuthorizerRun<'a> {
     pub(crate) fn new(
         authority: &'a Authority,
         cut: Option<&'a Snapshot>,
@@ -153,28 +157,29 @@ impl<'a> Hearing<'a> {
     }
 
     /// Asks on, up to a decision or to a judge that has to wait.
-    pub(crate) fn go_on(&mut self) -> Heard<'a> {
-        while let Some(judge) = self.authority.judges.get(self.next) {
+    pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
+        while let Some(judge) = self.authority.authorizers.get(self.next) {
             self.next += 1;
             let decision = match judge {
-                Judge::Fixed(authorizer) => match authorizer.authorize(self.attributes) {
+                ChainedAuthorizer::Fixed(authorizer) => match authorizer.authorize(self.attributes)
+                {
                     Verdict::Now(Some(decision)) => decision,
                     verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
-                        return Heard::Waits(self.next - 1, verdict);
+                        return AuthorizerOutcome::Waits(self.next - 1, verdict);
                     }
                 },
-                Judge::OfCut(authorizer) => {
+                ChainedAuthorizer::OfCut(authorizer) => {
                     let cut = self
                         .cut
-                        .expect("there is a cut unless all judges are fixed");
+                        .expect("there is a cut unless all authorizers are fixed");
                     authorizer.authorize_at(cut, self.attributes)
                 }
             };
             if let Some(settled) = self.note(decision) {
-                return Heard::Decided(settled);
+                return AuthorizerOutcome::Decided(settled);
             }
         }
-        Heard::Decided(Decision::NoOpinion(self.reasons.join("\n")))
+        AuthorizerOutcome::Decided(Decision::NoOpinion(self.reasons.join("\n")))
     }
 
     /// Takes what a judge has said; returns it if the others need not be asked any more.
@@ -200,21 +205,21 @@ pub struct AsOf<'a> {
 
 impl Authorizer for AsOf<'_> {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let mut hearing = Hearing::new(self.authority, self.cut.as_ref(), attributes);
-        let mut heard = hearing.go_on();
-        if let Heard::Decided(decision) = heard {
+        let mut authorizer_run = AuthorizerRun::new(self.authority, self.cut.as_ref(), attributes);
+        let mut outcome = authorizer_run.resume();
+        if let AuthorizerOutcome::Decided(decision) = outcome {
             return Verdict::now(decision);
         }
         Verdict::later(async move {
             loop {
-                let verdict = match heard {
-                    Heard::Decided(decision) => return decision,
-                    Heard::Waits(_, verdict) => verdict,
+                let verdict = match outcome {
+                    AuthorizerOutcome::Decided(decision) => return decision,
+                    AuthorizerOutcome::Waits(_, verdict) => verdict,
                 };
-                if let Some(settled) = hearing.note(verdict.await) {
+                if let Some(settled) = authorizer_run.note(verdict.await) {
                     return settled;
                 }
-                heard = hearing.go_on();
+                outcome = authorizer_run.resume();
             }
         })
     }

@@ -6,7 +6,7 @@ use polyplane_auth::{
     StaticTokens, UnionAuthenticator, UserInfo,
 };
 use polyplane_pki::Pki;
-use polyplane_registry::{Authority, Judge};
+use polyplane_registry::{Authority, ChainedAuthorizer};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,9 +23,9 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// Who may do what: masters everything, everybody health and version, readers of metrics these.
 pub fn authority() -> Authority {
     Authority::new(vec![
-        Judge::Fixed(Arc::new(Masters)),
-        Judge::Fixed(Arc::new(PublicRules)),
-        Judge::Fixed(Arc::new(MetricsRules)),
+        ChainedAuthorizer::Fixed(Arc::new(Masters)),
+        ChainedAuthorizer::Fixed(Arc::new(PublicRules)),
+        ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
     ])
 }
 

@@ -10,7 +10,7 @@ use polyplane_auth::{Attributes, Decision, Masters};
 use polyplane_batteries::bootstrap::{BootstrapObject, LEVEL, Restore, objects};
 use polyplane_pki::{PeerTls, Pki};
 use polyplane_plane::{Key, Snapshot};
-use polyplane_registry::{Judge, PlaneAuthorizer};
+use polyplane_registry::{ChainedAuthorizer, PlaneAuthorizer};
 use polyplane_server::{Options, PeerLimits};
 use polyplane_storage::RangeRequest;
 use std::collections::BTreeMap;
@@ -136,8 +136,8 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
     let (mut running, mut clients) = (Vec::new(), Vec::new());
     for name in ["r-0", "r-1"] {
         let authority = Authority::new(vec![
-            Judge::Fixed(Arc::new(Masters)),
-            Judge::OfCut(Arc::new(WhileOpen)),
+            ChainedAuthorizer::Fixed(Arc::new(Masters)),
+            ChainedAuthorizer::OfCut(Arc::new(WhileOpen)),
         ]);
         let started = started(&store, folder.path(), name, Release::own(), authority).await?;
         started.replica.wake_root().await?;

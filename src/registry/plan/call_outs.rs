@@ -3,7 +3,7 @@
 //! Invariant: of equal questions only the first is sent.
 
 use super::admission::Admission;
-use crate::authority::{Access, Authority, Heard, Hearing};
+use crate::authority::{Access, Authority, AuthorizerOutcome, AuthorizerRun};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Converter;
 use crate::services::Services;
@@ -47,7 +47,7 @@ pub(crate) enum CallOut {
         from: Str,
         to: Str,
     },
-    /// To somebody who decides what users may do, by the place among the judges.
+    /// To somebody who decides what users may do, by the place among the authorizers.
     Access { judge: usize, access: Access },
 }
 
@@ -262,11 +262,11 @@ impl CallOuts<'_> {
     /// # Errors
     /// As [`Self::ask`], if a judge has to ask somebody else; 500 if that failed.
     pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
-        let mut hearing = Hearing::new(self.authority, Some(self.cut), attributes);
+        let mut authorizer_run = AuthorizerRun::new(self.authority, Some(self.cut), attributes);
         loop {
-            let judge = match hearing.go_on() {
-                Heard::Decided(decision) => return Ok(decision),
-                Heard::Waits(judge, _) => judge,
+            let judge = match authorizer_run.resume() {
+                AuthorizerOutcome::Decided(decision) => return Ok(decision),
+                AuthorizerOutcome::Waits(judge, _) => judge,
             };
             let user = Arc::new(attributes.user.clone());
             let access = Access::new(user, attributes);
@@ -276,7 +276,7 @@ impl CallOuts<'_> {
                 Some(Ok(Reply::Said(_) | Reply::Converted(_))) => return Err(mixed_up().into()),
                 Some(Err(error)) => return Err(error.into()),
             };
-            if let Some(settled) = hearing.note(decision) {
+            if let Some(settled) = authorizer_run.note(decision) {
                 return Ok(settled);
             }
         }

@@ -4,7 +4,7 @@ use super::asking::{ANSWER, Slow};
 use super::*;
 use crate::PlaneAuthorizer;
 use crate::plan::{Attributes as Planned, CallOuts, Interrupted};
-use crate::{Judge, ResourceRequest};
+use crate::{ChainedAuthorizer, ResourceRequest};
 use parking_lot::Mutex;
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
 use polyplane_plane::{Claim, Snapshot};
@@ -25,8 +25,8 @@ impl PlaneAuthorizer for Grants {
     }
 }
 
-async fn open(judges: Vec<Judge>, admission: Vec<Arc<dyn Admission>>) -> Site {
-    let site = Site::with(kinds(), admission, Authority::new(judges)).await;
+async fn open(authorizers: Vec<ChainedAuthorizer>, admission: Vec<Arc<dyn Admission>>) -> Site {
+    let site = Site::with(kinds(), admission, Authority::new(authorizers)).await;
     let grant = r#"{"metadata":{"name":"grant"},"data":{"jane":"yes","slow":"yes"}}"#;
     let made = site.send(Ask::create("configmaps", grant)).await;
     made.expect("it is new");
@@ -34,10 +34,10 @@ async fn open(judges: Vec<Judge>, admission: Vec<Arc<dyn Admission>>) -> Site {
     site
 }
 
-fn by_grants() -> Vec<Judge> {
+fn by_grants() -> Vec<ChainedAuthorizer> {
     vec![
-        Judge::Fixed(Arc::new(Masters)),
-        Judge::OfCut(Arc::new(Grants)),
+        ChainedAuthorizer::Fixed(Arc::new(Masters)),
+        ChainedAuthorizer::OfCut(Arc::new(Grants)),
     ]
 }
 
@@ -239,9 +239,9 @@ impl Authorizer for Outside {
 #[tokio::test(start_paused = true)]
 async fn a_stage_asks_the_authority_of_its_request_and_waits_for_judges_outside() {
     let outside = Arc::<Outside>::default();
-    let mut judges = by_grants();
-    judges.push(Judge::Fixed(Arc::clone(&outside) as _));
-    let site = open(judges, vec![Arc::new(Escalation)]).await;
+    let mut authorizers = by_grants();
+    authorizers.push(ChainedAuthorizer::Fixed(Arc::clone(&outside) as _));
+    let site = open(authorizers, vec![Arc::new(Escalation)]).await;
     site.send(grant("jane", "no")).await.expect("taken away");
     let create = |name: &str| {
         let body = format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
@@ -269,8 +269,8 @@ async fn judges_that_look_at_no_object_are_asked_at_the_door_only() {
     let outside = Arc::<Outside>::default();
     let site = open(
         vec![
-            Judge::Fixed(Arc::new(Masters)),
-            Judge::Fixed(Arc::clone(&outside) as _),
+            ChainedAuthorizer::Fixed(Arc::new(Masters)),
+            ChainedAuthorizer::Fixed(Arc::clone(&outside) as _),
         ],
         Vec::new(),
     )

@@ -15,8 +15,8 @@ use polyplane_auth::{
 use polyplane_pki::{Identity, Pki};
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
-    Answer, AnswerBody, Authority, Features, Gate, Judge, KindTable, Kinds, Liveness, Outcome,
-    ResourceRequest, StreamEnd, Verb,
+    Answer, AnswerBody, Authority, ChainedAuthorizer, Features, Gate, KindTable, Kinds, Liveness,
+    Outcome, ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, Options, PlaneApi,
@@ -45,8 +45,8 @@ pub fn kinds() -> Arc<KindTable> {
 /// Masters may do everything, and everybody may read what is public.
 pub fn authority() -> Authority {
     Authority::new(vec![
-        Judge::Fixed(Arc::new(Masters)),
-        Judge::Fixed(Arc::new(PublicRules)),
+        ChainedAuthorizer::Fixed(Arc::new(Masters)),
+        ChainedAuthorizer::Fixed(Arc::new(PublicRules)),
     ])
 }
 
