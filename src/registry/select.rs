@@ -2,7 +2,7 @@
 
 use crate::kinds::Kinds;
 use crate::kinds::conversion;
-use crate::kinds::conversion::Form;
+use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::{Resource, Scope};
 use crate::request::call::{Call, tree_of};
 use crate::request::options::ListOptions;
@@ -109,7 +109,7 @@ impl Selection {
 
     /// The body of an object that is stored in another version than fields are read in.
     fn prepared(&self, row: &Resource, object: &ObjectRef) -> Option<Vec<u8>> {
-        let forms = (Form::of(row, object), Form::prepared(row));
+        let forms = (KindVersion::of(row, object), KindVersion::prepared(row));
         if conversion::is_same(row, forms.0, forms.1) {
             return None;
         }

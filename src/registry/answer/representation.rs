@@ -6,7 +6,7 @@
 use crate::answer::AnswerBody;
 use crate::answer::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
 use crate::kinds::conversion;
-use crate::kinds::conversion::{Form, Wanted};
+use crate::kinds::conversion::{KindVersion, Wanted};
 use crate::kinds::table::Resource;
 use crate::request::call::{Call, tree_of};
 use crate::request::parameters::INCLUDE_OBJECT;
@@ -82,8 +82,8 @@ impl Shown<'_> {
             Self::Stored(object) | Self::At(object, _) => object,
             Self::Tree(tree) => return Ok(encoded(call, &call.to_served(tree.clone()))),
         };
-        let served = Form::served(call.row);
-        let same = conversion::is_same(call.row, Form::of(call.row, object), served);
+        let served = KindVersion::served(call.row);
+        let same = conversion::is_same(call.row, KindVersion::of(call.row, object), served);
         match self {
             Self::At(object, version) if same => Ok(object.body_at(*version)),
             _ if same => Ok(object.body()),

@@ -43,12 +43,12 @@ pub enum PreparedIn {
 
 /// A version of a kind. Its group matters: one kind may be served in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form<'a> {
+pub struct KindVersion<'a> {
     version: &'a str,
     group: &'a str,
 }
 
-impl<'a> Form<'a> {
+impl<'a> KindVersion<'a> {
     /// The one of a row.
     pub fn served(row: &'a Resource) -> Self {
         Self {
@@ -90,12 +90,12 @@ impl<'a> Form<'a> {
 /// True if what is stored is not what would be stored today: a write that changes nothing else
 /// stores it anew.
 pub fn is_stale(row: &Resource, object: &ObjectRef) -> bool {
-    Form::of(row, object) != Form::storage(row)
+    KindVersion::of(row, object) != KindVersion::storage(row)
 }
 
 /// True if bytes of one version are those of the other.
-pub fn is_same(row: &Resource, from: Form<'_>, to: Form<'_>) -> bool {
-    let known = |form| form == Form::served(row) || form == Form::storage(row);
+pub fn is_same(row: &Resource, from: KindVersion<'_>, to: KindVersion<'_>) -> bool {
+    let known = |form| form == KindVersion::served(row) || form == KindVersion::storage(row);
     from == to || (!row.converts() && known(from) && known(to))
 }
 
@@ -107,7 +107,7 @@ pub fn in_place(
     kinds: &Kinds,
     row: &Resource,
     object: Value,
-    (from, to): (Form<'_>, Form<'_>),
+    (from, to): (KindVersion<'_>, KindVersion<'_>),
 ) -> Result<Value, ApiError> {
     if is_same(row, from, to) {
         return Ok(object);
@@ -122,7 +122,7 @@ pub fn in_place(
             ))),
         };
     }
-    let storage = Form::storage(row);
+    let storage = KindVersion::storage(row);
     let stored = if from == storage {
         object
     } else {
@@ -146,7 +146,7 @@ pub fn stored_tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError>
     let key = object.key();
     match kinds.stored(key.group(), key.resource()) {
         Some(row) if is_stale(row, object) => {
-            let forms = (Form::of(row, object), Form::storage(row));
+            let forms = (KindVersion::of(row, object), KindVersion::storage(row));
             in_place(kinds, row, tree, forms)
         }
         _ => Ok(tree),
@@ -157,9 +157,9 @@ pub fn stored_tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError>
 fn row_of<'a>(
     kinds: &'a Kinds,
     row: &'a Resource,
-    form: Form<'_>,
+    form: KindVersion<'_>,
 ) -> Result<&'a Resource, ApiError> {
-    if form == Form::served(row) {
+    if form == KindVersion::served(row) {
         return Ok(row);
     }
     let found = kinds.resolve(form.group, form.version, &row.storage.resource);
@@ -189,10 +189,10 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    fn form(self, row: &Resource) -> Form<'_> {
+    fn form(self, row: &Resource) -> KindVersion<'_> {
         match self {
-            Self::Served => Form::served(row),
-            Self::Prepared => Form::prepared(row),
+            Self::Served => KindVersion::served(row),
+            Self::Prepared => KindVersion::prepared(row),
         }
     }
 }
@@ -212,7 +212,9 @@ pub async fn ahead<'o>(
     call.converted.lock().clear();
     let objects: Vec<&ObjectRef> = objects.collect();
     for wanted in [Wanted::Served, Wanted::Prepared] {
-        if wanted == Wanted::Prepared && Form::prepared(call.row) == Form::served(call.row) {
+        if wanted == Wanted::Prepared
+            && KindVersion::prepared(call.row) == KindVersion::served(call.row)
+        {
             continue;
         }
         convert_all(call, &*converter, &objects, wanted).await?;
@@ -275,13 +277,13 @@ async fn convert_all(
 ) -> Result<(), ApiError> {
     let to = wanted.form(call.row);
     let others = objects.iter().copied();
-    let others = others.filter(|object| !is_same(call.row, Form::of(call.row, object), to));
+    let others = others.filter(|object| !is_same(call.row, KindVersion::of(call.row, object), to));
     let mut left: Vec<&ObjectRef> = others.collect();
     while let Some(first) = left.first() {
-        let from = Form::of(call.row, first);
+        let from = KindVersion::of(call.row, first);
         let mut batch = Vec::new();
         left.retain(|object| {
-            let fits = batch.len() < BATCH_MAX && Form::of(call.row, object) == from;
+            let fits = batch.len() < BATCH_MAX && KindVersion::of(call.row, object) == from;
             if fits {
                 batch.push(*object);
             }
@@ -306,7 +308,12 @@ async fn convert_all(
 }
 
 /// What a client is told of a conversion that failed.
-pub(crate) fn failed(row: &Resource, from: Form<'_>, to: Form<'_>, error: &ApiError) -> ApiError {
+pub(crate) fn failed(
+    row: &Resource,
+    from: KindVersion<'_>,
+    to: KindVersion<'_>,
+    error: &ApiError,
+) -> ApiError {
     ApiError::internal(format!(
         "conversion of {} from {} to {} failed: {}",
         row.qualified, from.version, to.version, error.message
@@ -318,7 +325,7 @@ pub(crate) fn failed(row: &Resource, from: Form<'_>, to: Form<'_>, error: &ApiEr
 /// # Errors
 /// 500 if its bytes are damaged, or if somebody had to be asked and [`ahead`] was not.
 pub fn tree(call: &Call<'_>, object: &ObjectRef, wanted: Wanted) -> Result<Value, ApiError> {
-    let forms = (Form::of(call.row, object), wanted.form(call.row));
+    let forms = (KindVersion::of(call.row, object), wanted.form(call.row));
     if call.row.strategy.converter().is_some() {
         let key = (object.key().clone(), object.stamp(), wanted);
         if let Some(tree) = call.converted.lock().get(&key) {

@@ -7,7 +7,7 @@ use super::fields::Managed;
 use super::run::Run;
 use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
 use super::{ObjectChange, ObjectDeletion};
-use crate::kinds::conversion::Form;
+use crate::kinds::conversion::KindVersion;
 use crate::plan::object::admit_namespace;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -281,7 +281,7 @@ fn validate_by_chain<C: ObjectChange>(
         call: run.call,
         operation,
         subject: change.subject(),
-        version: Form::prepared(change.row()).version(),
+        version: KindVersion::prepared(change.row()).version(),
         name: object.map_or("", |object| object.str_at(&["metadata", "name"])),
         old: old.as_deref(),
         options: Options::Write(change.options()),
@@ -356,7 +356,7 @@ fn of_deletion<'a, D: ObjectDeletion>(
             None => Operation::Delete,
         },
         subject: deletion.kind(),
-        version: Form::prepared(call.row).version(),
+        version: KindVersion::prepared(call.row).version(),
         name: present.object().key().name(),
         old: sent.is_none().then(|| present.tree()),
         options: Options::Delete(deletion.options()?),

@@ -1,7 +1,7 @@
 //! From a tree to what a plane stores, and the checks every create and update shares.
 
 use crate::kinds::conversion;
-use crate::kinds::conversion::Form;
+use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::{Resource, Scope};
 use crate::metadata;
 use crate::plan::{Interrupted, Run};
@@ -59,7 +59,7 @@ pub fn put(
     key: Key,
     tree: &Value,
 ) -> Result<Operation, Interrupted> {
-    let forms = (Form::prepared(row), Form::storage(row));
+    let forms = (KindVersion::prepared(row), KindVersion::storage(row));
     let object = if conversion::is_same(row, forms.0, forms.1) {
         new_object(row, tree, run.now)
     } else {

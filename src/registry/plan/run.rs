@@ -4,7 +4,7 @@ use super::call_outs::{CallOut, CallOutMemo, CallOuts, Interrupted, RepliedCallO
 use crate::authority;
 use crate::environment::generate_name;
 use crate::kinds::conversion;
-use crate::kinds::conversion::Form;
+use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
 use crate::request::call::Call;
 use crate::strategy::Context;
@@ -119,7 +119,7 @@ impl<'r> Run<'r> {
         &mut self,
         row: &Resource,
         mut object: Value,
-        forms: (Form<'_>, Form<'_>),
+        forms: (KindVersion<'_>, KindVersion<'_>),
     ) -> Result<Value, Interrupted> {
         let (from, to) = forms;
         if conversion::is_same(row, from, to) {

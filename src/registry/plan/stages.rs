@@ -5,7 +5,7 @@ use super::call_outs::Interrupted;
 use super::run::Run;
 use super::{ObjectChange, ObjectDeletion};
 use crate::kinds::conversion;
-use crate::kinds::conversion::Form;
+use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::plan::object;
@@ -125,7 +125,7 @@ impl Present {
     /// 500 if its bytes are damaged or cannot be converted, or a question that has to be answered
     /// first.
     pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
-        let forms = (Form::of(row, &object), Form::prepared(row));
+        let forms = (KindVersion::of(row, &object), KindVersion::prepared(row));
         let tree = run.convert(row, tree_of(&object.body())?, forms)?;
         Ok(Self { object, tree })
     }

@@ -3,7 +3,7 @@
 use crate::environment::Environment;
 use crate::kinds::Kinds;
 use crate::kinds::conversion;
-use crate::kinds::conversion::{Form, Wanted};
+use crate::kinds::conversion::{KindVersion, Wanted};
 use crate::kinds::table::{KindTable, Resource, Scope};
 use crate::request::ResourceRequest;
 use crate::services::Services;
@@ -280,7 +280,8 @@ impl<'a> Call<'a> {
 
     /// Turns a tree of the version that objects are prepared in into one of the request's.
     pub fn to_served(&self, tree: Value) -> Value {
-        if Form::prepared(self.row) == Form::served(self.row) || !self.row.converts() {
+        if KindVersion::prepared(self.row) == KindVersion::served(self.row) || !self.row.converts()
+        {
             tree
         } else {
             self.row.strategy.to_served(&self.row.version, tree)
@@ -289,7 +290,8 @@ impl<'a> Call<'a> {
 
     /// Turns a tree of the request's version into one of that which objects are prepared in.
     pub fn to_prepared(&self, tree: Value) -> Value {
-        if Form::prepared(self.row) == Form::served(self.row) || !self.row.converts() {
+        if KindVersion::prepared(self.row) == KindVersion::served(self.row) || !self.row.converts()
+        {
             tree
         } else {
             self.row.strategy.to_stored(&self.row.version, tree)
