@@ -15,7 +15,7 @@ pub const BINDING_CLEARS_NOMINATION: &str = "ClearingNominatedNodeNameAfterBindi
 pub const BINDING_COPIES_LABELS: &str = "PodTopologyLabelsAdmission";
 
 /// The gates that verbs ask for. A table of kinds is refused if upstream has no such gate.
-pub(crate) const ASKED: [&str; 2] = [BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS];
+pub(crate) const GATES_IN_CODE: [&str; 2] = [BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS];
 
 /// Why the generated data could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -177,25 +177,25 @@ struct Node {
 struct Mark {
     set: u32,
     /// What has to be there below this path; empty if the path itself is meant.
-    when: Vec<Step>,
+    when: Vec<PathSegment>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum PathSegment {
     Member(Str),
     Each,
 }
 
 /// Reads `containers[].env{}.name`.
-fn steps(path: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
+fn segments(path: &str) -> Vec<PathSegment> {
+    let mut segments = Vec::new();
     for part in path.split('.').filter(|part| !part.is_empty()) {
         let name = part.split(['[', '{']).next().unwrap_or_default();
-        steps.push(Step::Member(name.into()));
+        segments.push(PathSegment::Member(name.into()));
         let brackets = part[name.len()..].len() / 2;
-        steps.extend(std::iter::repeat_n(Step::Each, brackets));
+        segments.extend(std::iter::repeat_n(PathSegment::Each, brackets));
     }
-    steps
+    segments
 }
 
 impl GatedFields {
@@ -206,7 +206,7 @@ impl GatedFields {
             self.counted.add(set);
         }
         for field in &row.fields {
-            let at = |path: &str| steps(&format!("{start}{path}"));
+            let at = |path: &str| segments(&format!("{start}{path}"));
             let path = at(&field.path);
             let used = field.uses.as_deref().map_or_else(|| path.clone(), at);
             self.uses.reach(&used).marks.push(Mark {
@@ -236,13 +236,13 @@ impl GatedFields {
 }
 
 impl Node {
-    fn reach(&mut self, path: &[Step]) -> &mut Self {
+    fn reach(&mut self, path: &[PathSegment]) -> &mut Self {
         let Some((first, rest)) = path.split_first() else {
             return self;
         };
         let next = match first {
-            Step::Each => self.each.get_or_insert_default(),
-            Step::Member(name) => {
+            PathSegment::Each => self.each.get_or_insert_default(),
+            PathSegment::Member(name) => {
                 let known = self.members.iter().position(|(known, _)| known == name);
                 let at = known.unwrap_or_else(|| {
                     self.members.push((name.clone(), Self::default()));
@@ -308,13 +308,13 @@ impl Node {
 }
 
 /// True if there is something at a path below `value`.
-fn has(value: &Value, path: &[Step]) -> bool {
+fn has(value: &Value, path: &[PathSegment]) -> bool {
     match path.split_first() {
         None => !value.is_null(),
-        Some((Step::Member(name), rest)) => value
+        Some((PathSegment::Member(name), rest)) => value
             .get(name)
             .is_some_and(|member| is_set(member) && has(member, rest)),
-        Some((Step::Each, rest)) => match value {
+        Some((PathSegment::Each, rest)) => match value {
             Value::Array(items) => items.iter().any(|item| has(item, rest)),
             Value::Object(map) => map.values().any(|one| has(one, rest)),
             _ => false,

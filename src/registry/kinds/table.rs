@@ -8,7 +8,7 @@
 
 use crate::kinds::conversion::PreparedIn;
 use crate::kinds::document_id::DocumentId;
-use crate::kinds::feature_gates::{ASKED, FeatureError, Features, GatedFields};
+use crate::kinds::feature_gates::{FeatureError, Features, GATES_IN_CODE, GatedFields};
 use crate::kinds::generated_rows::{GroupRow, ResourceRow, Rows};
 use crate::strategy::Strategy;
 use bytes::Bytes;
@@ -303,7 +303,7 @@ impl KindTable {
         strategy_of: &StrategyOf,
         generation: u64,
     ) -> Result<Self, TableError> {
-        for gate in ASKED {
+        for gate in GATES_IN_CODE {
             features.known(gate, "a verb")?;
         }
         for (definition, gate) in schemas.gates() {
