@@ -332,11 +332,11 @@ fn count(items: usize) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
+    step: PathElement<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+enum PathElement<'a> {
     Nothing,
     Name(&'a str),
     Index(usize),
@@ -347,14 +347,14 @@ impl<'a> Path<'a> {
     /// The object itself, `<nil>` in messages; its children are not qualified.
     pub const NIL: Path<'static> = Path {
         parent: None,
-        step: Step::Nothing,
+        step: PathElement::Nothing,
     };
 
     /// A field of the object; dots in the name may lead further down.
     pub const fn new(name: &'a str) -> Self {
         Self {
             parent: None,
-            step: Step::Name(name),
+            step: PathElement::Name(name),
         }
     }
 
@@ -363,7 +363,7 @@ impl<'a> Path<'a> {
     pub const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path {
             parent: Some(self),
-            step: Step::Name(name),
+            step: PathElement::Name(name),
         }
     }
 
@@ -372,7 +372,7 @@ impl<'a> Path<'a> {
     pub const fn index(&self, index: usize) -> Path<'_> {
         Path {
             parent: Some(self),
-            step: Step::Index(index),
+            step: PathElement::Index(index),
         }
     }
 
@@ -381,7 +381,7 @@ impl<'a> Path<'a> {
     pub const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path {
             parent: Some(self),
-            step: Step::Key(key),
+            step: PathElement::Key(key),
         }
     }
 
@@ -392,13 +392,13 @@ impl<'a> Path<'a> {
             None => false,
         };
         match self.step {
-            Step::Nothing => return Ok(before),
+            PathElement::Nothing => return Ok(before),
             // Go takes a step without a name for the key of a map.
-            Step::Name("") => f.write_str("[]")?,
-            Step::Name(name) if before => write!(f, ".{name}")?,
-            Step::Name(name) => f.write_str(name)?,
-            Step::Index(index) => write!(f, "[{index}]")?,
-            Step::Key(key) => write!(f, "[{key}]")?,
+            PathElement::Name("") => f.write_str("[]")?,
+            PathElement::Name(name) if before => write!(f, ".{name}")?,
+            PathElement::Name(name) => f.write_str(name)?,
+            PathElement::Index(index) => write!(f, "[{index}]")?,
+            PathElement::Key(key) => write!(f, "[{key}]")?,
         }
         Ok(true)
     }
