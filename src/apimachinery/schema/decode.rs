@@ -114,11 +114,11 @@ fn is_empty(ty: &Type, value: &Value) -> bool {
 /// The way from the root to a value, kept on the stack.
 struct Trail<'t> {
     parent: Option<&'t Trail<'t>>,
-    step: Step<'t>,
+    step: PathSegment<'t>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'t> {
+enum PathSegment<'t> {
     Root,
     Field(&'t Definition, &'t Field),
     Index(usize),
@@ -128,10 +128,10 @@ enum Step<'t> {
 impl<'t> Trail<'t> {
     const ROOT: Self = Self {
         parent: None,
-        step: Step::Root,
+        step: PathSegment::Root,
     };
 
-    fn then(&'t self, step: Step<'t>) -> Trail<'t> {
+    fn then(&'t self, step: PathSegment<'t>) -> Trail<'t> {
         Trail {
             parent: Some(self),
             step,
@@ -144,13 +144,13 @@ impl<'t> Trail<'t> {
             parent.path(out);
         }
         let name = match self.step {
-            Step::Root => return,
-            Step::Index(index) => {
+            PathSegment::Root => return,
+            PathSegment::Index(index) => {
                 out.push_str(&format!("[{index}]"));
                 return;
             }
-            Step::Field(_, field) => field.name.as_str(),
-            Step::Key(key) => key,
+            PathSegment::Field(_, field) => field.name.as_str(),
+            PathSegment::Key(key) => key,
         };
         if !out.is_empty() {
             out.push('.');
@@ -163,7 +163,7 @@ impl<'t> Trail<'t> {
         if let Some(parent) = self.parent {
             parent.fields(out);
         }
-        if let Step::Field(_, field) = self.step {
+        if let PathSegment::Field(_, field) = self.step {
             for name in field
                 .notes
                 .embedded
@@ -182,7 +182,7 @@ impl<'t> Trail<'t> {
     /// The innermost field.
     fn field(&self) -> Option<(&'t Definition, &'t Field)> {
         match self.step {
-            Step::Field(definition, field) => Some((definition, field)),
+            PathSegment::Field(definition, field) => Some((definition, field)),
             _ => self.parent.and_then(Trail::field),
         }
     }
@@ -321,7 +321,7 @@ impl<'s> Decoder<'s> {
         }
         if self.quiet == 0 && self.problems.len() < MAX_PROBLEMS {
             let mut path = String::new();
-            trail.then(Step::Key(name)).path(&mut path);
+            trail.then(PathSegment::Key(name)).path(&mut path);
             self.problems.push(Problem::Unknown(path));
         }
         false
@@ -339,13 +339,13 @@ impl<'s> Decoder<'s> {
             self.value(
                 value,
                 &field.ty,
-                &trail.then(Step::Field(definition, field)),
+                &trail.then(PathSegment::Field(definition, field)),
             )?;
         } else if field.ty == Type::Duration && field.presence == Presence::Plain {
             self.scalar(
                 value,
                 &field.ty,
-                &trail.then(Step::Field(definition, field)),
+                &trail.then(PathSegment::Field(definition, field)),
             )?;
         }
         if field.presence == Presence::Pointer {
@@ -368,14 +368,14 @@ impl<'s> Decoder<'s> {
 
     fn items(&mut self, items: &mut [Value], ty: &Type, trail: &Trail<'_>) -> Outcome {
         for (index, value) in items.iter_mut().enumerate() {
-            self.item(value, ty, &trail.then(Step::Index(index)))?;
+            self.item(value, ty, &trail.then(PathSegment::Index(index)))?;
         }
         Ok(())
     }
 
     fn entries(&mut self, members: &mut Map, ty: &Type, trail: &Trail<'_>) -> Outcome {
         for (key, value) in members.iter_mut() {
-            self.item(value, ty, &trail.then(Step::Key(key)))?;
+            self.item(value, ty, &trail.then(PathSegment::Key(key)))?;
         }
         Ok(())
     }

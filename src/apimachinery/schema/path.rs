@@ -56,24 +56,26 @@ impl Schemas {
         self.get(at).field(last)
     }
 
-    fn descend(&self, ty: &Type, step: Step<'_>) -> Option<Type> {
+    fn descend(&self, ty: &Type, step: PathSegment<'_>) -> Option<Type> {
         match (ty, step) {
             (Type::Nullable(inner), step) => self.descend(inner, step),
-            (Type::List(item), Step::Bracket) | (Type::Map(item), _) => Some(item.as_ref().clone()),
+            (Type::List(item), PathSegment::Bracket) | (Type::Map(item), _) => {
+                Some(item.as_ref().clone())
+            }
             (
                 Type::Ref(id) | Type::SchemaOrBool(id) | Type::SchemaOrArray(id),
-                Step::Name(name),
+                PathSegment::Name(name),
             ) => self.get(*id).field(name).map(|field| field.ty.clone()),
-            (Type::SchemaOrArray(id), Step::Bracket) => Some(Type::Ref(*id)),
-            (Type::SchemaOrStrings(_), Step::Bracket) => Some(Type::String),
+            (Type::SchemaOrArray(id), PathSegment::Bracket) => Some(Type::Ref(*id)),
+            (Type::SchemaOrStrings(_), PathSegment::Bracket) => Some(Type::String),
             (Type::Raw | Type::Json | Type::FieldsV1, _) => Some(Type::Json),
             _ => None,
         }
     }
 
-    fn stranded(&self, ty: &Type, step: Step<'_>, rest: &str) -> PathError {
+    fn stranded(&self, ty: &Type, step: PathSegment<'_>, rest: &str) -> PathError {
         match (ty, step) {
-            (Type::Ref(id), Step::Name(name)) => PathError::Field {
+            (Type::Ref(id), PathSegment::Name(name)) => PathError::Field {
                 name: name.to_owned(),
                 definition: self.get(*id).name.to_string(),
             },
@@ -85,21 +87,24 @@ impl Schemas {
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathSegment<'a> {
     Name(&'a str),
     Bracket,
 }
 
-fn next(path: &str) -> Result<(Step<'_>, &str), PathError> {
+fn next(path: &str) -> Result<(PathSegment<'_>, &str), PathError> {
     if let Some(inside) = path.strip_prefix('[') {
         let end = inside.find(']').ok_or_else(|| PathError::Bracket {
             rest: path.to_owned(),
         })?;
-        return Ok((Step::Bracket, inside[end + 1..].trim_start_matches('.')));
+        return Ok((
+            PathSegment::Bracket,
+            inside[end + 1..].trim_start_matches('.'),
+        ));
     }
     let end = path.find(['.', '[']).unwrap_or(path.len());
     Ok((
-        Step::Name(&path[..end]),
+        PathSegment::Name(&path[..end]),
         path[end..].strip_prefix('.').unwrap_or(&path[end..]),
     ))
 }

@@ -67,10 +67,10 @@ impl Structural {
 
 struct Parser<'v> {
     nodes: Vec<Node>,
-    path: Vec<Step<'v>>,
+    path: Vec<PathSegment<'v>>,
 }
 
-enum Step<'v> {
+enum PathSegment<'v> {
     Member(&'static str),
     Field(&'v str),
 }
@@ -90,13 +90,15 @@ impl<'v> Parser<'v> {
         let fields = self.fields(members)?;
         let item = match known(members, "items") {
             None => None,
-            Some(item) => Some(self.within(Step::Member("items"), |parser| parser.node(item))?),
+            Some(item) => {
+                Some(self.within(PathSegment::Member("items"), |parser| parser.node(item))?)
+            }
         };
         let values = match known(members, "additionalProperties") {
             None => None,
             Some(Value::Bool(_)) => Some(Values::Untyped),
             Some(values) => {
-                let step = Step::Member("additionalProperties");
+                let step = PathSegment::Member("additionalProperties");
                 Some(Values::Of(self.within(step, |parser| parser.node(values))?))
             }
         };
@@ -134,7 +136,7 @@ impl<'v> Parser<'v> {
         };
         let mut fields = Vec::with_capacity(properties.len());
         for (name, schema) in properties.iter() {
-            let step = Step::Field(name);
+            let step = PathSegment::Field(name);
             fields.push((
                 name.into(),
                 self.within(step, |parser| parser.node(schema))?,
@@ -252,7 +254,7 @@ impl<'v> Parser<'v> {
 
     fn within<T>(
         &mut self,
-        step: Step<'v>,
+        step: PathSegment<'v>,
         visit: impl FnOnce(&mut Self) -> Parsed<T>,
     ) -> Parsed<T> {
         self.path.push(step);
@@ -277,8 +279,8 @@ impl<'v> Parser<'v> {
         let mut path = String::from("openAPIV3Schema");
         for step in &self.path {
             match step {
-                Step::Member(name) => path.push_str(&format!(".{name}")),
-                Step::Field(name) => path.push_str(&format!(".properties[{name}]")),
+                PathSegment::Member(name) => path.push_str(&format!(".{name}")),
+                PathSegment::Field(name) => path.push_str(&format!(".properties[{name}]")),
             }
         }
         if !member.is_empty() {

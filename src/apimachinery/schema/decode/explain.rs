@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{DecodeError, Decoder, Empties, MAX_PROBLEMS, Outcome, Problem, Step, Trail};
+use super::{DecodeError, Decoder, Empties, MAX_PROBLEMS, Outcome, PathSegment, Problem, Trail};
 use crate::json::{self, Duplicates, Limits, document};
 use crate::schema::{DefId, Definition, Presence, Schemas, Type, Unknown};
 
@@ -41,7 +41,7 @@ impl<'s> Decoder<'s> {
             (Type::List(item), Some(b'[')) => {
                 let mut items = document::items(text).enumerate();
                 items.try_for_each(|(index, value)| {
-                    self.text(value, item, &trail.then(Step::Index(index)))
+                    self.text(value, item, &trail.then(PathSegment::Index(index)))
                 })
             }
             (Type::Map(item), Some(b'{')) => {
@@ -50,7 +50,7 @@ impl<'s> Decoder<'s> {
                     if !seen.insert(key.clone()) {
                         self.note(Problem::Duplicate, &key, trail);
                     }
-                    self.text(value, item, &trail.then(Step::Key(&key)))?;
+                    self.text(value, item, &trail.then(PathSegment::Key(&key)))?;
                 }
                 Ok(())
             }
@@ -75,7 +75,7 @@ impl<'s> Decoder<'s> {
             if repeated {
                 self.note(Problem::Duplicate, &key, trail);
             }
-            let trail = trail.then(Step::Field(definition, field));
+            let trail = trail.then(PathSegment::Field(definition, field));
             if value == "null" && field.ty == Type::Duration && field.presence == Presence::Plain {
                 self.leaf(value, &field.ty, &trail)?;
             } else {
@@ -103,7 +103,7 @@ impl<'s> Decoder<'s> {
 
     fn note(&mut self, kind: fn(String) -> Problem, key: &str, trail: &Trail<'_>) {
         let mut path = String::new();
-        trail.then(Step::Key(key)).path(&mut path);
+        trail.then(PathSegment::Key(key)).path(&mut path);
         let problem = kind(path);
         if self.problems.len() < MAX_PROBLEMS && !self.problems.contains(&problem) {
             self.problems.push(problem);
