@@ -42,7 +42,7 @@ impl Timestamp {
     /// # Errors
     /// In Go's words.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
-        parse::parse(text, parse::Form::Seconds)
+        parse::parse(text, parse::Layout::Seconds)
     }
 
     /// Reads the form of `MicroTime`: six digits of fraction.
@@ -50,7 +50,7 @@ impl Timestamp {
     /// # Errors
     /// In Go's words.
     pub fn parse_micro(text: &str) -> Result<Self, TimeError> {
-        parse::parse(text, parse::Form::Micro)
+        parse::parse(text, parse::Layout::Micro)
     }
 
     /// The form of `Time`: whole seconds, UTC.

@@ -5,12 +5,12 @@ use super::{Timestamp, days_of_civil};
 
 /// Which of the two layouts is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Layout {
     Seconds,
     Micro,
 }
 
-impl Form {
+impl Layout {
     fn layout(self) -> &'static str {
         match self {
             Self::Seconds => "2006-01-02T15:04:05Z07:00",
@@ -53,7 +53,7 @@ pub enum TimeError {
 }
 
 /// What a step found: a value, something out of range, or nothing of the kind.
-enum Step {
+enum ParsedNumber {
     Good(i64),
     Range(&'static str),
     Shape,
@@ -62,7 +62,7 @@ enum Step {
 struct Reader<'a> {
     text: &'a str,
     rest: &'a str,
-    form: Form,
+    form: Layout,
 }
 
 impl Reader<'_> {
@@ -106,24 +106,24 @@ impl Reader<'_> {
             .get(..count)
             .filter(|digits| digits.iter().all(u8::is_ascii_digit));
         let step = match digits {
-            None => Step::Shape,
+            None => ParsedNumber::Shape,
             Some(digits) => {
                 let number = digits
                     .iter()
                     .fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
                 match part {
-                    Some((part, end)) if number >= end => Step::Range(part),
-                    _ => Step::Good(number),
+                    Some((part, end)) if number >= end => ParsedNumber::Range(part),
+                    _ => ParsedNumber::Good(number),
                 }
             }
         };
         match step {
-            Step::Good(number) => {
+            ParsedNumber::Good(number) => {
                 self.rest = &before[count..];
                 Ok(number)
             }
-            Step::Range(part) => Err(self.range(part)),
-            Step::Shape => Err(self.shape(before, element)),
+            ParsedNumber::Range(part) => Err(self.range(part)),
+            ParsedNumber::Shape => Err(self.shape(before, element)),
         }
     }
 
@@ -210,7 +210,7 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-pub(super) fn parse(text: &str, form: Form) -> Result<Timestamp, TimeError> {
+pub(super) fn parse(text: &str, form: Layout) -> Result<Timestamp, TimeError> {
     let mut reader = Reader {
         text,
         rest: text,
@@ -241,8 +241,8 @@ pub(super) fn parse(text: &str, form: Form) -> Result<Timestamp, TimeError> {
     reader.literal(":")?;
     let second = reader.number(2, "05", Some(("second", 60)))?;
     let nanoseconds = match form {
-        Form::Seconds => reader.optional_fraction(),
-        Form::Micro => reader.micro_fraction()?,
+        Layout::Seconds => reader.optional_fraction(),
+        Layout::Micro => reader.micro_fraction()?,
     };
     let offset = reader.offset()?;
     if !reader.rest.is_empty() {
