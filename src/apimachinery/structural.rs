@@ -70,8 +70,8 @@ struct Notes {
 
 impl Structural {
     /// The place of the whole object.
-    pub fn root(&self) -> Place<'_> {
-        Place {
+    pub fn root(&self) -> SchemaNode<'_> {
+        SchemaNode {
             schema: self,
             node: self.nodes.last().expect("a schema has a root"),
         }
@@ -88,12 +88,12 @@ impl Structural {
 
 /// A place in a [`Structural`].
 #[derive(Clone, Copy)]
-pub struct Place<'s> {
+pub struct SchemaNode<'s> {
     schema: &'s Structural,
     node: &'s Node,
 }
 
-impl<'s> Place<'s> {
+impl<'s> SchemaNode<'s> {
     fn at(self, id: NodeId) -> Self {
         Self {
             schema: self.schema,
@@ -102,7 +102,7 @@ impl<'s> Place<'s> {
     }
 }
 
-impl<'s> Shape<'s> for Place<'s> {
+impl<'s> Shape<'s> for SchemaNode<'s> {
     fn kind(self) -> Kind {
         self.node.kind
     }

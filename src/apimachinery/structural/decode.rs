@@ -6,7 +6,7 @@
 //! integer, any other a float.
 
 use super::metadata::Metadata;
-use super::{Place, Structural};
+use super::{SchemaNode, Structural};
 use crate::field_error::Path;
 use crate::schema::decode::{DecodeError, Problem};
 use crate::schema::{DefId, Schemas};
@@ -43,7 +43,7 @@ impl<'s> Custom<'s> {
     }
 
     /// The shape of the whole object.
-    pub fn shape(&self) -> Place<'s> {
+    pub fn shape(&self) -> SchemaNode<'s> {
         self.schema.root()
     }
 
