@@ -1,6 +1,6 @@
 //! The names that an expression stands on.
 
-use super::parse::{Node, Step};
+use super::parse::{Member, Node};
 use super::{Complaint, Scope};
 
 /// Types, and the first parts of the names of functions and messages that are built in.
@@ -99,9 +99,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn chain(&mut self, root: &'a Node, steps: &'a [Step]) {
+    fn chain(&mut self, root: &'a Node, steps: &'a [Member]) {
         self.node(root);
-        if let (Node::Name { text, .. }, Some(Step::Field { name, at })) = (root, steps.first()) {
+        if let (Node::Name { text, .. }, Some(Member::Field { name, at })) = (root, steps.first()) {
             let variable = self
                 .scope
                 .variables
@@ -119,9 +119,9 @@ impl<'a> Checker<'a> {
         }
         for step in steps {
             match step {
-                Step::Field { .. } => {}
-                Step::Index(index) => self.node(index),
-                Step::Call { name, arguments } => self.call(name, arguments),
+                Member::Field { .. } => {}
+                Member::Index(index) => self.node(index),
+                Member::Call { name, arguments } => self.call(name, arguments),
             }
         }
     }

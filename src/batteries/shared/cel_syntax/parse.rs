@@ -40,14 +40,14 @@ pub enum Node {
     /// A message that is built: what follows its name.
     Message { values: Vec<Node> },
     /// Something and what is taken from it, step by step.
-    Chain { root: Box<Node>, steps: Vec<Step> },
+    Chain { root: Box<Node>, steps: Vec<Member> },
     /// Parts of which nothing more is to be known.
     Group(Vec<Node>),
 }
 
 /// One step from a value.
 #[derive(Debug)]
-pub enum Step {
+pub enum Member {
     /// A field; `at` is the place of the dot.
     Field { name: String, at: usize },
     /// A function of the value.
@@ -79,13 +79,13 @@ pub fn parse(tokens: &[Token]) -> (Node, Vec<Complaint>) {
             parser.end();
             node
         }
-        Err(Stop) => Node::Group(Vec::new()),
+        Err(ParseAborted) => Node::Group(Vec::new()),
     };
     (node, parser.complaints)
 }
 
 /// The rest makes no sense after a complaint.
-struct Stop;
+struct ParseAborted;
 
 struct Parser<'a> {
     tokens: &'a [Token],
@@ -112,7 +112,7 @@ impl<'a> Parser<'a> {
         });
     }
 
-    fn mismatch(&mut self, expected: &str) -> Stop {
+    fn mismatch(&mut self, expected: &str) -> ParseAborted {
         let token = self.peek(0);
         self.complain(
             token.at,
@@ -121,10 +121,10 @@ impl<'a> Parser<'a> {
                 token.text
             ),
         );
-        Stop
+        ParseAborted
     }
 
-    fn expect(&mut self, mark: &str) -> Result<(), Stop> {
+    fn expect(&mut self, mark: &str) -> Result<(), ParseAborted> {
         if self.take(mark) {
             Ok(())
         } else {
@@ -151,12 +151,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn expression(&mut self) -> Result<Node, Stop> {
+    fn expression(&mut self) -> Result<Node, ParseAborted> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             let text = format!("expression recursion limit exceeded: {DEPTH_MAX}");
             self.complain(self.peek(0).at, text);
-            return Err(Stop);
+            return Err(ParseAborted);
         }
         let condition = self.operators(0)?;
         let node = if self.take("?") {
@@ -171,7 +171,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Operators that bind at least as loosely as those of `level`.
-    fn operators(&mut self, level: usize) -> Result<Node, Stop> {
+    fn operators(&mut self, level: usize) -> Result<Node, ParseAborted> {
         const LEVELS: [&[&str]; 5] = [
             &["||"],
             &["&&"],
@@ -193,7 +193,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn unary(&mut self) -> Result<Node, Stop> {
+    fn unary(&mut self) -> Result<Node, ParseAborted> {
         let token = self.peek(0);
         if !begins(token) && token.kind != Kind::End && begins(self.peek(1)) {
             self.complain(
@@ -220,7 +220,7 @@ impl<'a> Parser<'a> {
         self.member()
     }
 
-    fn member(&mut self) -> Result<Node, Stop> {
+    fn member(&mut self) -> Result<Node, ParseAborted> {
         let mut root = self.primary()?;
         let mut steps = Vec::new();
         loop {
@@ -229,16 +229,16 @@ impl<'a> Parser<'a> {
                 self.take("?");
                 let name = self.field(dot)?;
                 if self.take("(") {
-                    steps.push(Step::Call {
+                    steps.push(Member::Call {
                         name,
                         arguments: self.arguments()?,
                     });
                 } else {
-                    steps.push(Step::Field { name, at: dot });
+                    steps.push(Member::Field { name, at: dot });
                 }
             } else if self.take("[") {
                 self.take("?");
-                steps.push(Step::Index(self.expression()?));
+                steps.push(Member::Index(self.expression()?));
                 self.expect("]")?;
             } else if self.peek(0).is("{") && is_name(&root, &steps) {
                 self.next += 1;
@@ -261,7 +261,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The name after a dot.
-    fn field(&mut self, dot: usize) -> Result<String, Stop> {
+    fn field(&mut self, dot: usize) -> Result<String, ParseAborted> {
         let token = self.peek(0);
         if !matches!(token.kind, Kind::Name | Kind::Quoted) {
             let begin = self
@@ -277,13 +277,13 @@ impl<'a> Parser<'a> {
                 token.at,
                 format!("Syntax error: no viable alternative at input '{input}'"),
             );
-            return Err(Stop);
+            return Err(ParseAborted);
         }
         self.next += 1;
         Ok(token.text.clone())
     }
 
-    fn primary(&mut self) -> Result<Node, Stop> {
+    fn primary(&mut self) -> Result<Node, ParseAborted> {
         let token = self.peek(0);
         match &token.kind {
             Kind::Literal(kind) => {
@@ -313,7 +313,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn name(&mut self, token: &Token) -> Result<Node, Stop> {
+    fn name(&mut self, token: &Token) -> Result<Node, ParseAborted> {
         if self.take("(") {
             return Ok(Node::Call {
                 arguments: self.arguments()?,
@@ -328,7 +328,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn arguments(&mut self) -> Result<Vec<Node>, Stop> {
+    fn arguments(&mut self) -> Result<Vec<Node>, ParseAborted> {
         let mut arguments = Vec::new();
         if self.take(")") {
             return Ok(arguments);
@@ -344,7 +344,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What stands in brackets or braces; a comma may come last.
-    fn entries(&mut self, sort: Entries) -> Result<Vec<Node>, Stop> {
+    fn entries(&mut self, sort: Entries) -> Result<Vec<Node>, ParseAborted> {
         let close = if sort == Entries::List { "]" } else { "}" };
         let mut entries = Vec::new();
         while !self.take(close) {
@@ -386,6 +386,9 @@ fn begins(token: &Token) -> bool {
 }
 
 /// True for names between dots, which may name a message.
-fn is_name(root: &Node, steps: &[Step]) -> bool {
-    matches!(root, Node::Name { .. }) && steps.iter().all(|step| matches!(step, Step::Field { .. }))
+fn is_name(root: &Node, steps: &[Member]) -> bool {
+    matches!(root, Node::Name { .. })
+        && steps
+            .iter()
+            .all(|step| matches!(step, Member::Field { .. }))
 }
