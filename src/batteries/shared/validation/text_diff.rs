@@ -72,7 +72,7 @@ fn indented(compact: &str) -> Vec<String> {
 
 /// A stretch of both texts.
 #[derive(Clone, Debug, PartialEq)]
-struct Step {
+struct DiffSpan {
     equal: bool,
     old: Range<usize>,
     new: Range<usize>,
@@ -115,64 +115,64 @@ fn matches(
     );
 }
 
-fn steps(old: &[String], new: &[String]) -> Vec<Step> {
+fn spans(old: &[String], new: &[String]) -> Vec<DiffSpan> {
     let mut blocks = Vec::new();
     matches(old, new, 0..old.len(), 0..new.len(), &mut blocks);
     blocks.push((old.len(), new.len(), 0));
     let (mut i, mut j) = (0, 0);
-    let mut steps: Vec<Step> = Vec::new();
+    let mut spans: Vec<DiffSpan> = Vec::new();
     for (a, b, length) in blocks {
         if i < a || j < b {
-            steps.push(Step {
+            spans.push(DiffSpan {
                 equal: false,
                 old: i..a,
                 new: j..b,
             });
         }
         if length > 0 {
-            let step = Step {
+            let span = DiffSpan {
                 equal: true,
                 old: a..a + length,
                 new: b..b + length,
             };
-            match steps
+            match spans
                 .last_mut()
                 .filter(|last| last.equal && last.old.end == a && last.new.end == b)
             {
-                Some(last) => (last.old.end, last.new.end) = (step.old.end, step.new.end),
-                None => steps.push(step),
+                Some(last) => (last.old.end, last.new.end) = (span.old.end, span.new.end),
+                None => spans.push(span),
             }
         }
         (i, j) = (a + length, b + length);
     }
-    steps
+    spans
 }
 
 /// Changes with the lines around them; long equal stretches part them.
-fn groups(mut steps: Vec<Step>) -> Vec<Vec<Step>> {
-    if let Some(first) = steps.first_mut().filter(|step| step.equal) {
+fn groups(mut spans: Vec<DiffSpan>) -> Vec<Vec<DiffSpan>> {
+    if let Some(first) = spans.first_mut().filter(|span| span.equal) {
         first.old.start = first.old.start.max(first.old.end.saturating_sub(CONTEXT));
         first.new.start = first.new.start.max(first.new.end.saturating_sub(CONTEXT));
     }
-    if let Some(last) = steps.last_mut().filter(|step| step.equal) {
+    if let Some(last) = spans.last_mut().filter(|span| span.equal) {
         last.old.end = last.old.end.min(last.old.start + CONTEXT);
         last.new.end = last.new.end.min(last.new.start + CONTEXT);
     }
     let mut groups = Vec::new();
-    let mut group: Vec<Step> = Vec::new();
-    for mut step in steps {
-        if step.equal && step.old.len() > 2 * CONTEXT {
-            let mut head = step.clone();
+    let mut group: Vec<DiffSpan> = Vec::new();
+    for mut span in spans {
+        if span.equal && span.old.len() > 2 * CONTEXT {
+            let mut head = span.clone();
             head.old.end = head.old.start + CONTEXT;
             head.new.end = head.new.start + CONTEXT;
             group.push(head);
             groups.push(std::mem::take(&mut group));
-            step.old.start = step.old.end - CONTEXT;
-            step.new.start = step.new.end - CONTEXT;
+            span.old.start = span.old.end - CONTEXT;
+            span.new.start = span.new.end - CONTEXT;
         }
-        group.push(step);
+        group.push(span);
     }
-    if group.iter().any(|step| !step.equal) {
+    if group.iter().any(|span| !span.equal) {
         groups.push(group);
     }
     groups
@@ -180,24 +180,24 @@ fn groups(mut steps: Vec<Step>) -> Vec<Vec<Step>> {
 
 fn unified(old: &[String], new: &[String]) -> String {
     let mut out = String::new();
-    for group in groups(steps(old, new)) {
+    for group in groups(spans(old, new)) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             continue;
         };
         let old_range = shown_range(first.old.start..last.old.end);
         let new_range = shown_range(first.new.start..last.new.end);
         let _ = writeln!(out, "@@ -{old_range} +{new_range} @@");
-        for step in &group {
+        for span in &group {
             let mut write = |mark: char, lines: &[String]| {
                 for line in lines {
                     let _ = writeln!(out, "{mark}{line}");
                 }
             };
-            if step.equal {
-                write(' ', &old[step.old.clone()]);
+            if span.equal {
+                write(' ', &old[span.old.clone()]);
             } else {
-                write('-', &old[step.old.clone()]);
-                write('+', &new[step.new.clone()]);
+                write('-', &old[span.old.clone()]);
+                write('+', &new[span.new.clone()]);
             }
         }
     }
