@@ -36,7 +36,7 @@ pub fn labels(labels: &Value) -> String {
 /// The cells of a pod.
 pub fn pod(pod: &Value, now: i64) -> Vec<Value> {
     let (spec, status) = (&pod["spec"], &pod["status"]);
-    let story = Story::of(pod);
+    let summary = ContainerSummary::of(pod);
     let or_none = |text: &str| Value::string(if text.is_empty() { "<none>" } else { text });
     let first_ip = status
         .items_at(&["podIPs"])
@@ -44,9 +44,9 @@ pub fn pod(pod: &Value, now: i64) -> Vec<Value> {
         .map_or("", |item| item.str_at(&["ip"]));
     vec![
         Value::string(pod.str_at(&["metadata", "name"])),
-        Value::from(format!("{}/{}", story.ready, story.total)),
-        Value::from(story.reason),
-        Value::from(story.restarts.cell(now)),
+        Value::from(format!("{}/{}", summary.ready, summary.total)),
+        Value::from(summary.reason),
+        Value::from(summary.restarts.cell(now)),
         age(pod.str_at(&["metadata", "creationTimestamp"]), now),
         or_none(first_ip),
         or_none(spec.str_at(&["nodeName"])),
@@ -102,14 +102,14 @@ impl Restarts {
 
 /// What is told about the containers of a pod.
 #[derive(Debug)]
-struct Story {
+struct ContainerSummary {
     ready: usize,
     total: usize,
     reason: String,
     restarts: Restarts,
 }
 
-impl Story {
+impl ContainerSummary {
     fn of(pod: &Value) -> Self {
         let (spec, status) = (&pod["spec"], &pod["status"]);
         let inits = spec.items_at(&["initContainers"]);
@@ -123,22 +123,22 @@ impl Story {
         };
         let gated = conditions(status, "PodScheduled")
             .any(|one| one.str_at(&["reason"]) == "SchedulingGated");
-        let mut story = Self {
+        let mut summary = Self {
             ready: 0,
             total: spec.items_at(&["containers"]).len() + sidecars,
             reason: if gated { "SchedulingGated" } else { reason }.to_owned(),
             restarts: Restarts::default(),
         };
-        let (initializing, of_sidecars) = story.look_at_inits(inits, status);
+        let (initializing, of_sidecars) = summary.look_at_inits(inits, status);
         let initialized = conditions(status, "Initialized")
             .next()
             .is_some_and(is_true);
         if !initializing || initialized {
-            story.restarts = of_sidecars;
-            story.look_at_regular(status);
+            summary.restarts = of_sidecars;
+            summary.look_at_regular(status);
         }
-        story.look_at_deletion(pod);
-        story
+        summary.look_at_deletion(pod);
+        summary
     }
 
     /// True if the pod is still initializing, and the restarts of its sidecars.
