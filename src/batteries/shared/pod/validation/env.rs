@@ -103,7 +103,9 @@ fn validate_source(source: &Value, value: &str, path: &Path<'_>, errors: &mut Ve
         let path = path.child(kind);
         match kind {
             "fieldRef" => validate_field(given, &ENV_FIELDS, &path, errors),
-            "resourceFieldRef" => validate_resource(given, Place::Variable, &path, errors),
+            "resourceFieldRef" => {
+                validate_resource(given, ResourceFieldTarget::Variable, &path, errors)
+            }
             "fileKeyRef" => validate_file_key(given, &path, errors),
             _ => validate_object_key(given, &path, errors),
         }
@@ -182,7 +184,7 @@ fn complain_of_key(key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 /// Where an amount of a resource is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ResourceFieldTarget {
     /// In a variable of the container itself.
     Variable,
     /// In a file, which has to name the container.
@@ -192,7 +194,7 @@ pub enum Place {
 /// An amount of a resource that is shown to containers.
 pub fn validate_resource(
     selector: &Value,
-    place: Place,
+    target: ResourceFieldTarget,
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
@@ -200,7 +202,7 @@ pub fn validate_resource(
     let huge_pages = ["limits.hugepages-", "requests.hugepages-"]
         .iter()
         .any(|prefix| resource.starts_with(prefix));
-    if place == Place::File && selector.str_at(&["containerName"]).is_empty() {
+    if target == ResourceFieldTarget::File && selector.str_at(&["containerName"]).is_empty() {
         errors.push(FieldError::required(&path.child("containerName"), ""));
     } else if resource.is_empty() {
         errors.push(FieldError::required(&path.child("resource"), ""));

@@ -1,6 +1,6 @@
 //! Files that are written into volumes: their places, modes and owners, and what fills them.
 
-use super::env::{self, Place};
+use super::env::{self, ResourceFieldTarget};
 use super::{Leniency, PodOptions};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::values::{complain, has, texts};
@@ -103,7 +103,7 @@ fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     } else {
         env::validate_resource(
             resource,
-            Place::File,
+            ResourceFieldTarget::File,
             &path.child("resourceFieldRef"),
             errors,
         );
