@@ -258,7 +258,7 @@ pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
         let path = spec.child("configSource");
         validate_config_source(
             &object["spec"]["configSource"],
-            Place::Spec,
+            ConfigSourceField::Spec,
             &path,
             &mut errors,
         );
@@ -267,7 +267,12 @@ pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
         let source = &object["status"]["config"][part];
         if !source.is_null() {
             let path = status.child("config");
-            validate_config_source(source, Place::Status, &path.child(part), &mut errors);
+            validate_config_source(
+                source,
+                ConfigSourceField::Status,
+                &path.child(part),
+                &mut errors,
+            );
         }
     }
     let metadata = Path::new("metadata");
@@ -308,14 +313,14 @@ fn validate_range_change(object: &Value, old: &Value, errors: &mut Vec<FieldErro
 
 /// Where a source of configuration is named.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ConfigSourceField {
     Spec,
     Status,
 }
 
 fn validate_config_source(
     source: &Value,
-    place: Place,
+    place: ConfigSourceField,
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
@@ -333,14 +338,14 @@ fn validate_config_source(
     for field in ["uid", "resourceVersion"] {
         let given = !map.str_at(&[field]).is_empty();
         match place {
-            Place::Spec if given => {
+            ConfigSourceField::Spec if given => {
                 let detail = format!("{field} must not be set in spec");
                 errors.push(FieldError::forbidden(&map_path.child(field), detail));
             }
-            Place::Status if !given => {
+            ConfigSourceField::Status if !given => {
                 errors.push(FieldError::required(&map_path.child(field), ""))
             }
-            Place::Spec | Place::Status => {}
+            ConfigSourceField::Spec | ConfigSourceField::Status => {}
         }
     }
     let rules: [(&str, Rule); 3] = [
