@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let path = Path::new("status");
-    let change = Change {
+    let change = StatusUpdate {
         object,
         old,
         new: &object["status"],
@@ -38,7 +38,7 @@ pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-struct Change<'a> {
+struct StatusUpdate<'a> {
     object: &'a Value,
     old: &'a Value,
     new: &'a Value,
@@ -69,7 +69,7 @@ fn uncounted(status: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-impl Change<'_> {
+impl StatusUpdate<'_> {
     fn of(&self, field: &str) -> bool {
         self.new[field] != self.before[field]
     }
