@@ -179,14 +179,18 @@ impl Bounds {
 
     fn validate(&self, name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         let mut above = |field: &str,
-                         bad: Shown,
+                         bad: ReportedAmount,
                          low: (&str, &Option<Quantity>),
                          high: (&str, &Option<Quantity>)| {
             let (Some(small), Some(large)) = (low.1, high.1) else {
                 return;
             };
             if small > large {
-                let shown = if bad == Shown::Low { small } else { large };
+                let shown = if bad == ReportedAmount::Low {
+                    small
+                } else {
+                    large
+                };
                 let detail = format!(
                     "{} value {small} is greater than {} value {large}",
                     low.0, high.0
@@ -198,34 +202,39 @@ impl Bounds {
                 ));
             }
         };
-        above("min", Shown::Low, ("min", &self.min), ("max", &self.max));
+        above(
+            "min",
+            ReportedAmount::Low,
+            ("min", &self.min),
+            ("max", &self.max),
+        );
         above(
             "defaultRequest",
-            Shown::High,
+            ReportedAmount::High,
             ("min", &self.min),
             ("default request", &self.request),
         );
         above(
             "defaultRequest",
-            Shown::Low,
+            ReportedAmount::Low,
             ("default request", &self.request),
             ("max", &self.max),
         );
         above(
             "defaultRequest",
-            Shown::Low,
+            ReportedAmount::Low,
             ("default request", &self.request),
             ("default limit", &self.default),
         );
         above(
             "default",
-            Shown::Low,
+            ReportedAmount::Low,
             ("min", &self.min),
             ("default", &self.default),
         );
         above(
             "default",
-            Shown::High,
+            ReportedAmount::High,
             ("default", &self.default),
             ("max", &self.max),
         );
@@ -289,7 +298,7 @@ impl Bounds {
 
 /// Which of two amounts a text shows as the bad one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
+enum ReportedAmount {
     Low,
     High,
 }
