@@ -8,7 +8,7 @@ use polyplane_plane::ObjectRef;
 use polyplane_registry::kinds::conversion;
 use polyplane_registry::request::call::tree_of;
 use polyplane_registry::{
-    Answer, Kinds, Permit, Registry, Resource, ResourceRequest, Tenant, Verb,
+    Answer, GrantedAccess, Kinds, Registry, Resource, ResourceRequest, Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl<'a> OwnRequest<'a> {
             user_agent: "polyplane".to_owned(),
             body,
             user: Arc::new(UserInfo::new("system:apiserver", &["system:masters"])),
-            permit: Permit::in_all_cuts(),
+            granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + PATIENCE,
             seats: None,
         };

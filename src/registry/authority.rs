@@ -2,9 +2,9 @@
 //!
 //! Roles and bindings are objects of the plane, so a decision about a request has to be made in the
 //! very state that the request reads or writes against. An [`Authority`] is asked
-//! - at the door, before a body is read: [`Gate`], for impersonation and for the request itself,
+//! - at the door, before a body is read: [`AccessCheck`], for impersonation and for the request itself,
 //! - in the state that a read shows, and in each state that a write is worked out against: all that
-//!   the door has let pass, kept in a [`Permit`],
+//!   the door has let pass, kept in a [`GrantedAccess`],
 //! - by stages of a write ([`crate::plan::CallOuts::authorize`]) and by access reviews ([`AsOf`]).
 //!
 //! An authority that looks at no object is asked at the door only: its decisions hold in all states.
@@ -58,27 +58,27 @@ impl Authority {
     ///
     /// # Errors
     /// 503 or 504 if the plane cannot be read here and has to be.
-    pub fn gate<'a>(
+    pub fn access_check<'a>(
         &'a self,
         tenant: &'a Tenant,
         deadline: Instant,
-    ) -> Verdict<'a, Result<Gate<'a>, ApiError>> {
-        match self.fixed_gate() {
-            Some(gate) => Verdict::now(Ok(gate)),
+    ) -> Verdict<'a, Result<AccessCheck<'a>, ApiError>> {
+        match self.fixed_access_check() {
+            Some(access_check) => Verdict::now(Ok(access_check)),
             None => Verdict::later(async move {
                 let newest = self.newest(tenant, deadline).await?;
-                Ok(Gate::new(newest))
+                Ok(AccessCheck::new(newest))
             }),
         }
     }
 
     /// The same where there is no plane; `None` if somebody decides by the objects of one.
-    pub fn fixed_gate(&self) -> Option<Gate<'_>> {
+    pub fn fixed_access_check(&self) -> Option<AccessCheck<'_>> {
         let as_of = AsOf {
             authority: self,
             cut: None,
         };
-        self.is_fixed().then(|| Gate::new(as_of))
+        self.is_fixed().then(|| AccessCheck::new(as_of))
     }
 
     /// As of the newest state of a plane, if anybody looks at it.
@@ -226,13 +226,13 @@ impl Authorizer for AsOf<'_> {
 }
 
 /// The door of a plane for one request. What it lets pass has to be allowed again in each state that
-/// the request reads or writes against, see [`Permit`].
-pub struct Gate<'a> {
+/// the request reads or writes against, see [`GrantedAccess`].
+pub struct AccessCheck<'a> {
     as_of: AsOf<'a>,
     passed: Vec<Access>,
 }
 
-impl<'a> Gate<'a> {
+impl<'a> AccessCheck<'a> {
     fn new(as_of: AsOf<'a>) -> Self {
         Self {
             as_of,
@@ -263,20 +263,20 @@ impl<'a> Gate<'a> {
     }
 
     /// What was let pass. Lets go of the state that the door has looked at.
-    pub fn permit(self) -> Permit {
+    pub fn granted(self) -> GrantedAccess {
         let passed = (!self.passed.is_empty()).then(|| self.passed.into());
-        Permit(passed)
+        GrantedAccess(passed)
     }
 }
 
 /// What a request was let in for.
 #[derive(Clone, Debug, Default)]
-pub struct Permit(Option<Arc<[Access]>>);
+pub struct GrantedAccess(Option<Arc<[Access]>>);
 
-impl Permit {
+impl GrantedAccess {
     /// Of a request that is let in whatever a plane holds: nobody who decided on it looks at objects,
     /// or the server makes it itself.
-    pub const fn in_all_cuts() -> Self {
+    pub const fn of_every_cut() -> Self {
         Self(None)
     }
 

@@ -5,7 +5,7 @@ use crate::answer::negotiate::{Conversions, Representation};
 use crate::answer::representation;
 use crate::answer::representation::Shown;
 use crate::answer::{Answer, AnswerBody, Outcome};
-use crate::authority::{Authority, Gate};
+use crate::authority::{AccessCheck, Authority};
 use crate::environment::Environment;
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
@@ -92,12 +92,12 @@ impl Registry {
     ///
     /// # Errors
     /// See [`Authority::gate`].
-    pub fn gate<'a>(
+    pub fn access_check<'a>(
         &'a self,
         tenant: &'a Tenant,
         deadline: Instant,
-    ) -> Verdict<'a, Result<Gate<'a>, ApiError>> {
-        self.services.authority.gate(tenant, deadline)
+    ) -> Verdict<'a, Result<AccessCheck<'a>, ApiError>> {
+        self.services.authority.access_check(tenant, deadline)
     }
 
     /// Answers one request.
@@ -230,7 +230,7 @@ impl Registry {
         }
         let authority = &call.services.authority;
         let as_of = authority.newest(call.tenant, call.request.deadline).await?;
-        call.request.permit.check(&as_of).await?;
+        call.request.granted.check(&as_of).await?;
         let json = review::review(call, &as_of).await?;
         Ok(of_json(call, wish, Outcome::Created, json))
     }

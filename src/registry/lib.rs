@@ -25,7 +25,9 @@ pub mod write;
 mod tests;
 
 pub use answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
-pub use authority::{AsOf, Authority, ChainedAuthorizer, Gate, Permit, PlaneAuthorizer};
+pub use authority::{
+    AccessCheck, AsOf, Authority, ChainedAuthorizer, GrantedAccess, PlaneAuthorizer,
+};
 pub use dispatch::Registry;
 pub use kinds::document_id::DocumentId;
 pub use kinds::feature_gates::Features;

@@ -118,7 +118,7 @@ pub fn change<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &mut C,
 ) -> Result<PlannedWrite, Interrupted> {
-    run.permitted()?;
+    run.check_granted()?;
     let (defaulted, target) = change.propose(run)?;
     let managed = fields::manage(run, defaulted, &target)?;
     let admitted = admission::mutate(run, change, managed, &target)?;
@@ -173,7 +173,7 @@ pub fn deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &mut D,
 ) -> Result<PlannedWrite, Interrupted> {
-    run.permitted()?;
+    run.check_granted()?;
     let present = deletion.find(run)?;
     let admitted = admission::mutate_deletion(run, deletion, present)?;
     let valid = stages::mark(run, deletion, admitted)?;

@@ -6,7 +6,7 @@ pub mod call;
 pub mod options;
 pub mod parameters;
 
-use crate::authority::Permit;
+use crate::authority::GrantedAccess;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
@@ -85,7 +85,7 @@ pub struct ResourceRequest {
     /// Who asks.
     pub user: Arc<UserInfo>,
     /// What it was let in for.
-    pub permit: Permit,
+    pub granted: GrantedAccess,
     /// When the answer is of no use any more.
     pub deadline: Instant,
     /// The seats of which it holds one; `None` if it needs none.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_plane::Memory;
-use polyplane_registry::{Answer, Gate, Kinds, ResourceRequest};
+use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
 use crate::operations::exposition::Exposition;
 use crate::request::route::PlaneReference;
@@ -152,7 +152,10 @@ pub trait PlaneApi: Send + Sync {
     }
 
     /// Its door for one request.
-    fn gate(&self, deadline: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>>;
+    fn access_check(
+        &self,
+        deadline: tokio::time::Instant,
+    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>>;
 
     /// Carries out an authorized request.
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;

@@ -323,9 +323,16 @@ impl Pipeline<'_> {
         let _seat = self.take_seat()?;
         let awake = self.wake(located, proven).await?;
         // Only an awake plane has the roles that say who may do what.
-        let mut gate = awake.gate(deadline).await?;
-        let user = effective_user(proven.user(), &self.parts.headers, &mut gate).await?;
-        let authorized = authorize(gate, user, self.info, self.query, &self.parts.method).await?;
+        let mut access_check = awake.access_check(deadline).await?;
+        let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
+        let authorized = authorize(
+            access_check,
+            user,
+            self.info,
+            self.query,
+            &self.parts.method,
+        )
+        .await?;
         match self.info {
             RequestInfo::Path(path) if plane == PlaneReference::Root && *path == DRAIN_PATH => {
                 self.drain(&authorized.into_user()).await

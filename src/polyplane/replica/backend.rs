@@ -10,7 +10,7 @@ use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::Memory;
-use polyplane_registry::{Answer, Gate, Kinds, Registry, ResourceRequest, Tenant};
+use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Location, Peer, PlaneApi,
     PlaneRecord, PlaneReference,
@@ -272,8 +272,11 @@ impl PlaneApi for TenantApi {
         })
     }
 
-    fn gate(&self, deadline: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
-        self.shared.registry.gate(&self.tenant, deadline)
+    fn access_check(
+        &self,
+        deadline: tokio::time::Instant,
+    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>> {
+        self.shared.registry.access_check(&self.tenant, deadline)
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

@@ -11,7 +11,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ClientCa, Verdict};
 use polyplane_batteries::kind_tables;
 use polyplane_ownership::ROOT;
-use polyplane_registry::{Answer, Authority, Gate, Kinds, ResourceRequest};
+use polyplane_registry::{AccessCheck, Answer, Authority, Kinds, ResourceRequest};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, PlaneApi,
     PlaneRecord, PlaneReference, Server, StopHandle, StopPolicy, Stopped,
@@ -279,9 +279,12 @@ impl PlaneApi for Handle {
         Kinds::new(kind_tables::root_kinds(), None)
     }
 
-    fn gate(&self, _: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
-        let gate = self.0.authority.fixed_gate();
-        Verdict::now(gate.ok_or_else(|| self.0.unavailable()))
+    fn access_check(
+        &self,
+        _: tokio::time::Instant,
+    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>> {
+        let access_check = self.0.authority.fixed_access_check();
+        Verdict::now(access_check.ok_or_else(|| self.0.unavailable()))
     }
 
     fn handle(&self, _: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

@@ -89,8 +89,8 @@ impl<'r> Run<'r> {
     ///
     /// # Errors
     /// 403, or a question that has to be answered first.
-    pub(super) fn permitted(&mut self) -> Result<(), Interrupted> {
-        for access in self.call.request.permit.accesses() {
+    pub(super) fn check_granted(&mut self) -> Result<(), Interrupted> {
+        for access in self.call.request.granted.accesses() {
             let attributes = access.attributes();
             let decision = self.call_outs.authorize(&attributes)?;
             authority::allow(&attributes, decision)?;

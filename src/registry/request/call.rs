@@ -179,10 +179,10 @@ impl<'a> Call<'a> {
     /// 403 if it is not.
     pub async fn newest(&self) -> Result<Snapshot, ApiError> {
         let cut = self.tenant.plane.snapshot();
-        let permit = &self.request.permit;
-        if !permit.accesses().is_empty() {
+        let granted = &self.request.granted;
+        if !granted.accesses().is_empty() {
             let as_of = self.services.authority.as_of(cut.clone());
-            permit.check(&as_of).await?;
+            granted.check(&as_of).await?;
         }
         Ok(cut)
     }

@@ -50,7 +50,10 @@ impl Site {
     /// A request of somebody who is no master, once the door has let it pass.
     async fn enter(&self, ask: &Ask, who: &str) -> Result<ResourceRequest, ApiError> {
         let mut request = ask.request();
-        let mut gate = self.registry.gate(&self.tenant, request.deadline).await?;
+        let mut access_check = self
+            .registry
+            .access_check(&self.tenant, request.deadline)
+            .await?;
         request.user = Arc::new(UserInfo::new(who, &[]));
         let subject = Subject::Resource {
             group: &request.group,
@@ -60,9 +63,10 @@ impl Site {
             namespace: "ns",
             name: request.name.as_deref().unwrap_or_default(),
         };
-        gate.pass(&request.user, request.verb.name(), subject)
+        access_check
+            .pass(&request.user, request.verb.name(), subject)
             .await?;
-        request.permit = gate.permit();
+        request.granted = access_check.granted();
         Ok(request)
     }
 

@@ -11,8 +11,8 @@ use crate::environment::Environment;
 use crate::plan::Admission;
 use crate::strategy::{BirthLayer, Plain, PlaneSettings, ServiceRange, Strategy};
 use crate::{
-    AnswerBody, Authority, Features, KindTable, Permit, Registry, ResourceRequest, Seats, Tenant,
-    Verb,
+    AnswerBody, Authority, Features, GrantedAccess, KindTable, Registry, ResourceRequest, Seats,
+    Tenant, Verb,
 };
 use async_trait::async_trait;
 use polyplane_apimachinery::json::{Limits, parse};
@@ -282,7 +282,7 @@ impl Ask {
             user_agent: String::new(),
             body: self.body.clone().into(),
             user: Arc::new(UserInfo::new(self.user, &["system:masters"])),
-            permit: Permit::in_all_cuts(),
+            granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + self.patience,
             seats: self.seats.clone(),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use polyplane_auth::{Subject, UserInfo};
-use polyplane_registry::{Gate, Permit};
+use polyplane_registry::{AccessCheck, GrantedAccess};
 
 use crate::answer::respond::Refusal;
 use crate::request::request_info::RequestInfo;
@@ -12,7 +12,7 @@ use crate::request::request_info::RequestInfo;
 #[derive(Debug)]
 pub(crate) struct Authorized {
     user: Arc<UserInfo>,
-    permit: Permit,
+    granted: GrantedAccess,
 }
 
 impl Authorized {
@@ -22,14 +22,14 @@ impl Authorized {
     }
 
     /// Who may, and what it was let in for.
-    pub(crate) fn into_parts(self) -> (Arc<UserInfo>, Permit) {
-        (self.user, self.permit)
+    pub(crate) fn into_parts(self) -> (Arc<UserInfo>, GrantedAccess) {
+        (self.user, self.granted)
     }
 }
 
 /// Has `gate` let `user` do what `info` says.
 pub(crate) async fn authorize(
-    mut gate: Gate<'_>,
+    mut access_check: AccessCheck<'_>,
     user: Arc<UserInfo>,
     info: &RequestInfo<'_>,
     query: &[(String, String)],
@@ -59,9 +59,9 @@ pub(crate) async fn authorize(
             (verb, Subject::Path(path))
         }
     };
-    gate.pass(&user, verb, subject).await?;
+    access_check.pass(&user, verb, subject).await?;
     Ok(Authorized {
         user,
-        permit: gate.permit(),
+        granted: access_check.granted(),
     })
 }

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Subject, UserInfo};
-use polyplane_registry::Gate;
+use polyplane_registry::AccessCheck;
 
 use crate::answer::respond::Refusal;
 
@@ -19,7 +19,7 @@ const EXTRA: &str = "impersonate-extra-";
 pub(crate) async fn effective_user(
     proven: &Arc<UserInfo>,
     headers: &HeaderMap,
-    gate: &mut Gate<'_>,
+    access_check: &mut AccessCheck<'_>,
 ) -> Result<Arc<UserInfo>, Refusal> {
     if !headers
         .keys()
@@ -33,7 +33,7 @@ pub(crate) async fn effective_user(
         return Ok(Arc::clone(proven));
     }
     for subject in impersonation.rights() {
-        gate.pass(proven, "impersonate", subject).await?;
+        access_check.pass(proven, "impersonate", subject).await?;
     }
     Ok(Arc::new(impersonation.user()))
 }
@@ -164,8 +164,10 @@ mod tests {
         authorizer: impl Authorizer + 'static,
     ) -> Result<Arc<UserInfo>, Refusal> {
         let authority = Authority::fixed(authorizer);
-        let mut gate = authority.fixed_gate().expect("it looks at no object");
-        effective_user(proven, headers, &mut gate).await
+        let mut access_check = authority
+            .fixed_access_check()
+            .expect("it looks at no object");
+        effective_user(proven, headers, &mut access_check).await
     }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {

@@ -21,7 +21,7 @@ impl Pipeline<'_> {
         body: Bytes,
         deadline: tokio::time::Instant,
     ) -> ResourceRequest {
-        let (user, permit) = authorized.into_parts();
+        let (user, granted) = authorized.into_parts();
         let present = |text: &str| (!text.is_empty()).then(|| text.into());
         let mut query = self.query.to_vec();
         let mut name = present(info.name);
@@ -51,7 +51,7 @@ impl Pipeline<'_> {
             user_agent: self.client.user_agent.to_owned(),
             body,
             user,
-            permit,
+            granted,
             deadline,
             seats: self.seats().map(|seats| Arc::clone(seats) as _),
         }

@@ -10,7 +10,9 @@ use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Flags, Key, NewObject, Operation};
 use polyplane_registry::environment::{Environment, System};
 use polyplane_registry::strategy::PlaneSettings;
-use polyplane_registry::{Authority, Permit, Registry, Resource, ResourceRequest, Tenant, Verb};
+use polyplane_registry::{
+    Authority, GrantedAccess, Registry, Resource, ResourceRequest, Tenant, Verb,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -106,7 +108,7 @@ pub fn request(verb: Verb, resource: &str) -> ResourceRequest {
         user_agent: String::new(),
         body: Bytes::new(),
         user: Arc::new(UserInfo::new("admin", &["system:masters"])),
-        permit: Permit::in_all_cuts(),
+        granted: GrantedAccess::of_every_cut(),
         deadline: Instant::now() + Duration::from_secs(30),
         seats: None,
     }

@@ -15,8 +15,8 @@ use polyplane_auth::{
 use polyplane_pki::{Identity, Pki};
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
-    Answer, AnswerBody, Authority, ChainedAuthorizer, Features, Gate, KindTable, Kinds, Liveness,
-    Outcome, ResourceRequest, StreamEnd, Verb,
+    AccessCheck, Answer, AnswerBody, Authority, ChainedAuthorizer, Features, KindTable, Kinds,
+    Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, Options, PlaneApi,
@@ -138,9 +138,12 @@ impl PlaneApi for Handle {
         Kinds::new(Arc::clone(&self.0.kinds), None)
     }
 
-    fn gate(&self, _: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
-        let gate = self.0.authority.fixed_gate();
-        Verdict::now(Ok(gate.expect("it looks at no object")))
+    fn access_check(
+        &self,
+        _: tokio::time::Instant,
+    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>> {
+        let access_check = self.0.authority.fixed_access_check();
+        Verdict::now(Ok(access_check.expect("it looks at no object")))
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

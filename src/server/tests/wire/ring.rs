@@ -20,8 +20,8 @@ use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_pki::{Identity, PeerTls, Pki};
 use polyplane_registry::request::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
-    Answer, AnswerBody, Authority, Gate, KindTable, Kinds, Liveness, Outcome, ResourceRequest,
-    StreamEnd, Verb,
+    AccessCheck, Answer, AnswerBody, Authority, KindTable, Kinds, Liveness, Outcome,
+    ResourceRequest, StreamEnd, Verb,
 };
 use polyplane_server::{
     Backend, BoxFuture, Config, LocateError, Location, Options, Peer, PeerLimits, PeerTransport,
@@ -157,9 +157,12 @@ impl PlaneApi for Handle {
         Kinds::new(Arc::clone(&self.0.world.kinds), None)
     }
 
-    fn gate(&self, _: tokio::time::Instant) -> Verdict<'_, Result<Gate<'_>, ApiError>> {
-        let gate = self.0.authority.fixed_gate();
-        Verdict::now(Ok(gate.expect("it looks at no object")))
+    fn access_check(
+        &self,
+        _: tokio::time::Instant,
+    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>> {
+        let access_check = self.0.authority.fixed_access_check();
+        Verdict::now(Ok(access_check.expect("it looks at no object")))
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
