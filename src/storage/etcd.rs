@@ -41,7 +41,7 @@ use tokio::time::Instant;
 
 use self::credentials::Credentials;
 pub use self::credentials::Secret;
-use self::feed::{Asked, EventStream, Feed, Part, Told};
+use self::feed::{EventStream, Feed, FeedUpdate, KeyRange, ProgressRequest};
 use self::members::{Members, Report};
 use self::space::Space;
 use self::wire::Keys;
@@ -137,7 +137,7 @@ struct Inner {
     seen: AtomicU64,
     floor: AtomicU64,
     used_bytes: AtomicU64,
-    feeds: Mutex<Vec<(WatchSender, Arc<Asked>)>>,
+    feeds: Mutex<Vec<(WatchSender, Arc<ProgressRequest>)>>,
     closed: watch::Sender<bool>,
 }
 
@@ -166,7 +166,7 @@ impl EtcdStore {
             if let Some(refusal) = members.refusal() {
                 return Err(refusal);
             }
-            match (report, members.none_fit()) {
+            match (report, members.no_member_reason()) {
                 (Some(report), None) => break report,
                 (_, Some(reason)) if members.any_untrusted() => {
                     return Err(OpenError::Untrusted { reason });
@@ -192,7 +192,7 @@ impl EtcdStore {
             closed: watch::Sender::new(false),
         });
         inner.note(report);
-        inner.look_first().await?;
+        inner.check_access().await?;
         // Both end by themselves when the store is closed or dropped.
         tokio::spawn(keep_probing(
             Arc::downgrade(&inner),
@@ -224,18 +224,18 @@ async fn closing(closed: &mut watch::Receiver<bool>) {
 async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
     loop {
         let Some(inner) = store.upgrade() else { return };
-        let hurry = inner.members.hurry.notified();
+        let probe_now = inner.members.probe_now.notified();
         tokio::select! {
             biased;
             () = closing(&mut closed) => return,
-            () = hurry => tokio::time::sleep(PROBE_PAUSE).await,
+            () = probe_now => tokio::time::sleep(PROBE_PAUSE).await,
             () = tokio::time::sleep(PROBE_INTERVAL) => {}
         }
         if let Some(report) = inner.members.probe().await {
             inner.note(report);
         }
         if inner.space.is_full() {
-            inner.look_for_space().await;
+            inner.check_space().await;
         }
     }
 }
@@ -265,7 +265,7 @@ impl Inner {
         *self.closed.borrow()
     }
 
-    fn saw(&self, revision: Revision) {
+    fn note_revision(&self, revision: Revision) {
         self.seen.fetch_max(revision.0, Ordering::SeqCst);
     }
 
@@ -292,22 +292,22 @@ impl Inner {
     }
 
     /// The events after a revision up to another, from a watch that is ended there.
-    async fn gather(
+    async fn read_history(
         &self,
-        part: &Part,
+        range: &KeyRange,
         after: Revision,
         through: Revision,
     ) -> Result<Vec<StoreEvent>, ReadError> {
         let unavailable = |text: String| ReadError::Unavailable(text);
         let member = self.members.current();
-        let stream = EventStream::open(&member, &self.keys, part, after).await;
+        let stream = EventStream::open(&member, &self.keys, range, after).await;
         let mut stream = stream.map_err(|fault| unavailable(fault.to_string()))?;
         let (mut events, mut bytes) = (Vec::new(), 0_usize);
         let mut stalled = Instant::now() + HISTORY_STALL_MAX;
         loop {
-            let told = tokio::select! {
+            let update = tokio::select! {
                 biased;
-                told = stream.next() => told,
+                update = stream.next() => update,
                 why = member.unfit() => return Err(unavailable(why)),
                 () = tokio::time::sleep_until(stalled) => {
                     self.members.suspect(&member, "a history does not go on");
@@ -320,8 +320,8 @@ impl Inner {
                     }
                 }
             };
-            match told {
-                Ok(Told::Events(more)) => {
+            match update {
+                Ok(FeedUpdate::Events(more)) => {
                     stalled = Instant::now() + HISTORY_STALL_MAX;
                     let last = more.last().map_or(after, |event| event.revision);
                     for event in more {
@@ -338,9 +338,9 @@ impl Inner {
                         return Ok(events);
                     }
                 }
-                Ok(Told::Progress(at)) if at >= through => return Ok(events),
-                Ok(Told::Progress(_)) => {}
-                Ok(Told::Compacted(floor)) => {
+                Ok(FeedUpdate::Progress(at)) if at >= through => return Ok(events),
+                Ok(FeedUpdate::Progress(_)) => {}
+                Ok(FeedUpdate::Compacted(floor)) => {
                     self.raise_floor(floor);
                     return Err(self.compacted());
                 }
@@ -352,7 +352,7 @@ impl Inner {
         }
     }
 
-    async fn history(&self, part: Part, after: Revision) -> Result<History, ReadError> {
+    async fn history(&self, range: KeyRange, after: Revision) -> Result<History, ReadError> {
         let through = self.check_history(after).await?;
         if through <= after {
             return Ok(History {
@@ -362,7 +362,7 @@ impl Inner {
         }
         let deadline = Instant::now() + HISTORY_STALL_MAX;
         loop {
-            match self.gather(&part, after, through).await {
+            match self.read_history(&range, after, through).await {
                 Ok(events) => {
                     return Ok(History {
                         revision: through,
@@ -377,10 +377,14 @@ impl Inner {
         }
     }
 
-    async fn watch(self: &Arc<Self>, part: Part, after: Revision) -> Result<StoreWatch, ReadError> {
+    async fn watch(
+        self: &Arc<Self>,
+        range: KeyRange,
+        after: Revision,
+    ) -> Result<StoreWatch, ReadError> {
         self.check_history(after).await?;
         let (sender, watch) = store_watch(after);
-        let asked = Arc::new(Asked::default());
+        let asked = Arc::new(ProgressRequest::default());
         let mut feeds = self.feeds.lock();
         if self.is_closed() {
             return Err(ReadError::Closed);
@@ -392,7 +396,7 @@ impl Inner {
         let feed = Feed {
             members: Arc::clone(&self.members),
             keys: self.keys.clone(),
-            part,
+            range,
             sender,
             asked,
             closed: self.closed.subscribe(),
@@ -438,7 +442,7 @@ impl Store for EtcdStore {
         end: Bytes,
         after: Revision,
     ) -> Result<History, ReadError> {
-        self.inner.history(Part { start, end }, after).await
+        self.inner.history(KeyRange { start, end }, after).await
     }
 
     async fn watch(
@@ -447,7 +451,7 @@ impl Store for EtcdStore {
         end: Bytes,
         after: Revision,
     ) -> Result<StoreWatch, ReadError> {
-        self.inner.watch(Part { start, end }, after).await
+        self.inner.watch(KeyRange { start, end }, after).await
     }
 
     async fn request_progress(&self) -> Result<(), ReadError> {
@@ -502,7 +506,7 @@ impl Store for EtcdStore {
             let reason = "the store is closed".to_owned();
             return Health::Failed { reason };
         }
-        match self.inner.members.none_fit() {
+        match self.inner.members.no_member_reason() {
             Some(reason) => Health::Failed { reason },
             None => self.inner.space.health(),
         }

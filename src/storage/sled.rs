@@ -47,7 +47,7 @@ use tokio::sync::{Semaphore, oneshot};
 use self::engine::{Engine, EngineOptions};
 use self::folder::Folder;
 use self::readers::Readers;
-use self::shared::Shared;
+use self::shared::StoreState;
 use self::space::Space;
 use self::writer::{Command, Job, Work, Writer};
 use crate::error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
@@ -143,7 +143,7 @@ impl SledOptions {
 /// The embedded store. Dropping it without [`Store::close`] finishes what was queued, too, but
 /// does not wait for it.
 pub struct SledStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     clock: Arc<dyn Clock>,
     commands: Sender<Command>,
     queue_room: Arc<Semaphore>,
@@ -172,7 +172,7 @@ impl SledStore {
                 leases.attach(key, Some(dead));
             }
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreState {
             folder,
             engine: RwLock::new(Some(engine)),
             openings: AtomicU64::new(0),
@@ -256,7 +256,7 @@ impl SledStore {
             let Err(ReadError::Unavailable(why)) = result else {
                 return result;
             };
-            self.ask(|reply| Command::Broken {
+            self.request(|reply| Command::Broken {
                 opening,
                 why,
                 reply,
@@ -266,7 +266,7 @@ impl SledStore {
         self.readers.run(read).await
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, ReadError>>) -> Command,
     ) -> Result<T, ReadError> {
@@ -330,7 +330,7 @@ impl Store for SledStore {
         after: Revision,
     ) -> Result<StoreWatch, ReadError> {
         let (first, last) = (start.clone(), end.clone());
-        let registered = self.ask(|reply| Command::Watch {
+        let registered = self.request(|reply| Command::Watch {
             start: first,
             end: last,
             after,
@@ -362,7 +362,8 @@ impl Store for SledStore {
     }
 
     async fn compact(&self, below: Revision) -> Result<(), ReadError> {
-        self.ask(|reply| Command::Compact { below, reply }).await
+        self.request(|reply| Command::Compact { below, reply })
+            .await
     }
 
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {

@@ -56,13 +56,13 @@ struct Feed {
     end: Option<WatchEnd>,
 }
 
-struct Shared {
+struct WatchBuffer {
     feed: Mutex<Feed>,
     wake: Notify,
     gone: Arc<Notify>,
 }
 
-impl Drop for Shared {
+impl Drop for WatchBuffer {
     fn drop(&mut self) {
         self.gone.notify_waiters();
     }
@@ -70,14 +70,14 @@ impl Drop for Shared {
 
 /// A running watch. Dropping it ends it.
 pub struct StoreWatch {
-    shared: Arc<Shared>,
+    shared: Arc<WatchBuffer>,
     told: Revision,
 }
 
 /// The engine's side of a watch.
 #[derive(Clone)]
 pub struct WatchSender {
-    shared: Weak<Shared>,
+    shared: Weak<WatchBuffer>,
     gone: Arc<Notify>,
 }
 
@@ -92,7 +92,7 @@ pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
         end: None,
     };
     let gone = Arc::new(Notify::new());
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(WatchBuffer {
         feed: Mutex::new(feed),
         wake: Notify::new(),
         gone: Arc::clone(&gone),

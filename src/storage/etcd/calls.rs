@@ -14,7 +14,7 @@ use etcd_client::{AlarmAction, AlarmType, Error, GetOptions, GetResponse};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Inner;
-use super::feed::{EventStream, Part, Told};
+use super::feed::{EventStream, FeedUpdate, KeyRange};
 use super::members::Member;
 use super::reply::{self, Fault, fault};
 use super::wire::{self, head, number};
@@ -33,17 +33,17 @@ const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(320);
 
 /// What came of offering a transaction to one member.
-enum Tried {
+enum CommitAttempt {
     /// What the caller is told.
-    Told(Result<Committed, CommitError>),
+    Answered(Result<Committed, CommitError>),
     /// Nothing was proposed, so nothing will be done: it may be offered again.
     NotProposed(String),
 }
 
-impl Tried {
+impl CommitAttempt {
     fn unknown(member: &Member, why: &str) -> Self {
         let text = format!("{}: {why}", member.endpoint);
-        Self::Told(Err(CommitError::Unknown(text)))
+        Self::Answered(Err(CommitError::Unknown(text)))
     }
 }
 
@@ -62,8 +62,8 @@ impl Inner {
         loop {
             let why = match self.members.fit_by(deadline).await {
                 Ok(()) => match self.commit_once(&txn).await {
-                    Tried::Told(told) => return told,
-                    Tried::NotProposed(why) => why,
+                    CommitAttempt::Answered(answer) => return answer,
+                    CommitAttempt::NotProposed(why) => why,
                 },
                 Err(why) => return Err(not_sent(&format!("no etcd member is fit: {why}"))),
             };
@@ -76,10 +76,10 @@ impl Inner {
         }
     }
 
-    async fn commit_once(&self, txn: &Txn) -> Tried {
+    async fn commit_once(&self, txn: &Txn) -> CommitAttempt {
         let puts = txn.ops.iter().any(|op| matches!(op, Op::Put { .. }));
         if puts && let Some(why) = self.space.full() {
-            return Tried::Told(Err(CommitError::Rejected(Rejection::NoSpace(why))));
+            return CommitAttempt::Answered(Err(CommitError::Rejected(Rejection::NoSpace(why))));
         }
         let before = Revision(self.seen.load(std::sync::atomic::Ordering::SeqCst));
         let member = self.members.current();
@@ -91,16 +91,16 @@ impl Inner {
             biased;
             reply = timeout(self.options.call_timeout, kv.txn(request)) => reply,
             why = member.unfit() => {
-                return Tried::unknown(&member, &why);
+                return CommitAttempt::unknown(&member, &why);
             }
             why = self.members.new_term(&member, term) => {
-                return Tried::unknown(&member, &why);
+                return CommitAttempt::unknown(&member, &why);
             }
         };
         let fault = match reply {
             Ok(Ok(reply)) => {
-                self.saw(head(reply.header()));
-                return Tried::Told(self.keys.answer(txn, reply));
+                self.note_revision(head(reply.header()));
+                return CommitAttempt::Answered(self.keys.answer(txn, reply));
             }
             Ok(Err(error)) => fault(&error),
             Err(_) => {
@@ -108,10 +108,10 @@ impl Inner {
                 Fault::Unavailable(text)
             }
         };
-        Tried::Told(Err(match fault {
+        CommitAttempt::Answered(Err(match fault {
             Fault::NotProposed(text) => {
                 self.members.suspect(&member, &text);
-                return Tried::NotProposed(format!("{}: {text}", member.endpoint));
+                return CommitAttempt::NotProposed(format!("{}: {text}", member.endpoint));
             }
             Fault::TooManyOps(text) => CommitError::Rejected(Rejection::TooManyOps(text)),
             Fault::TooLarge(text) => CommitError::Rejected(Rejection::TooLarge(text)),
@@ -132,7 +132,7 @@ impl Inner {
             | Fault::Unavailable(_)) => {
                 let why = fault.to_string();
                 self.members.suspect(&member, &why);
-                return Tried::unknown(&member, &why);
+                return CommitAttempt::unknown(&member, &why);
             }
         }))
     }
@@ -147,11 +147,11 @@ impl Inner {
         let Some((key, value)) = put else {
             return unknown("it puts nothing");
         };
-        let part = Part {
+        let range = KeyRange {
             start: key.clone(),
             end: [&key[..], &[0]].concat().into(),
         };
-        match self.history(part, before).await {
+        match self.history(range, before).await {
             Ok(history) => {
                 let ours = |found: &Bytes| found == value;
                 if history
@@ -168,7 +168,7 @@ impl Inner {
     }
 
     /// Asks the cluster, not one member, whether the alarm is still raised.
-    pub(super) async fn look_for_space(&self) {
+    pub(super) async fn check_space(&self) {
         let member = self.members.current();
         let mut maintenance = member.calls().maintenance_client();
         let asked = maintenance.alarm(AlarmAction::Get, AlarmType::Nospace, None);
@@ -191,7 +191,7 @@ impl Inner {
         let deadline = Instant::now() + self.options.call_timeout;
         let mut wait = RETRY_FIRST;
         loop {
-            let fault = match self.members.none_fit() {
+            let fault = match self.members.no_member_reason() {
                 Some(why) => Fault::Unavailable(why),
                 None => {
                     let member = self.members.current();
@@ -242,19 +242,21 @@ impl Inner {
     /// Takes in what a revision that turned out to be compacted says about the floor. Only a watch
     /// tells the compaction revision.
     async fn learn_floor(&self, at: Revision) {
-        let part = Part {
+        let range = KeyRange {
             start: Bytes::from_static(b"\0"),
             end: Bytes::from_static(b"\0\0"),
         };
         let member = self.members.current();
         let told = timeout(ATTEMPT_TIMEOUT, async {
             let after = Revision(at.0.saturating_sub(1));
-            let mut stream = EventStream::open(&member, &self.keys, &part, after).await?;
+            let mut stream = EventStream::open(&member, &self.keys, &range, after).await?;
             stream.next().await
         });
         let floor = match told.await {
-            Ok(Ok(Told::Compacted(floor))) => floor,
-            Ok(Ok(Told::Events(_) | Told::Progress(_)) | Err(_)) | Err(_) => Revision(at.0 + 1),
+            Ok(Ok(FeedUpdate::Compacted(floor))) => floor,
+            Ok(Ok(FeedUpdate::Events(_) | FeedUpdate::Progress(_)) | Err(_)) | Err(_) => {
+                Revision(at.0 + 1)
+            }
         };
         self.raise_floor(floor);
     }
@@ -277,7 +279,7 @@ impl Inner {
                 Err(Fault::ReplyTooLarge) if keys > 1 => keys = (keys / 8).max(1),
                 reply => {
                     let reply = reply?;
-                    self.saw(head(reply.header()));
+                    self.note_revision(head(reply.header()));
                     return Ok(reply);
                 }
             }
@@ -337,14 +339,14 @@ impl Inner {
             Err(fault) => return Err(self.read_error(fault, Revision(0)).await),
         };
         let at = head(reply.header());
-        self.saw(at);
+        self.note_revision(at);
         let found = reply.take_kvs().into_iter().next();
         Ok((at, found.map(|found| self.keys.key_value(found.0))))
     }
 
     /// Reads nothing, linearizable, as of a revision if one is given: what it shows is the newest
     /// revision, and whether the other is still there.
-    async fn look(&self, at: Option<Revision>) -> Result<Revision, Fault> {
+    async fn read_head(&self, at: Option<Revision>) -> Result<Revision, Fault> {
         let key = self.keys.outer(b"\0");
         let reply = self.read(|member| {
             let mut options = GetOptions::new().with_count_only();
@@ -356,14 +358,14 @@ impl Inner {
         });
         let reply = reply.await?;
         let head = head(reply.header());
-        self.saw(head);
+        self.note_revision(head);
         Ok(head)
     }
 
     /// The first read: shows that the user may read here, and the revision that all later
     /// transactions are beyond.
-    pub(super) async fn look_first(&self) -> Result<(), OpenError> {
-        match self.look(None).await {
+    pub(super) async fn check_access(&self) -> Result<(), OpenError> {
+        match self.read_head(None).await {
             Ok(_) => Ok(()),
             Err(fault @ Fault::Denied(_)) => Err(OpenError::Login {
                 reason: fault.to_string(),
@@ -376,7 +378,7 @@ impl Inner {
 
     pub(super) async fn head(&self) -> Result<Revision, ReadError> {
         self.open()?;
-        let head = self.look(None).await;
+        let head = self.read_head(None).await;
         head.map_err(|fault| ReadError::Unavailable(fault.to_string()))
     }
 
@@ -388,7 +390,7 @@ impl Inner {
         }
         // One below: it is there exactly if `after` is above the compaction revision.
         let probed = Revision(after.0.saturating_sub(1).max(1));
-        match self.look(Some(probed)).await {
+        match self.read_head(Some(probed)).await {
             Ok(head) if after > head => Err(ReadError::Future { head }),
             Ok(head) => Ok(head),
             Err(fault) => Err(self.read_error(fault, probed).await),
@@ -468,7 +470,7 @@ impl Inner {
             self.read(|member| async move { member.calls().lease_client().revoke(lease.0).await });
         match revoked.await {
             Ok(reply) => {
-                self.saw(head(reply.header()));
+                self.note_revision(head(reply.header()));
                 Ok(())
             }
             Err(Fault::NoLease(_)) => Err(LeaseError::NotFound),

@@ -32,7 +32,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a stream tells.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum FeedUpdate {
     /// Events of whole revisions, in order.
     Events(Vec<StoreEvent>),
     /// Everything up to here has been told.
@@ -43,12 +43,12 @@ pub(super) enum Told {
 
 /// Which part of the store, in our keys.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct KeyRange {
     pub(super) start: Bytes,
     pub(super) end: Bytes,
 }
 
-impl Part {
+impl KeyRange {
     fn outer(&self, keys: &Keys) -> EtcdRange {
         if !self.end.is_empty() && self.start >= self.end {
             // etcd refuses an empty range; what this one key would tell is left out below.
@@ -66,7 +66,7 @@ impl Part {
 pub(super) struct EventStream {
     stream: WatchStream,
     keys: Keys,
-    part: Part,
+    range: KeyRange,
     /// Events of a response that came in pieces; they may end within a revision.
     pieces: Vec<PbEvent>,
 }
@@ -76,18 +76,18 @@ impl EventStream {
     pub(super) async fn open(
         member: &Member,
         keys: &Keys,
-        part: &Part,
+        range: &KeyRange,
         after: Revision,
     ) -> Result<Self, Fault> {
-        let range = part.outer(keys);
+        let outer = range.outer(keys);
         let options = WatchOptions::new()
-            .with_range(range.end)
+            .with_range(outer.end)
             .with_start_revision(number(after).saturating_add(1))
             .with_prev_key()
             .with_progress_notify()
             .with_fragment();
         let mut watches = member.watches();
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, watches.watch(range.key, Some(options)));
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, watches.watch(outer.key, Some(options)));
         let stream = match opened.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(fault(&error)),
@@ -96,7 +96,7 @@ impl EventStream {
         Ok(Self {
             stream,
             keys: keys.clone(),
-            part: part.clone(),
+            range: range.clone(),
             pieces: Vec::new(),
         })
     }
@@ -111,7 +111,7 @@ impl EventStream {
     ///
     /// # Cancel safety
     /// A dropped call loses nothing.
-    pub(super) async fn next(&mut self) -> Result<Told, Fault> {
+    pub(super) async fn next(&mut self) -> Result<FeedUpdate, Fault> {
         loop {
             let message = self.stream.message().await.map_err(|error| fault(&error))?;
             let Some(response) = message else {
@@ -120,7 +120,9 @@ impl EventStream {
             let response = response.0;
             if response.compact_revision > 0 {
                 // Never at the compaction revision, always above it.
-                return Ok(Told::Compacted(revision(response.compact_revision + 1)));
+                return Ok(FeedUpdate::Compacted(revision(
+                    response.compact_revision + 1,
+                )));
             }
             if response.canceled {
                 let why = response.cancel_reason;
@@ -139,13 +141,13 @@ impl EventStream {
             }
             if progress {
                 let at = response.header.map_or(0, |header| header.revision);
-                return Ok(Told::Progress(revision(at)));
+                return Ok(FeedUpdate::Progress(revision(at)));
             }
         }
     }
 
     /// Takes the events of whole revisions out of the pieces.
-    fn whole(&mut self, more: bool) -> Option<Told> {
+    fn whole(&mut self, more: bool) -> Option<FeedUpdate> {
         let at = |event: &PbEvent| event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
         let mut rest = Vec::new();
         if more {
@@ -161,23 +163,23 @@ impl EventStream {
         let mut events = Vec::with_capacity(pieces.len());
         for event in pieces {
             match self.keys.event(event) {
-                Ok(event) if self.part.has(&event.key) => events.push(event),
+                Ok(event) if self.range.has(&event.key) => events.push(event),
                 Ok(_) => {}
-                Err(floor) => return Some(Told::Compacted(floor)),
+                Err(floor) => return Some(FeedUpdate::Compacted(floor)),
             }
         }
-        Some(Told::Events(events))
+        Some(FeedUpdate::Events(events))
     }
 }
 
 /// What others may ask of a feed.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct ProgressRequest {
     progress: AtomicU64,
     wake: Notify,
 }
 
-impl Asked {
+impl ProgressRequest {
     /// The feed is to tell progress up to this revision.
     pub(super) fn progress(&self, through: Revision) {
         self.progress.fetch_max(through.0, Ordering::SeqCst);
@@ -186,7 +188,7 @@ impl Asked {
 }
 
 /// Why a stream is left.
-enum Left {
+enum StreamEnd {
     /// The feed is over.
     Over,
     /// The next stream is to be opened.
@@ -197,9 +199,9 @@ enum Left {
 pub(super) struct Feed {
     pub(super) members: Arc<Members>,
     pub(super) keys: Keys,
-    pub(super) part: Part,
+    pub(super) range: KeyRange,
     pub(super) sender: WatchSender,
-    pub(super) asked: Arc<Asked>,
+    pub(super) asked: Arc<ProgressRequest>,
     pub(super) closed: watch::Receiver<bool>,
     pub(super) told: Revision,
     pub(super) raise_floor: Arc<dyn Fn(Revision) + Send + Sync>,
@@ -215,7 +217,7 @@ impl Feed {
         loop {
             let member = self.members.current();
             let before = self.told;
-            let left = tokio::select! {
+            let end = tokio::select! {
                 // An ended watch first: nothing else matters then.
                 biased;
                 () = &mut gone => return,
@@ -223,11 +225,11 @@ impl Feed {
                     self.sender.end(WatchEnd::Closed);
                     return;
                 }
-                left = self.stream(&member) => left,
+                end = self.stream(&member) => end,
             };
-            match left {
-                Left::Over => return,
-                Left::Lost(fault) => {
+            match end {
+                StreamEnd::Over => return,
+                StreamEnd::Lost(fault) => {
                     tracing::debug!(endpoint = %member.endpoint, %fault, "a watch is taken up again");
                     if fault == Fault::TokenInvalid {
                         self.members.log_in(&member).await;
@@ -245,50 +247,50 @@ impl Feed {
     }
 
     /// One stream, from the last revision told until it breaks.
-    async fn stream(&mut self, member: &Arc<Member>) -> Left {
-        let opened = EventStream::open(member, &self.keys, &self.part, self.told).await;
+    async fn stream(&mut self, member: &Arc<Member>) -> StreamEnd {
+        let opened = EventStream::open(member, &self.keys, &self.range, self.told).await;
         let mut stream = match opened {
             Ok(stream) => stream,
-            Err(fault) => return Left::Lost(fault),
+            Err(fault) => return StreamEnd::Lost(fault),
         };
         let unfit = member.unfit();
         tokio::pin!(unfit);
         loop {
             let wanted = self.asked.progress.load(Ordering::SeqCst);
             let behind = wanted > self.told.0;
-            let told = tokio::select! {
+            let update = tokio::select! {
                 // News before questions: they may be the answer.
                 biased;
-                told = stream.next() => told,
-                why = &mut unfit => return Left::Lost(Fault::Unavailable(why)),
+                update = stream.next() => update,
+                why = &mut unfit => return StreamEnd::Lost(Fault::Unavailable(why)),
                 () = self.asked.wake.notified() => {
                     match stream.request_progress().await {
                         Ok(()) => continue,
-                        Err(fault) => return Left::Lost(fault),
+                        Err(fault) => return StreamEnd::Lost(fault),
                     }
                 }
                 () = tokio::time::sleep(PROGRESS_RETRY), if behind => {
                     match stream.request_progress().await {
                         Ok(()) => continue,
-                        Err(fault) => return Left::Lost(fault),
+                        Err(fault) => return StreamEnd::Lost(fault),
                     }
                 }
             };
-            match told {
-                Ok(told) => {
-                    if !self.tell(told) {
-                        return Left::Over;
+            match update {
+                Ok(update) => {
+                    if !self.forward(update) {
+                        return StreamEnd::Over;
                     }
                 }
-                Err(fault) => return Left::Lost(fault),
+                Err(fault) => return StreamEnd::Lost(fault),
             }
         }
     }
 
     /// Passes on what is new. False if the watch has ended.
-    fn tell(&mut self, told: Told) -> bool {
-        match told {
-            Told::Events(events) => {
+    fn forward(&mut self, update: FeedUpdate) -> bool {
+        match update {
+            FeedUpdate::Events(events) => {
                 for batch in batches(events) {
                     if batch.revision <= self.told {
                         continue;
@@ -300,15 +302,15 @@ impl Feed {
                 }
                 true
             }
-            Told::Progress(through) if through > self.told => {
+            FeedUpdate::Progress(through) if through > self.told => {
                 self.told = through;
                 self.sender.send(crate::watch::WatchBatch {
                     revision: through,
                     events: Vec::new(),
                 })
             }
-            Told::Progress(_) => true,
-            Told::Compacted(floor) => {
+            FeedUpdate::Progress(_) => true,
+            FeedUpdate::Compacted(floor) => {
                 (self.raise_floor)(floor);
                 self.sender.end(WatchEnd::Compacted { floor });
                 false

@@ -27,18 +27,18 @@ use crate::error::OpenError;
 /// How long members are waited for that tell how they are.
 const PROBE_ROUND: Duration = Duration::from_millis(300);
 /// A call that takes longer has the members asked how they are.
-const IMPATIENCE: Duration = Duration::from_millis(250);
+const SLOW_CALL: Duration = Duration::from_millis(250);
 /// How long a new leader may take for what waited for it.
 const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
 /// How long after the last member became unfit calls wait for one that is fit: what an election
 /// takes, and more.
-const HOLD_MAX: Duration = Duration::from_secs(5);
+const NO_MEMBER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often whoever waits has the members asked how they are.
-const HURRY_EVERY: Duration = Duration::from_millis(100);
+const PROBE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a member is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum MemberStatus {
     /// It has not been asked yet.
     New,
     /// It answers and knows a leader.
@@ -58,7 +58,7 @@ pub(super) enum Standing {
     Refused(String),
 }
 
-impl Standing {
+impl MemberStatus {
     /// It has been asked and cannot be used now.
     fn is_out(&self) -> bool {
         match self {
@@ -92,7 +92,7 @@ pub(super) struct Report {
 pub(super) struct Member {
     pub(super) endpoint: String,
     clients: RwLock<Arc<Clients>>,
-    standing: watch::Sender<Standing>,
+    status: watch::Sender<MemberStatus>,
     /// The term in which it last answered: a leader's time.
     term: watch::Sender<u64>,
     /// It is being asked how it is.
@@ -106,7 +106,7 @@ impl Member {
         Self {
             clients: RwLock::new(clients),
             endpoint: endpoint.to_owned(),
-            standing: watch::Sender::new(Standing::New),
+            status: watch::Sender::new(MemberStatus::New),
             term: watch::Sender::new(0),
             asked: AtomicBool::new(false),
             report: Mutex::default(),
@@ -129,16 +129,16 @@ impl Member {
         self.clients.read().watches.clone()
     }
 
-    fn standing(&self) -> Standing {
-        self.standing.borrow().clone()
+    fn status(&self) -> MemberStatus {
+        self.status.borrow().clone()
     }
 
     /// Ends when the member is found not to answer.
     pub(super) async fn unfit(&self) -> String {
-        let mut standing = self.standing.subscribe();
-        let unfit = standing.wait_for(|now| now.is_out()).await;
+        let mut status = self.status.subscribe();
+        let unfit = status.wait_for(|now| now.is_out()).await;
         match unfit.as_deref() {
-            Ok(standing) => standing.why().to_owned(),
+            Ok(status) => status.why().to_owned(),
             Err(_) => "the member is gone".to_owned(),
         }
     }
@@ -154,53 +154,55 @@ impl Member {
     }
 
     /// Asks the member how it is, on both connections.
-    async fn probe(&self, cluster: &AtomicU64) -> (Standing, Report) {
+    async fn probe(&self, cluster: &AtomicU64) -> (MemberStatus, Report) {
         let clients = self.clients();
-        let status = match timeout(PROBE_TIMEOUT, clients.status(&self.endpoint)).await {
+        let reply = match timeout(PROBE_TIMEOUT, clients.status(&self.endpoint)).await {
             Err(_) => {
                 let text = "it does not answer".to_owned();
-                return (Standing::Unfit(text), Report::default());
+                return (MemberStatus::Unfit(text), Report::default());
             }
             Ok(Err((fault, untrusted))) => {
                 let why = fault.to_string();
-                let standing = match fault {
-                    _ if untrusted => Standing::Untrusted(why),
+                let status = match fault {
+                    _ if untrusted => MemberStatus::Untrusted(why),
                     Fault::TokenInvalid => {
                         clients.logged_in.store(false, Ordering::Relaxed);
-                        Standing::Unfit(why)
+                        MemberStatus::Unfit(why)
                     }
-                    Fault::LoginWrong(_) | Fault::Denied(_) => Standing::Barred(why),
-                    _ => Standing::Unfit(why),
+                    Fault::LoginWrong(_) | Fault::Denied(_) => MemberStatus::Barred(why),
+                    _ => MemberStatus::Unfit(why),
                 };
-                return (standing, Report::default());
+                return (status, Report::default());
             }
-            Ok(Ok(status)) => status,
+            Ok(Ok(reply)) => reply,
         };
         self.term.send_if_modified(|term| {
-            let before = std::mem::replace(term, status.raft_term());
+            let before = std::mem::replace(term, reply.raft_term());
             before != *term
         });
-        let (cluster_id, member_id) = status
+        let (cluster_id, member_id) = reply
             .header()
             .map_or((0, 0), |header| (header.cluster_id(), header.member_id()));
-        let standing = if let Some(refusal) = version::refusal(status.version()) {
-            Standing::Refused(refusal)
+        let status = if let Some(refusal) = version::refusal(reply.version()) {
+            MemberStatus::Refused(refusal)
         } else if !is_of(cluster, cluster_id) {
-            Standing::Refused("it belongs to another cluster than the endpoints before".to_owned())
-        } else if status.is_learner() {
-            Standing::Unfit("it is a learner".to_owned())
-        } else if status.leader() == 0 {
-            Standing::Unfit("it knows no leader".to_owned())
+            MemberStatus::Refused(
+                "it belongs to another cluster than the endpoints before".to_owned(),
+            )
+        } else if reply.is_learner() {
+            MemberStatus::Unfit("it is a learner".to_owned())
+        } else if reply.leader() == 0 {
+            MemberStatus::Unfit("it knows no leader".to_owned())
         } else {
-            Standing::Fit {
-                leads: status.leader() == member_id,
+            MemberStatus::Fit {
+                leads: reply.leader() == member_id,
             }
         };
         let report = Report {
-            db_bytes: u64::try_from(status.db_size()).unwrap_or(0),
-            errors: status.errors().to_vec(),
+            db_bytes: u64::try_from(reply.db_size()).unwrap_or(0),
+            errors: reply.errors().to_vec(),
         };
-        (standing, report)
+        (status, report)
     }
 }
 
@@ -241,7 +243,7 @@ pub(super) struct Members {
     /// Since when no member has been fit.
     out: watch::Sender<Option<Instant>>,
     /// Have all members asked how they are at once.
-    pub(super) hurry: Notify,
+    pub(super) probe_now: Notify,
 }
 
 impl Members {
@@ -269,7 +271,7 @@ impl Members {
                 trouble: String::new(),
             }),
             out: watch::Sender::new(None),
-            hurry: Notify::new(),
+            probe_now: Notify::new(),
         })
     }
 
@@ -279,18 +281,18 @@ impl Members {
     }
 
     /// Why no member can be asked, if that is what was last found out about all of them.
-    pub(super) fn none_fit(&self) -> Option<String> {
+    pub(super) fn no_member_reason(&self) -> Option<String> {
         // The usual case, without looking further.
-        if !self.current.read().standing.borrow().is_out() {
+        if !self.current.read().status.borrow().is_out() {
             return None;
         }
         let mut reasons = Vec::with_capacity(self.all.len());
         for member in &self.all {
-            let standing = member.standing();
-            if !standing.is_out() {
+            let status = member.status();
+            if !status.is_out() {
                 return None;
             }
-            reasons.push(format!("{}: {}", member.endpoint, standing.why()));
+            reasons.push(format!("{}: {}", member.endpoint, status.why()));
         }
         Some(reasons.join("; "))
     }
@@ -301,16 +303,16 @@ impl Members {
         let mut out = self.out.subscribe();
         loop {
             let since = *out.borrow_and_update();
-            let Some(why) = self.none_fit() else {
+            let Some(why) = self.no_member_reason() else {
                 return Ok(());
             };
-            let until = since.map_or(deadline, |since| deadline.min(since + HOLD_MAX));
+            let until = since.map_or(deadline, |since| deadline.min(since + NO_MEMBER_WAIT_MAX));
             tokio::select! {
                 // A member that is fit again counts, however late.
                 biased;
                 changed = out.changed() => if changed.is_err() { return Err(why) },
                 () = sleep_until(until) => return Err(why),
-                () = sleep(HURRY_EVERY) => self.hurry.notify_one(),
+                () = sleep(PROBE_REQUEST_INTERVAL) => self.probe_now.notify_one(),
             }
         }
     }
@@ -319,17 +321,17 @@ impl Members {
     pub(super) fn refusal(&self) -> Option<OpenError> {
         self.all.iter().find_map(|member| {
             let endpoint = member.endpoint.clone();
-            match member.standing() {
-                Standing::Refused(reason) => Some(OpenError::Refused { endpoint, reason }),
-                Standing::Barred(why) => {
+            match member.status() {
+                MemberStatus::Refused(reason) => Some(OpenError::Refused { endpoint, reason }),
+                MemberStatus::Barred(why) => {
                     let reason = format!("{endpoint}: {why}");
                     Some(OpenError::Login { reason })
                 }
-                Standing::New
-                | Standing::Fit { .. }
-                | Standing::Suspect(_)
-                | Standing::Untrusted(_)
-                | Standing::Unfit(_) => None,
+                MemberStatus::New
+                | MemberStatus::Fit { .. }
+                | MemberStatus::Suspect(_)
+                | MemberStatus::Untrusted(_)
+                | MemberStatus::Unfit(_) => None,
             }
         })
     }
@@ -337,8 +339,8 @@ impl Members {
     /// Whether TLS is in the way of some member. Another may be fit all the same: one expired
     /// certificate must not keep a replica from starting.
     pub(super) fn any_untrusted(&self) -> bool {
-        let mut standings = self.all.iter().map(|member| member.standing());
-        standings.any(|standing| matches!(standing, Standing::Untrusted(_)))
+        let mut standings = self.all.iter().map(|member| member.status());
+        standings.any(|status| matches!(status, MemberStatus::Untrusted(_)))
     }
 
     /// Takes a new token at a member that does not know the old one.
@@ -350,10 +352,10 @@ impl Members {
 
     /// A call to a member failed: others are asked from now on, until it has answered again.
     pub(super) fn suspect(&self, member: &Arc<Member>, why: &str) {
-        let changed = member.standing.send_if_modified(|standing| {
-            let fit = matches!(standing, Standing::Fit { .. });
+        let changed = member.status.send_if_modified(|status| {
+            let fit = matches!(status, MemberStatus::Fit { .. });
             if fit {
-                *standing = Standing::Suspect(why.to_owned());
+                *status = MemberStatus::Suspect(why.to_owned());
             }
             fit
         });
@@ -361,7 +363,7 @@ impl Members {
             tracing::warn!(endpoint = %member.endpoint, why, "an etcd member failed");
         }
         self.choose();
-        self.hurry.notify_one();
+        self.probe_now.notify_one();
     }
 
     /// Ends once the member has answered in another term than this for a while. What it had passed
@@ -378,7 +380,7 @@ impl Members {
                     }
                     break;
                 }
-                () = sleep(IMPATIENCE) => self.hurry.notify_one(),
+                () = sleep(SLOW_CALL) => self.probe_now.notify_one(),
             }
         }
         sleep(NEW_LEADER_GRACE).await;
@@ -447,7 +449,7 @@ impl Members {
             *member.clients.write() = clients;
         }
         self.renewal.lock().current = fresh;
-        self.hurry.notify_one();
+        self.probe_now.notify_one();
         tracing::info!("the credentials for etcd were read again");
         Ok(())
     }
@@ -470,21 +472,21 @@ impl Members {
     }
 
     async fn probe_one(&self, member: &Member) {
-        let (standing, report) = member.probe(&self.cluster).await;
-        if matches!(standing, Standing::Fit { .. }) {
+        let (status, report) = member.probe(&self.cluster).await;
+        if matches!(status, MemberStatus::Fit { .. }) {
             *member.report.lock() = Some(report);
         }
-        self.note(member, standing);
+        self.note(member, status);
         member.asked.store(false, Ordering::Release);
         // The first that answers is better than one that does not.
         self.choose();
     }
 
-    fn note(&self, member: &Member, standing: Standing) {
-        let before = member.standing.send_replace(standing.clone());
-        match (&before, &standing) {
-            (Standing::Fit { .. }, Standing::Fit { .. }) => {}
-            (_, Standing::Fit { .. }) => {
+    fn note(&self, member: &Member, status: MemberStatus) {
+        let before = member.status.send_replace(status.clone());
+        match (&before, &status) {
+            (MemberStatus::Fit { .. }, MemberStatus::Fit { .. }) => {}
+            (_, MemberStatus::Fit { .. }) => {
                 tracing::info!(endpoint = %member.endpoint, "the etcd member is fit");
             }
             (before, now) if before != now => {
@@ -492,11 +494,11 @@ impl Members {
             }
             _ => {}
         }
-        let none_fit = self.none_fit().is_some();
+        let no_member_reason = self.no_member_reason().is_some();
         self.out.send_if_modified(|since| {
-            let changed = since.is_some() != none_fit;
+            let changed = since.is_some() != no_member_reason;
             if changed {
-                *since = none_fit.then(Instant::now);
+                *since = no_member_reason.then(Instant::now);
             }
             changed
         });
@@ -505,13 +507,13 @@ impl Members {
     /// The leader, else the current one if it is fit, else any that is.
     fn choose(&self) {
         let mut current = self.current.write();
-        let rank = |member: &Arc<Member>| match &*member.standing.borrow() {
-            Standing::Fit { leads: true } => 0,
-            Standing::Fit { leads: false } => 1,
-            Standing::New | Standing::Suspect(_) => 2,
-            Standing::Unfit(_) | Standing::Untrusted(_) => 3,
-            Standing::Barred(_) => 4,
-            Standing::Refused(_) => 5,
+        let rank = |member: &Arc<Member>| match &*member.status.borrow() {
+            MemberStatus::Fit { leads: true } => 0,
+            MemberStatus::Fit { leads: false } => 1,
+            MemberStatus::New | MemberStatus::Suspect(_) => 2,
+            MemberStatus::Unfit(_) | MemberStatus::Untrusted(_) => 3,
+            MemberStatus::Barred(_) => 4,
+            MemberStatus::Refused(_) => 5,
         };
         let best = self.all.iter().min_by_key(|member| rank(member));
         if let Some(best) = best

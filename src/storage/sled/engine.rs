@@ -32,7 +32,7 @@ use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
 use super::folder::{self, Folder, io_at};
 use super::layout::{self, HEAD_KEY, Head};
-use super::present::{Mark, Present};
+use super::present::{KeyHash, Present};
 use super::scan::{self, ScanError, Version, Walk};
 use crate::error::OpenError;
 
@@ -41,9 +41,9 @@ const REWRITE_BYTES: usize = 1024 * 1024;
 
 /// How long a dropped tree may take to let go of its file: what is under way is one buffer of the
 /// log and perhaps a truncation with its sync.
-const LETTING_GO_MAX: Duration = Duration::from_secs(5);
+const RELEASE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often that is looked at: locks have no time-out of their own.
-const LETTING_GO_STEP: Duration = Duration::from_millis(2);
+const RELEASE_POLL: Duration = Duration::from_millis(2);
 
 /// Why a batch is not known to be durable.
 #[derive(Debug, thiserror::Error)]
@@ -250,7 +250,7 @@ pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
 ///
 /// sled writes and truncates on threads of a pool that end when they are done and tell nobody.
 /// Until then they hold the lock on the file, so that it cannot be opened, and nobody else may
-/// write or copy it. A lock held for longer than [`LETTING_GO_MAX`] is left to who opens next.
+/// write or copy it. A lock held for longer than [`RELEASE_WAIT_MAX`] is left to who opens next.
 pub(super) fn discard(engine: Option<Engine>) {
     let Some(Engine { db, file }) = engine else {
         return;
@@ -259,13 +259,13 @@ pub(super) fn discard(engine: Option<Engine>) {
         let text = panic_text(&*panic);
         tracing::warn!(text, "the old tree was not dropped cleanly");
     }
-    let until = Instant::now() + LETTING_GO_MAX;
+    let until = Instant::now() + RELEASE_WAIT_MAX;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() >= until {
             return tracing::warn!("the old tree still holds its file");
         }
         #[expect(clippy::disallowed_methods, reason = "this thread is no runtime's")]
-        std::thread::sleep(LETTING_GO_STEP);
+        std::thread::sleep(RELEASE_POLL);
     }
 }
 
@@ -305,7 +305,7 @@ fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
             return Err(layout::Damage("a version is newer than the head".to_owned()).into());
         }
         counted.add(version.header.checksum);
-        found.present.add(Mark::of(&version.stem));
+        found.present.add(KeyHash::of(&version.stem));
         if let Some(before) = before.as_ref() {
             note_older(before, &version, &mut found);
         }

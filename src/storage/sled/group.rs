@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::engine::Garbage;
 use super::layout::{self, HEAD_KEY, Head, NewVersion};
-use super::present::Mark;
+use super::present::KeyHash;
 use super::scan::{self, ScanError, Version};
 use super::writer::{Job, Work, Writer};
 use crate::error::{CommitError, Rejection};
@@ -69,8 +69,8 @@ pub(super) struct Group {
     /// What the group supersedes.
     pub(super) garbage: Vec<Garbage>,
     /// Versions that it adds and drops.
-    pub(super) added: Vec<Mark>,
-    pub(super) dropped: Vec<Mark>,
+    pub(super) added: Vec<KeyHash>,
+    pub(super) dropped: Vec<KeyHash>,
     /// Per revision what watchers are told.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
     /// Values put by this group, which the tree does not have yet, with their leases: for watchers
@@ -117,7 +117,7 @@ impl Group {
             let key = layout::record_key(&old.stem, old.revision, old.index, chunk);
             self.batch.remove(key);
         }
-        self.dropped.push(Mark::of(&old.stem));
+        self.dropped.push(KeyHash::of(&old.stem));
         self.head.subtract(old.checksum);
         self.head.floor = self.head.floor.max(old.at);
     }
@@ -166,7 +166,7 @@ struct Prepared {
     known: Vec<(Bytes, Option<Live>)>,
     garbage: Vec<Garbage>,
     checksums: Vec<u64>,
-    added: Vec<Mark>,
+    added: Vec<KeyHash>,
     events: Vec<StoreEvent>,
     values: Vec<(Bytes, Option<Held>)>,
     attached: Vec<(Bytes, Option<LeaseId>)>,
@@ -359,7 +359,7 @@ impl Writer {
             out.garbage.push(live.garbage(&stem, revision));
         }
         out.checksums.push(encoded.header.checksum);
-        out.added.push(Mark::of(&stem));
+        out.added.push(KeyHash::of(&stem));
         out.records.extend(encoded.records);
         out.attached.push((key.clone(), lease));
         out.known.push((key.clone(), value.map(|_| live)));
@@ -371,7 +371,7 @@ impl Writer {
         if let Some(known) = self.known.get(key) {
             return Ok(known.clone());
         }
-        if !self.present.may_have(Mark::of(&layout::stem(key))) {
+        if !self.present.may_have(KeyHash::of(&layout::stem(key))) {
             return Ok(None);
         }
         let found = guarded(|| scan::newest(db, key, u64::MAX))?;

@@ -17,9 +17,9 @@ pub(super) struct Present(HashMap<u64, u32>);
 
 /// What a stem is told by.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark(u64);
+pub(super) struct KeyHash(u64);
 
-impl Mark {
+impl KeyHash {
     pub(super) fn of(stem: &[u8]) -> Self {
         Self(XxHash3_64::oneshot(stem))
     }
@@ -27,18 +27,18 @@ impl Mark {
 
 impl Present {
     /// False only if there is no version of the stem in the tree.
-    pub(super) fn may_have(&self, mark: Mark) -> bool {
-        self.0.contains_key(&mark.0)
+    pub(super) fn may_have(&self, hash: KeyHash) -> bool {
+        self.0.contains_key(&hash.0)
     }
 
     /// A version was added.
-    pub(super) fn add(&mut self, mark: Mark) {
-        *self.0.entry(mark.0).or_default() += 1;
+    pub(super) fn add(&mut self, hash: KeyHash) {
+        *self.0.entry(hash.0).or_default() += 1;
     }
 
     /// A version was dropped.
-    pub(super) fn subtract(&mut self, mark: Mark) {
-        if let Entry::Occupied(mut count) = self.0.entry(mark.0) {
+    pub(super) fn subtract(&mut self, hash: KeyHash) {
+        if let Entry::Occupied(mut count) = self.0.entry(hash.0) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_stem_is_there_until_its_last_version_is_dropped() {
         let mut present = Present::default();
-        let (one, other) = (Mark::of(b"one"), Mark::of(b"other"));
+        let (one, other) = (KeyHash::of(b"one"), KeyHash::of(b"other"));
         assert!(!present.may_have(one));
         present.add(one);
         present.add(one);

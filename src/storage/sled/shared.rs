@@ -13,7 +13,7 @@ use crate::lease::LeaseTable;
 use crate::store::{Health, Revision};
 
 /// Shared state. `published` and `floor` only grow.
-pub(super) struct Shared {
+pub(super) struct StoreState {
     pub(super) folder: Folder,
     /// `None` while it is being opened again, or when that failed, or after closing. Readers hold
     /// the lock for one page; the writer takes it whole to open again.
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) closed: AtomicBool,
 }
 
-impl Shared {
+impl StoreState {
     pub(super) fn head(&self) -> Revision {
         Revision(self.published.load(Ordering::SeqCst))
     }

@@ -18,7 +18,7 @@ use super::engine::{Engine, EngineError, Garbage};
 use super::group::{Group, Live};
 use super::layout::Head;
 use super::present::Present;
-use super::shared::Shared;
+use super::shared::StoreState;
 use super::space::Space;
 use super::{SledOptions, engine, group};
 use crate::error::{CommitError, OpenError, ReadError, Rejection};
@@ -89,7 +89,7 @@ pub(super) enum Command {
 
 /// The writer's state.
 pub(super) struct Writer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StoreState>,
     pub(super) options: SledOptions,
     pub(super) commands: Receiver<Command>,
     /// What is durable.
