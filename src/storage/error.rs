@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per thing a caller asks for; variants by what the caller can do.
+//! The errors of a store: one enum per kind of call, with variants by what the caller can do.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum CommitError {
         /// The newest revision when the compares were tested.
         at: Revision,
         /// What each compared key held at that revision, by index into [`crate::Txn::compares`];
-        /// `None` for an absent one. So the caller learns who was faster without a read.
+        /// `None` for an absent one. It saves the caller a read.
         found: Vec<Option<KeyValue>>,
     },
     /// Final: nothing was done and nothing will be.
@@ -40,7 +40,7 @@ pub enum Rejection {
     /// More operations or compares than [`crate::Limits`] allow.
     #[error("too many operations: {0}")]
     TooManyOps(String),
-    /// A key stands in two operations, or an empty key in one: no transaction may say that.
+    /// Two operations have the same key, or one has an empty key: an error of the caller.
     #[error("malformed transaction: {0}")]
     Malformed(String),
     /// An operation names a lease that the store does not have.
@@ -60,14 +60,14 @@ pub enum Rejection {
 /// Why a read has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The revision asked for is older than what the store keeps.
+    /// The requested revision is older than what the store keeps.
     #[error("revisions below {floor} are compacted")]
     Compacted {
         /// The oldest revision that still has an answer.
         floor: Revision,
     },
-    /// The revision asked for has not been committed yet.
-    #[error("the newest revision is {head}")]
+    /// The requested revision has not been committed yet.
+    #[error("the revision is in the future: the newest is {head}")]
     Future {
         /// The newest revision.
         head: Revision,
@@ -75,7 +75,7 @@ pub enum ReadError {
     /// The store cannot answer now; asking again later is safe.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// What was asked for is damaged on disk.
+    /// The requested data are damaged on disk.
     #[error("damaged: {0}")]
     Corrupt(String),
     /// The store is closed.
@@ -101,7 +101,10 @@ pub enum LeaseError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the folder open.
-    #[error("{} is in use by {}; stop it or choose another folder", path.display(), holder(*pid))]
+    #[error(
+        "the store folder {} is in use by {}; stop it or give another folder",
+        path.display(), holder(*pid)
+    )]
     Locked {
         /// The folder.
         path: PathBuf,
@@ -110,7 +113,7 @@ pub enum OpenError {
     },
     /// A newer program wrote the folder.
     #[error(
-        "the store has format {found}, this program reads up to {supported}; use the newer program"
+        "the store has format {found}, this program reads up to {supported}; use the newer program that wrote it"
     )]
     Newer {
         /// The format on disk.
@@ -125,21 +128,21 @@ pub enum OpenError {
         reason: String,
     },
     /// The folder cannot be read, written or created.
-    #[error("cannot open {}: {source}", path.display())]
+    #[error("cannot open the store at {}: {source}; check the folder and its permissions", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
-    /// What was asked for cannot be: an endpoint, a certificate.
+    /// An option cannot be used, such as an endpoint or a certificate.
     #[error("{reason}")]
     Options {
         /// What is wrong, for people.
         reason: String,
     },
     /// A member of the cluster must not be used.
-    #[error("the etcd member {endpoint} is refused: {reason}")]
+    #[error("the etcd member {endpoint} must not be used: {reason}")]
     Refused {
         /// The member's endpoint as it was given.
         endpoint: String,
@@ -147,7 +150,7 @@ pub enum OpenError {
         reason: String,
     },
     /// The user or the password is wrong.
-    #[error("etcd does not let this user in; check user and password: {reason}")]
+    #[error("etcd refused the login; check the user, its password and its roles: {reason}")]
     Login {
         /// What etcd said.
         reason: String,
@@ -161,13 +164,13 @@ pub enum OpenError {
         reason: String,
     },
     /// No member answered in time.
-    #[error("etcd cannot be reached: {reason}")]
+    #[error("etcd cannot be reached; check the endpoints and that the members run: {reason}")]
     Unreachable {
         /// What each endpoint said.
         reason: String,
     },
     /// There is no room even to open.
-    #[error("no space to open {}; free some and start again", path.display())]
+    #[error("no disk space to open the store at {}; free some and start again", path.display())]
     NoSpace {
         /// The folder.
         path: PathBuf,

@@ -1,23 +1,24 @@
 //! The shared engine: etcd, for replicas that form a ring.
 //!
-//! * `wire`: our words in etcd's and back, and the key prefix. `reply`: what its errors mean.
-//! * `members`: a connection to each member, which are fit, and which one is asked.
-//! * `calls`: commits, reads and leases. `feed`: watches that go on by themselves, histories.
-//! * `version`: which etcd is refused. `space`: the quota.
+//! * `wire`: conversion to and from etcd's messages, and the key prefix. `reply`: what its errors mean.
+//! * `members`: a connection to each member, which members are fit, and which one gets the calls.
+//! * `calls`: commits, reads and leases. `feed`: watches that reconnect by themselves, and histories.
+//! * `clients` and `credentials`: connections, and what they authenticate with.
+//! * `version`: which etcd versions are refused. `space`: the quota.
 //!
 //! # Guarantees
-//! * A commit is one transaction and is proposed once. It is final when etcd says that it was
-//!   applied, that a compare did not hold, or that it was turned away before it was proposed;
-//!   everything else is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
-//! * While etcd elects a leader a commit that was turned away for that is kept and sent when there
-//!   is one. Once etcd has been away for longer, commits are turned away at once.
-//! * Reads without a revision are linearizable; no member is asked whose version is known to
-//!   answer them from the past.
-//! * The history is read from above the compaction revision, never at it, and a previous value
-//!   that compaction took ends it: [`ReadError::Compacted`].
-//! * With one of several members dead, hanging or without a leader, another is asked.
-//! * Lease terms are whole seconds, rounded up, and at least what etcd grants: 2 s with its default
-//!   election timeout. A change of leader begins each term anew.
+//! * A commit is one transaction and is proposed once. Its outcome is final when etcd says that it was
+//!   applied, that a compare did not hold, or that it was refused before it was proposed. Everything
+//!   else is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
+//! * A commit that is refused because etcd elects a leader is sent again when there is one. Once etcd
+//!   has been unavailable for longer, commits are refused at once.
+//! * Reads without a revision are linearizable. Members of a version whose linearizable reads may be
+//!   stale are not used.
+//! * The history is read from above the compaction revision, never at it. A previous value that
+//!   compaction removed ends it: [`ReadError::Compacted`].
+//! * If one of several members is dead, hangs, or has no leader, calls go to another.
+//! * Lease terms are whole seconds, rounded up, and at least etcd's minimum: 2 s with its default
+//!   election timeout. A new leader extends every lease by a full term.
 
 mod calls;
 mod clients;
@@ -64,22 +65,22 @@ const ETCD_LIMITS: Limits = Limits {
     transactions_max: 8,
 };
 
-/// How often members are asked how they are.
+/// Interval of the status requests to all members.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Calls that fail ask for it at once, but not more often than this.
+/// Shortest interval of them, after calls that failed.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
-/// How often files with credentials are read. A replica whose old ones have expired is without a
-/// store for at most this long after there are new ones.
+/// Interval of reading the files with credentials. A replica whose credentials have expired is without
+/// a store for at most this long after the files are replaced.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
-/// Bytes of a history beyond which it is not gathered.
+/// Bytes of a history beyond which reading it fails, rather than exhausting memory.
 const HISTORY_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a history may take to begin or to go on.
+/// Longest time without an event or progress while a history is read.
 const HISTORY_STALL_MAX: Duration = Duration::from_secs(10);
 
 /// TLS to etcd, in PEM form.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
-    /// Who may sign the servers' certificates; `None` is the system's roots.
+    /// The CA of the servers' certificates; `None` is the system's roots.
     pub ca: Option<Secret>,
     /// The client's certificate and its key.
     pub cert_and_key: Option<(Secret, Secret)>,
@@ -90,7 +91,7 @@ pub struct EtcdTls {
 /// How an [`EtcdStore`] connects.
 #[derive(Clone)]
 pub struct EtcdOptions {
-    /// `host:port`, `http://host:port` or `https://host:port`, best of all members.
+    /// `host:port`, `http://host:port` or `https://host:port`, if possible of all members.
     pub endpoints: Vec<String>,
     /// In front of every key. Stores with prefixes of which neither begins with the other share an
     /// etcd without seeing each other.
@@ -119,7 +120,7 @@ impl Default for EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Reads what the options name, so that a missing file is found before anything is asked.
+    /// Reads the files that the options name, to report a missing one before connecting.
     ///
     /// # Errors
     /// If a file cannot be read, or a password is not text.
@@ -177,7 +178,7 @@ impl EtcdStore {
                 }
                 _ => tokio::time::sleep(pause).await,
             }
-            // Members that are away for long are asked no more often than those of an open store.
+            // Grows up to the interval of an open store.
             pause = (pause * 2).min(PROBE_INTERVAL);
         };
         let inner = Arc::new(Inner {
@@ -220,7 +221,7 @@ async fn closing(closed: &mut watch::Receiver<bool>) {
     let _ = closed.wait_for(|closed| *closed).await;
 }
 
-/// Asks the members how they are, and whether the quota is free again.
+/// Requests the status of all members, and checks whether the quota is free again.
 async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
     loop {
         let Some(inner) = store.upgrade() else { return };
@@ -240,7 +241,7 @@ async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
     }
 }
 
-/// Looks whether files hold other credentials.
+/// Checks whether the files hold other credentials.
 async fn keep_renewing(members: Weak<Members>, mut closed: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -291,7 +292,7 @@ impl Inner {
         }
     }
 
-    /// The events after a revision up to another, from a watch that is ended there.
+    /// Reads the events after a revision up to another, from a watch that ends there.
     async fn read_history(
         &self,
         range: &KeyRange,
@@ -310,8 +311,8 @@ impl Inner {
                 update = stream.next() => update,
                 why = member.unfit() => return Err(unavailable(why)),
                 () = tokio::time::sleep_until(stalled) => {
-                    self.members.suspect(&member, "a history does not go on");
-                    return Err(unavailable("the history does not go on".to_owned()));
+                    self.members.suspect(&member, "a history made no progress");
+                    return Err(unavailable("the history made no progress".to_owned()));
                 }
                 () = tokio::time::sleep(feed::PROGRESS_RETRY) => {
                     match stream.request_progress().await {

@@ -98,7 +98,7 @@ impl FaultPlan {
         self.reads.lock().push((fault, times));
     }
 
-    /// From now on every history is told as if nothing had happened in it.
+    /// From now on every history is returned empty.
     pub fn forget_histories(&self) {
         *self.forgetful.lock() = true;
     }
@@ -108,7 +108,7 @@ impl FaultPlan {
         *self.lease_failures.lock() += times;
     }
 
-    /// Commits asked for so far, whatever became of them.
+    /// Number of commits so far, whatever their outcome.
     #[must_use]
     pub fn commits_asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)

@@ -31,7 +31,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when it is told to.
+/// A clock that moves only by [`ManualClock::advance`], for tests.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
@@ -55,7 +55,7 @@ struct Lease {
     keys: BTreeSet<Bytes>,
 }
 
-/// All leases of an engine. The engine tells it about every put and delete.
+/// All leases of an engine. The engine reports every put and delete to it.
 pub(crate) struct LeaseTable {
     next: i64,
     leases: BTreeMap<LeaseId, Lease>,
@@ -99,7 +99,7 @@ impl LeaseTable {
         self.leases.contains_key(&id)
     }
 
-    /// The key hangs on `lease` from now on, or on none.
+    /// Attaches a key to a lease, or detaches it with `None`.
     pub(crate) fn attach(&mut self, key: &Bytes, lease: Option<LeaseId>) {
         if self.by_key.is_empty() && lease.is_none() {
             return;
@@ -117,7 +117,7 @@ impl LeaseTable {
         }
     }
 
-    /// Takes all keys off their leases, to be attached anew.
+    /// Detaches all keys. The caller attaches them again.
     pub(crate) fn detach_all(&mut self) {
         self.by_key.clear();
         for lease in self.leases.values_mut() {
@@ -130,7 +130,7 @@ impl LeaseTable {
         self.leases.values().map(|lease| lease.deadline).min()
     }
 
-    /// Leases that have ended and still stand in the table.
+    /// Leases that have ended and are still in the table.
     pub(crate) fn expired(&self, now: Duration) -> Vec<LeaseId> {
         let ended = self
             .leases
@@ -146,7 +146,7 @@ impl LeaseTable {
             .map(|lease| lease.keys.iter().cloned().collect())
     }
 
-    /// Strikes a lease whose keys are gone.
+    /// Removes a lease whose keys are deleted.
     pub(crate) fn remove(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(&id) else {
             return;

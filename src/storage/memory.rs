@@ -31,7 +31,7 @@ const LEASE_POLL: Duration = Duration::from_millis(20);
 /// How a [`MemoryStore`] behaves.
 #[derive(Clone)]
 pub struct MemoryOptions {
-    /// Events are kept for at least so long, unless there are too many.
+    /// Events are kept for at least this time, unless they exceed `history_bytes_max`.
     pub history_window: Duration,
     /// Bytes of keys and values of past events beyond which the oldest go.
     pub history_bytes_max: usize,

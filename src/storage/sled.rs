@@ -14,8 +14,8 @@
 //! * A folder whose records are not all there, or not what was written, is refused
 //!   ([`OpenError::Damaged`]) and left as it was found, up to [`SledOptions::copy_bytes_max`].
 //! * With a full disk writes are rejected, reads go on, and writes go again once there is room.
-//!   After an I/O error the tree is opened again and every caller is told what became of its
-//!   transaction, as unknown only if that cannot be found out.
+//!   After an I/O error the tree is opened again and every caller gets the outcome of its
+//!   transaction, which is unknown only if it cannot be determined.
 //! * Leases live in memory; a key that hung on one when the store was opened is removed then.
 
 mod engine;
@@ -59,10 +59,10 @@ use crate::store::{
 use crate::txn::{EMBEDDED_LIMITS, check, txn_bytes};
 use crate::watch::{StoreWatch, batches};
 
-/// KiB of transactions that wait at most; more wait for room, without a place in the order.
+/// KiB of queued transactions. Beyond it callers wait to enter the queue.
 const QUEUE_KIB_MAX: usize = 64 * 1024;
 
-/// How often a read has a broken tree opened again before it gives up.
+/// Times that a read lets the tree be opened again before it gives up.
 const READ_MENDS_MAX: usize = 3;
 
 /// Stands between the store and the disk in tests of what the store does about it.
@@ -88,13 +88,13 @@ pub trait DiskHook: Send + Sync + 'static {
 pub struct SledOptions {
     /// Memory for pages of the tree.
     pub cache_bytes: u64,
-    /// Replaced versions are kept for at least so long, unless there are too many.
+    /// Replaced versions are kept for at least this time, unless they exceed `history_bytes_max`.
     pub history_window: Duration,
     /// Bytes of replaced versions beyond which the oldest go.
     pub history_bytes_max: usize,
-    /// A file of this size is kept to be given up when the disk is full.
+    /// Size of a file that is deleted when the disk is full, so that the store can be opened again.
     pub ballast_bytes: u64,
-    /// Writes are rejected when so little, and what they need themselves, is free.
+    /// Writes are rejected if they would leave fewer free bytes than this.
     pub reserve_bytes: u64,
     /// Up to this size a copy of the files is opened before the files themselves, so that a damaged
     /// store is left as it was found.
@@ -140,8 +140,8 @@ impl SledOptions {
     }
 }
 
-/// The embedded store. Dropping it without [`Store::close`] finishes what was queued, too, but
-/// does not wait for it.
+/// The embedded store. Dropping it without [`Store::close`] also finishes what was queued, but does not
+/// wait for it.
 pub struct SledStore {
     shared: Arc<StoreState>,
     clock: Arc<dyn Clock>,
@@ -153,7 +153,7 @@ pub struct SledStore {
 }
 
 impl SledStore {
-    /// Opens the store in a folder, which is made if it is not there. Blocks: it reads and checks
+    /// Opens the store in a folder, which is created if it does not exist. Blocks: it reads and checks
     /// everything, about a second per million versions.
     ///
     /// # Errors
@@ -236,10 +236,10 @@ impl SledStore {
             .map_err(|_| closed())?;
         match answer.await {
             Ok(result) => result,
-            // A writer that closed has answered all that it began.
+            // A writer that was closed has answered everything that it began.
             Err(_) if self.shared.is_closed() => Err(closed()),
             Err(_) => Err(CommitError::Unknown(
-                "the store's writer is gone".to_owned(),
+                "the writer thread of the store has ended".to_owned(),
             )),
         }
     }
@@ -433,7 +433,7 @@ impl Store for SledStore {
     async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         if self.commands.send(Command::Close(reply)).is_ok() {
-            // An error says that the writer closed for another.
+            // An error says that another call has closed the writer.
             let _ = closed.await;
         }
         let writer = self.writer.lock().take();

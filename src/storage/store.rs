@@ -1,7 +1,7 @@
 //! The `Store` trait and the values that cross it.
 //!
 //! Invariant: a revision is the only clock here. Nothing in this file knows how an engine keeps
-//! its records; chunks, segments and checksums never show.
+//! its records: no chunks, segments or checksums.
 
 use std::fmt;
 use std::time::Duration;
@@ -111,7 +111,7 @@ impl Op {
 }
 
 /// A transaction: all compares are tested at one point, then all operations are done at it, in
-/// order, under one revision. No key may stand in two operations.
+/// order, under one revision. Two operations must not have the same key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Txn {
     /// What must hold.
@@ -132,7 +132,7 @@ pub struct Committed {
 pub struct KeyValue {
     /// The key.
     pub key: Bytes,
-    /// The value; empty if only keys were asked for.
+    /// The value; empty if the request was for [`Fields::KeysOnly`].
     pub value: Bytes,
     /// The revision of the first put since the key was last absent.
     pub created: Revision,
@@ -169,8 +169,8 @@ pub struct RangeRequest {
     pub modified_after: Option<Revision>,
     /// What to return of each key.
     pub fields: Fields,
-    /// At most so many keys; 0 leaves it to the engine. An engine may return fewer than asked for
-    /// and say that there are more, to bound a page in bytes.
+    /// Keys of a page, at most; 0 leaves it to the engine. To bound the bytes of a page, an engine may
+    /// return fewer and set [`RangeReply::more`].
     pub limit: usize,
 }
 
@@ -234,7 +234,7 @@ pub struct RangeReply {
     pub more: bool,
 }
 
-/// One change, as the feed and the history tell it.
+/// One change of one key, as watches and histories return it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreEvent {
     /// The transaction it belongs to. Events of one revision come in the order of its operations.
@@ -269,28 +269,28 @@ pub struct Limits {
     pub value_bytes_max: usize,
     /// Bytes of one key.
     pub key_bytes_max: usize,
-    /// Transactions worth having in flight at once; more only wait.
+    /// Transactions in flight up to which throughput grows. Further ones only wait.
     pub transactions_max: usize,
 }
 
 /// Whether the store takes writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// Reads and writes go.
+    /// Reads and writes work.
     Ok,
-    /// Reads go on, writes are rejected until the cause is gone.
+    /// Reads work, writes are rejected until the cause is gone.
     ReadOnly {
         /// The cause, for people.
         reason: String,
     },
-    /// Nothing goes.
+    /// Neither reads nor writes work.
     Failed {
         /// The cause, for people.
         reason: String,
     },
 }
 
-/// How the store is.
+/// The state of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreStatus {
     /// Whether it takes writes.
@@ -303,21 +303,46 @@ pub struct StoreStatus {
 
 /// An ordered store of bytes with one commit order.
 ///
+/// An engine must guarantee:
+/// * Transactions are atomic, isolated, and durable once acknowledged. Their revisions grow in the
+///   order in which they take effect.
+/// * Reads without a revision are linearizable: they see every transaction that was acknowledged before
+///   they began.
+/// * Watches and histories return whole transactions in revision order, without gap or repetition.
+/// * An error that is not [`CommitError::Unknown`] is final: the transaction will never take effect.
+///
+/// The crate's module `conformance` (feature `testing`) tests an engine for all of this.
+///
 /// # Cancel safety
-/// Dropping the future of a read is harmless. Dropping the future of `commit` says nothing about
-/// its transaction: it may be done, as if the answer had been [`CommitError::Unknown`].
+/// Dropping the future of a read has no effect. A transaction, compaction or lease operation whose future
+/// is dropped may still take effect, as if its outcome were [`CommitError::Unknown`].
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Does the transaction, durably, or says why not.
+    /// Tests all compares of the transaction and, if they hold, does all its operations, durably.
+    ///
+    /// # Errors
+    /// [`CommitError::Refused`] if a compare does not hold, [`CommitError::Rejected`] if the store does
+    /// not take the transaction: both are final. After [`CommitError::Unknown`] the transaction may have
+    /// taken effect, or may still; only a later write that compares can settle which.
     async fn commit(&self, txn: Txn) -> Result<Committed, CommitError>;
 
-    /// One page of keys. With `at: None` it is linearizable.
+    /// Returns one page of keys. With `at: None` it is linearizable.
+    ///
+    /// # Errors
+    /// [`ReadError::Compacted`] and [`ReadError::Future`] for a revision outside the kept history;
+    /// [`ReadError::Unavailable`] if trying again later may help.
     async fn range(&self, request: RangeRequest) -> Result<RangeReply, ReadError>;
 
-    /// One key, linearizable, with the revision it was read at.
+    /// Returns one key, linearizable, and the revision at which it was read.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`] if trying again later may help.
     async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError>;
 
-    /// The events of `[start, end)` after a revision, up to now. An empty `end` is no bound.
+    /// Returns the events of `[start, end)` after a revision, up to now. An empty `end` is no bound.
+    ///
+    /// # Errors
+    /// Those of [`Self::range`] with a revision.
     async fn history(
         &self,
         start: Bytes,
@@ -325,8 +350,11 @@ pub trait Store: Send + Sync + 'static {
         after: Revision,
     ) -> Result<History, ReadError>;
 
-    /// The events of `[start, end)` after a revision, without end. An `after` beyond the newest
-    /// revision is [`ReadError::Future`].
+    /// Opens a watch of the events of `[start, end)` after a revision, past ones included.
+    ///
+    /// # Errors
+    /// Those of [`Self::range`] with a revision. An `after` beyond the newest revision is
+    /// [`ReadError::Future`].
     async fn watch(
         &self,
         start: Bytes,
@@ -334,46 +362,65 @@ pub trait Store: Send + Sync + 'static {
         after: Revision,
     ) -> Result<StoreWatch, ReadError>;
 
-    /// Has every open watch tell its progress soon: a batch, with or without events, whose
-    /// revision is not older than any that this store has answered with before the call. Does
-    /// nothing where watches do so by themselves.
+    /// Requests that every open watch reports its progress soon, by a batch, perhaps without events,
+    /// whose revision is at least every revision that this store has returned before the call. Does
+    /// nothing if the engine's watches report by themselves.
+    ///
+    /// # Errors
+    /// [`ReadError::Closed`] after [`Self::close`].
     async fn request_progress(&self) -> Result<(), ReadError> {
         Ok(())
     }
 
-    /// The newest revision, linearizable.
+    /// Returns the newest revision, linearizable.
+    ///
+    /// # Errors
+    /// [`ReadError::Unavailable`] if trying again later may help.
     async fn revision(&self) -> Result<Revision, ReadError>;
 
-    /// Gives up the history below a revision. Never brings history back; beyond the newest
-    /// revision it is [`ReadError::Future`].
+    /// Drops the history below a revision. Does nothing if a longer part of it is dropped already.
+    ///
+    /// # Errors
+    /// [`ReadError::Future`] for a revision beyond the newest one; [`ReadError::Unavailable`] if trying
+    /// again later may help.
     async fn compact(&self, below: Revision) -> Result<(), ReadError>;
 
-    /// A new lease that ends `ttl` after its last renewal, by the store's clock. A store may round
-    /// `ttl` up, to whole seconds and to its least.
+    /// Grants a lease that ends `ttl` after its last renewal, by the store's clock. A store may round
+    /// `ttl` up to whole seconds and to a minimum.
+    ///
+    /// # Errors
+    /// [`LeaseError::Unavailable`] if trying again later may help. If only the answer was lost, the lease
+    /// ends by itself.
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError>;
 
     /// Renews a lease for its `ttl` from now.
+    ///
+    /// # Errors
+    /// [`LeaseError::NotFound`] if it has ended.
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError>;
 
-    /// Ends a lease now; when this returns its keys are gone.
+    /// Ends a lease now. When this returns, its keys are deleted.
+    ///
+    /// # Errors
+    /// [`LeaseError::NotFound`] if it has ended.
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError>;
 
-    /// For a store that only one process can have open: the newest revision when it was opened.
-    /// Every incarnation up to it is dead. `None` for a store that others share.
+    /// For a store that only one process can have open: the newest revision when it was opened, which
+    /// proves every incarnation up to it dead. `None` for a store that processes share.
     fn opened_at(&self) -> Option<Revision>;
 
-    /// What it takes in one transaction.
+    /// The limits of one transaction.
     fn limits(&self) -> Limits;
 
-    /// How it is, from memory.
+    /// The last known state. Does no I/O.
     fn status(&self) -> StoreStatus;
 
-    /// Whether it takes writes, from memory.
+    /// The last known health. Does no I/O.
     fn health(&self) -> Health {
         self.status().health
     }
 
-    /// Ends watches, finishes what was accepted, and lets go of the folder. Later calls fail as
-    /// closed.
+    /// Ends all watches, finishes accepted transactions, and releases the folder, if the engine has one.
+    /// Later calls fail with the `Closed` variant of their error.
     async fn close(&self);
 }

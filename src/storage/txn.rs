@@ -56,13 +56,13 @@ pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
         check_key(op.key(), limits)?;
         if !seen.insert(op.key()) {
             return Err(Rejection::Malformed(
-                "a key stands in two operations".to_owned(),
+                "two operations have the same key".to_owned(),
             ));
         }
         let Op::Put { value, .. } = op else { continue };
         if value.len() > limits.value_bytes_max {
             let text = format!(
-                "a value of {} bytes, at most {}",
+                "a value has {} bytes, the store takes at most {}",
                 value.len(),
                 limits.value_bytes_max
             );
@@ -75,7 +75,7 @@ pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
     let bytes = txn_bytes(txn);
     if bytes > limits.txn_bytes_max {
         let text = format!(
-            "a transaction of {bytes} bytes, at most {}",
+            "a transaction has {bytes} bytes, the store takes at most {}",
             limits.txn_bytes_max
         );
         return Err(Rejection::TooLarge(text));
@@ -98,7 +98,7 @@ fn check_key(key: &[u8], limits: &Limits) -> Result<(), Rejection> {
     }
     if key.len() > limits.key_bytes_max {
         let text = format!(
-            "a key of {} bytes, at most {}",
+            "a key has {} bytes, the store takes at most {}",
             key.len(),
             limits.key_bytes_max
         );

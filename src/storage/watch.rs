@@ -1,8 +1,7 @@
 //! The change feed: one bounded buffer per watcher, filled by an engine, read by `StoreWatch`.
 //!
-//! A watcher that does not keep up is cut off, never buffered without bound. Knows nothing of how
-//! an engine stores its history; what a watcher missed before it came is put in front of its
-//! buffer by the engine.
+//! A watcher that does not keep up is cut off, never buffered without bound. Knows nothing of how an
+//! engine stores its history: the engine puts events from before the watch in front of the buffer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -22,7 +21,7 @@ const WATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// happened in its range up to this revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// Everything in the range up to this revision has been told.
+    /// With this batch the watcher has everything in the range up to this revision.
     pub revision: Revision,
     /// In the order of operations; all of one revision.
     pub events: Vec<StoreEvent>,
@@ -81,7 +80,7 @@ pub struct WatchSender {
     gone: Arc<Notify>,
 }
 
-/// A watch whose range has been told up to `after`, and the side that feeds it. For engines.
+/// A watch that begins after a revision, and its sender. For engines.
 #[must_use]
 pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
     let feed = Feed {
@@ -113,13 +112,13 @@ impl StoreWatch {
     /// The next batch. Revisions never fall; a batch without events only moves the progress.
     ///
     /// # Errors
-    /// Once the watch has ended and everything told before has been read; then always.
+    /// Why the watch ended, after all batches that were sent before; then always.
     ///
     /// # Cancel safety
     /// A dropped call loses nothing.
     pub async fn next(&mut self) -> Result<WatchBatch, WatchEnd> {
         loop {
-            // Made before looking, so that a wake between the look and the wait is kept.
+            // Registered before the check, so that a batch between check and wait wakes it.
             let shared = Arc::clone(&self.shared);
             let wake = shared.wake.notified();
             if let Some(next) = self.try_next() {
@@ -129,7 +128,7 @@ impl StoreWatch {
         }
     }
 
-    /// Another feeding side of this watch, for decorators that want to end it.
+    /// Another sender of this watch, for decorators that end it.
     #[must_use]
     pub fn sender(&self) -> WatchSender {
         WatchSender {
@@ -162,7 +161,7 @@ impl StoreWatch {
 }
 
 impl WatchSender {
-    /// Tells a batch. False if the watch has ended and need not be told anything again.
+    /// Sends a batch. Returns false if the watch has ended.
     #[must_use]
     pub fn send(&self, batch: WatchBatch) -> bool {
         let Some(shared) = self.shared.upgrade() else {
@@ -203,7 +202,7 @@ impl WatchSender {
         shared.wake.notify_one();
     }
 
-    /// Ends the watch after what has been told.
+    /// Ends the watch after the batches that were sent.
     pub fn end(&self, end: WatchEnd) {
         let Some(shared) = self.shared.upgrade() else {
             return;
@@ -212,11 +211,11 @@ impl WatchSender {
         shared.wake.notify_one();
     }
 
-    /// Ends when nobody reads the watch any more.
+    /// Completes when the watch is dropped.
     pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         let (shared, gone) = (Weak::clone(&self.shared), Arc::clone(&self.gone));
         async move {
-            // Made before looking, so that an end between the look and the wait is kept.
+            // Registered before the check, so that a drop between check and wait wakes it.
             let ended = gone.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
@@ -226,7 +225,7 @@ impl WatchSender {
         }
     }
 
-    /// Whether nobody reads the watch any more.
+    /// Whether the watch was dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.strong_count() == 0
@@ -276,7 +275,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Adds a watcher that is told everything from the next `publish` on.
+    /// Adds a watcher that gets everything from the next `publish` on.
     pub(crate) fn register(&mut self, start: Bytes, end: Bytes, sender: WatchSender) {
         if self.closed {
             sender.end(WatchEnd::Closed);
@@ -285,7 +284,7 @@ impl Hub {
         self.watchers.push(Watcher { start, end, sender });
     }
 
-    /// Tells every watcher what one revision did.
+    /// Sends the events of one revision to all watchers of their keys.
     pub(crate) fn publish(&mut self, revision: Revision, events: &[StoreEvent]) {
         self.watchers.retain(|watcher| {
             let hits = events
@@ -296,14 +295,14 @@ impl Hub {
         });
     }
 
-    /// Whether anybody watches a key.
+    /// Whether a key is watched.
     pub(crate) fn wants(&self, key: &[u8]) -> bool {
         self.watchers
             .iter()
             .any(|watcher| in_range(key, &watcher.start, &watcher.end))
     }
 
-    /// Ends all watches of now: what happened could not be told.
+    /// Ends all present watches, because their events could not be determined.
     pub(crate) fn cut(&mut self, why: &str) {
         for watcher in self.watchers.drain(..) {
             watcher.sender.end(WatchEnd::Lost(why.to_owned()));

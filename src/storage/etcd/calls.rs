@@ -1,9 +1,8 @@
 //! Commits, reads, compaction and leases: one call to one member each.
 //!
-//! A commit is proposed once. It is sent again only after a member said that it proposed nothing:
-//! it knows no leader, or (this repetition is the client's own, with a new token) it does not know
-//! the old token. Reads are
-//! asked again, at another member if there is one, until their time is over.
+//! A commit is proposed once. It is sent again only after a member said that it proposed nothing,
+//! because it knows no leader, or does not know the token (that retry, with a new token, is the etcd
+//! client's own). Reads are retried, at another member if there is one, until their time-out.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,16 +26,16 @@ use crate::store::{
 const PAGE_KEYS: usize = 1_000;
 /// Keys of a page at most.
 const PAGE_KEYS_MAX: usize = 10_000;
-/// How long one member may take for a read before another is asked.
+/// Time-out of a read at one member, after which another one is tried.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(320);
 
-/// What came of offering a transaction to one member.
+/// The result of sending a transaction to one member.
 enum CommitAttempt {
-    /// What the caller is told.
+    /// The answer for the caller.
     Answered(Result<Committed, CommitError>),
-    /// Nothing was proposed, so nothing will be done: it may be offered again.
+    /// Nothing was proposed, so nothing will be done: it may be sent again.
     NotProposed(String),
 }
 
@@ -53,9 +52,9 @@ fn not_sent(why: &str) -> CommitError {
 }
 
 impl Inner {
-    /// Commits. While no member is fit, or those that are asked turn it away before they propose
-    /// anything, it is kept and offered again: for as long as a call may take, and only while that
-    /// has begun not longer ago, so that a store which is really away says so at once.
+    /// Commits. While no member is fit, or members refuse the transaction before they propose it, it is
+    /// sent again until the time-out of a call. If no member has been fit for longer than that, it
+    /// fails at once: the store is down, not electing a leader.
     pub(super) async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
         let deadline = Instant::now() + self.options.call_timeout;
         let mut wait = RETRY_FIRST;
@@ -70,7 +69,7 @@ impl Inner {
             if Instant::now() + wait >= deadline {
                 return Err(not_sent(&why));
             }
-            tracing::debug!(why, "a transaction was not proposed and is offered again");
+            tracing::debug!(why, "a transaction was not proposed and is sent again");
             sleep(wait).await;
             wait = (wait * 2).min(RETRY_MAX);
         }
@@ -87,7 +86,7 @@ impl Inner {
         let request = self.keys.txn(txn);
         let mut kv = member.kv();
         let reply = tokio::select! {
-            // The reply first: it may be there when the member is found unfit.
+            // The reply first: one that has arrived counts, even from a member that became unfit.
             biased;
             reply = timeout(self.options.call_timeout, kv.txn(request)) => reply,
             why = member.unfit() => {
@@ -137,7 +136,7 @@ impl Inner {
         }))
     }
 
-    /// Finds out whether the transaction that was told of a used-up quota was done; see `space`.
+    /// Finds out whether a transaction that etcd answered with a used-up quota was done; see `space`.
     async fn settle_full(&self, txn: &Txn, before: Revision, text: String) -> CommitError {
         let unknown = |why: &str| CommitError::Unknown(format!("{text}; {why}"));
         let put = txn.ops.iter().find_map(|op| match op {
@@ -167,7 +166,7 @@ impl Inner {
         }
     }
 
-    /// Asks the cluster, not one member, whether the alarm is still raised.
+    /// Checks with the cluster, not one member, whether the alarm is still raised.
     pub(super) async fn check_space(&self) {
         let member = self.members.current();
         let mut maintenance = member.calls().maintenance_client();
@@ -177,13 +176,13 @@ impl Inner {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
                 let text = reply::describe(&error);
-                tracing::debug!(text, "cannot ask etcd for its alarms");
+                tracing::debug!(text, "cannot read etcd's alarms");
             }
-            Err(_) => tracing::debug!("etcd does not tell its alarms"),
+            Err(_) => tracing::debug!("etcd did not return its alarms in time"),
         }
     }
 
-    /// Does a read at one member after the other until it has an answer or its time is over.
+    /// Tries a read at one member after the other until one answers or the call times out.
     async fn read<T, F>(&self, call: impl Fn(Arc<Member>) -> F + Send) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Error>> + Send,
@@ -239,8 +238,8 @@ impl Inner {
         }
     }
 
-    /// Takes in what a revision that turned out to be compacted says about the floor. Only a watch
-    /// tells the compaction revision.
+    /// Raises the floor after a revision was found to be compacted. Opens a watch for that, because only
+    /// a watch returns the compaction revision.
     async fn learn_floor(&self, at: Revision) {
         let range = KeyRange {
             start: Bytes::from_static(b"\0"),
@@ -298,7 +297,7 @@ impl Inner {
                 return Err(self.compacted());
             }
             if at == Revision(0) {
-                // Before everything; etcd would take it for now.
+                // Before the first commit. etcd takes revision 0 for the newest one.
                 return Ok(empty(at));
             }
         }
@@ -344,8 +343,7 @@ impl Inner {
         Ok((at, found.map(|found| self.keys.key_value(found.0))))
     }
 
-    /// Reads nothing, linearizable, as of a revision if one is given: what it shows is the newest
-    /// revision, and whether the other is still there.
+    /// Returns the newest revision, linearizable. With `at`, fails if that revision is compacted.
     async fn read_head(&self, at: Option<Revision>) -> Result<Revision, Fault> {
         let key = self.keys.outer(b"\0");
         let reply = self.read(|member| {
@@ -362,8 +360,8 @@ impl Inner {
         Ok(head)
     }
 
-    /// The first read: shows that the user may read here, and the revision that all later
-    /// transactions are beyond.
+    /// The first read: checks that the user may read here, and learns a revision that is older than all
+    /// transactions to come.
     pub(super) async fn check_access(&self) -> Result<(), OpenError> {
         match self.read_head(None).await {
             Ok(_) => Ok(()),
@@ -388,7 +386,7 @@ impl Inner {
         if after < self.floor() {
             return Err(self.compacted());
         }
-        // One below: it is there exactly if `after` is above the compaction revision.
+        // The revision below can be read only if `after` is above the compaction revision.
         let probed = Revision(after.0.saturating_sub(1).max(1));
         match self.read_head(Some(probed)).await {
             Ok(head) if after > head => Err(ReadError::Future { head }),
@@ -406,7 +404,7 @@ impl Inner {
             return Ok(());
         }
         if below.0 > 1 {
-            // So that our floor is above etcd's compaction revision.
+            // The floor must be above etcd's compaction revision.
             let revision = number(below) - 1;
             let done = self.read(|member| async move {
                 member.calls().kv_client().compact(revision, None).await
@@ -414,7 +412,7 @@ impl Inner {
             match done.await {
                 Ok(_) => {}
                 Err(Fault::Compacted) => {
-                    // By another, there or beyond.
+                    // Another process has compacted that revision or a later one.
                     self.learn_floor(Revision(below.0 - 2)).await;
                 }
                 Err(fault) => return Err(ReadError::Unavailable(fault.to_string())),
@@ -438,7 +436,7 @@ impl Inner {
         self.open_lease()?;
         let up = u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from((ttl.as_secs() + up).max(1)).unwrap_or(i64::MAX);
-        // A grant whose answer is lost leaves a lease that nobody renews.
+        // A grant whose answer is lost leaves a lease without renewals, which ends by itself.
         let granted = self
             .read(|member| async move { member.calls().lease_client().grant(seconds, None).await });
         match granted.await {
@@ -452,7 +450,7 @@ impl Inner {
         let kept = self.read(|member| async move {
             match member.calls().lease_client().keep_alive(lease.0).await {
                 Ok(_) => Ok(true),
-                // Its word for an answer without a term.
+                // The client's error for an answer without a TTL.
                 Err(Error::LeaseKeepAliveError(_)) => Ok(false),
                 Err(error) => Err(error),
             }

@@ -1,5 +1,5 @@
-//! Who this client is to etcd, and which servers it trusts. Owns reading that from files, again
-//! whenever it is asked: certificates expire and passwords change while the store is open.
+//! The credentials of this client, and the CA of the servers. Owns reading them from files, again on
+//! each call: certificates expire and passwords change while the store is open.
 //!
 //! Must not know connections.
 
@@ -14,8 +14,8 @@ use crate::error::OpenError;
 pub enum Secret {
     /// This text, for as long as the store is open.
     Given(Vec<u8>),
-    /// What a file holds. It is read again every few seconds, and what it holds then is used as
-    /// soon as etcd takes it.
+    /// The content of a file. It is read again every few seconds, and new content is used as soon as
+    /// etcd accepts it.
     File(PathBuf),
 }
 
@@ -53,12 +53,12 @@ impl Secret {
     }
 }
 
-/// What the options name, as it reads at one moment.
+/// The content of the files that the options name, at one moment.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
     /// Name and password.
     pub(super) user: Option<(String, String)>,
-    /// Who may sign the servers' certificates.
+    /// The CA of the servers' certificates.
     pub(super) ca: Option<Vec<u8>>,
     /// The client's certificate and its key.
     pub(super) cert_and_key: Option<(Vec<u8>, Vec<u8>)>,

@@ -1,11 +1,11 @@
-//! Watches that go on by themselves, and histories.
+//! Watches that reconnect by themselves, and histories.
 //!
-//! etcd's watch ends with its connection, with its member's leader, or not at all when the member
-//! hangs; a feed opens the next one after the last revision it has told. It tells whole revisions
-//! only, so nothing is lost or told twice at the seam.
+//! etcd's watch ends with its connection or with its member's leader, and does not end if the member
+//! hangs. A feed then opens a new one after the last revision that it has passed on. It passes on whole
+//! revisions only, so nothing is lost or repeated in between.
 //!
-//! Only events' own revisions and progress notices count as progress. The revision beside events
-//! does not: of a watch that is catching up it is ahead of what was sent.
+//! Only the revisions of events and of progress notices count as progress. The revision in the header
+//! of a response with events does not: it is ahead of the events of a watch that is catching up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,26 +22,26 @@ use super::wire::{EtcdRange, Keys, number, revision};
 use crate::store::{Revision, StoreEvent};
 use crate::watch::{WatchEnd, WatchSender, batches, in_range};
 
-/// etcd leaves a request for progress without an answer while a watch is catching up, and a member
-/// that lags answers with what it has. It is asked again after this time.
+/// Interval of progress requests. etcd ignores one while a watch is catching up, and a member that lags
+/// answers with an old revision, so one request is not enough.
 pub(super) const PROGRESS_RETRY: Duration = Duration::from_millis(25);
 const RESUME_FIRST: Duration = Duration::from_millis(20);
 const RESUME_MAX: Duration = Duration::from_secs(1);
 /// How long opening a watch may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a stream tells.
+/// One message of a stream.
 #[derive(Debug)]
 pub(super) enum FeedUpdate {
     /// Events of whole revisions, in order.
     Events(Vec<StoreEvent>),
-    /// Everything up to here has been told.
+    /// All events up to here were sent.
     Progress(Revision),
-    /// What was asked for is compacted; the oldest revision that still has an answer.
+    /// The wanted revision is compacted; the oldest one that can still be read.
     Compacted(Revision),
 }
 
-/// Which part of the store, in our keys.
+/// A range of keys `[start, end)`, without the prefix in etcd.
 #[derive(Debug, Clone)]
 pub(super) struct KeyRange {
     pub(super) start: Bytes,
@@ -51,7 +51,7 @@ pub(super) struct KeyRange {
 impl KeyRange {
     fn outer(&self, keys: &Keys) -> EtcdRange {
         if !self.end.is_empty() && self.start >= self.end {
-            // etcd refuses an empty range; what this one key would tell is left out below.
+            // etcd refuses an empty range. Events of this one key are filtered out by `has`.
             return keys.outer_range(&self.start, &[&self.start[..], &[0]].concat());
         }
         keys.outer_range(&self.start, &self.end)
@@ -101,13 +101,13 @@ impl EventStream {
         })
     }
 
-    /// Asks for a progress notice.
+    /// Requests a progress notice.
     pub(super) async fn request_progress(&mut self) -> Result<(), Fault> {
         let asked = self.stream.request_progress().await;
         asked.map_err(|error| fault(&error))
     }
 
-    /// What the stream tells next.
+    /// The next message of the stream.
     ///
     /// # Cancel safety
     /// A dropped call loses nothing.
@@ -172,7 +172,7 @@ impl EventStream {
     }
 }
 
-/// What others may ask of a feed.
+/// A request to a feed to report its progress.
 #[derive(Default)]
 pub(super) struct ProgressRequest {
     progress: AtomicU64,
@@ -180,22 +180,22 @@ pub(super) struct ProgressRequest {
 }
 
 impl ProgressRequest {
-    /// The feed is to tell progress up to this revision.
+    /// Requests that the feed reports progress up to this revision.
     pub(super) fn progress(&self, through: Revision) {
         self.progress.fetch_max(through.0, Ordering::SeqCst);
         self.wake.notify_one();
     }
 }
 
-/// Why a stream is left.
+/// Why a stream ended.
 enum StreamEnd {
-    /// The feed is over.
+    /// The watch has ended.
     Over,
-    /// The next stream is to be opened.
+    /// The connection failed: another stream must be opened.
     Lost(Fault),
 }
 
-/// Feeds one watch for as long as somebody reads it.
+/// Feeds one watch until it is dropped.
 pub(super) struct Feed {
     pub(super) members: Arc<Members>,
     pub(super) keys: Keys,
@@ -230,7 +230,7 @@ impl Feed {
             match end {
                 StreamEnd::Over => return,
                 StreamEnd::Lost(fault) => {
-                    tracing::debug!(endpoint = %member.endpoint, %fault, "a watch is taken up again");
+                    tracing::debug!(endpoint = %member.endpoint, %fault, "a watch ended and is opened again");
                     if fault == Fault::TokenInvalid {
                         self.members.log_in(&member).await;
                     } else {
@@ -246,7 +246,7 @@ impl Feed {
         }
     }
 
-    /// One stream, from the last revision told until it breaks.
+    /// Reads one stream, from the last revision passed on until the stream fails.
     async fn stream(&mut self, member: &Arc<Member>) -> StreamEnd {
         let opened = EventStream::open(member, &self.keys, &self.range, self.told).await;
         let mut stream = match opened {
@@ -259,7 +259,7 @@ impl Feed {
             let wanted = self.asked.progress.load(Ordering::SeqCst);
             let behind = wanted > self.told.0;
             let update = tokio::select! {
-                // News before questions: they may be the answer.
+                // Messages first: one may be the progress that would be requested below.
                 biased;
                 update = stream.next() => update,
                 why = &mut unfit => return StreamEnd::Lost(Fault::Unavailable(why)),
@@ -287,7 +287,7 @@ impl Feed {
         }
     }
 
-    /// Passes on what is new. False if the watch has ended.
+    /// Passes on what is new. Returns false if the watch has ended.
     fn forward(&mut self, update: FeedUpdate) -> bool {
         match update {
             FeedUpdate::Events(events) => {

@@ -1,11 +1,11 @@
-//! The members of the etcd cluster: a connection to each, which are fit, and which one is asked.
+//! The members of the etcd cluster: a connection to each, which are fit, and which one gets the calls.
 //!
-//! The client keeps sending to members that are dead or hang, so each member has a client of its
-//! own here, and all calls go to one that is fit, the leader if it is among the endpoints: it
-//! answers without asking another. A member is not asked before it has shown its version.
+//! The etcd client keeps sending to members that are dead or hang. So each member has a client of its
+//! own here, and all calls go to one member that is fit: the leader if it is among the endpoints,
+//! because it answers without another hop. A member gets no calls before its version is known.
 //!
-//! Each member has two connections, for calls and for streams, so that a large history does not
-//! stand in front of a commit. Both are replaced when the credentials have changed.
+//! Each member has two connections, for calls and for streams, so that a large history does not delay
+//! a commit. Both are replaced when the credentials have changed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,33 +24,33 @@ use super::reply::Fault;
 use super::version;
 use crate::error::OpenError;
 
-/// How long members are waited for that tell how they are.
+/// Time that a round of status requests waits for answers. Slower members are updated later.
 const PROBE_ROUND: Duration = Duration::from_millis(300);
-/// A call that takes longer has the members asked how they are.
+/// A call that takes longer than this triggers a round of status requests.
 const SLOW_CALL: Duration = Duration::from_millis(250);
-/// How long a new leader may take for what waited for it.
+/// Time that a new leader may take for transactions that waited for it.
 const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
-/// How long after the last member became unfit calls wait for one that is fit: what an election
-/// takes, and more.
+/// Calls wait for a fit member until this time after the last one became unfit. It exceeds an election;
+/// longer would only delay the error.
 const NO_MEMBER_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often whoever waits has the members asked how they are.
+/// Interval of status requests while a call waits for a fit member.
 const PROBE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How a member is.
+/// Whether a member can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MemberStatus {
-    /// It has not been asked yet.
+    /// Its status is not known yet.
     New,
     /// It answers and knows a leader.
     Fit {
         /// It is the leader.
         leads: bool,
     },
-    /// A call to it failed since it was last asked.
+    /// A call to it failed after its last status.
     Suspect(String),
     /// It does not answer, or cannot: no leader, a learner.
     Unfit(String),
-    /// It does not let the user in, or nobody without one.
+    /// It refuses the user, or requires one.
     Barred(String),
     /// TLS found a certificate that is not trusted, on either side, or no TLS at all.
     Untrusted(String),
@@ -59,7 +59,7 @@ pub(super) enum MemberStatus {
 }
 
 impl MemberStatus {
-    /// It has been asked and cannot be used now.
+    /// Its status says that it cannot be used now.
     fn is_out(&self) -> bool {
         match self {
             Self::New | Self::Fit { .. } | Self::Suspect(_) => false,
@@ -79,7 +79,7 @@ impl MemberStatus {
     }
 }
 
-/// What a member tells beside its standing.
+/// What else a status reply contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Report {
     /// Bytes of its database file.
@@ -95,9 +95,9 @@ pub(super) struct Member {
     status: watch::Sender<MemberStatus>,
     /// The term in which it last answered: a leader's time.
     term: watch::Sender<u64>,
-    /// It is being asked how it is.
+    /// A status request is in flight.
     asked: AtomicBool,
-    /// What it told last and nobody has taken in.
+    /// Its last report, until it is processed.
     report: Mutex<Option<Report>>,
 }
 
@@ -133,7 +133,7 @@ impl Member {
         self.status.borrow().clone()
     }
 
-    /// Ends when the member is found not to answer.
+    /// Completes with the reason when the member becomes unfit.
     pub(super) async fn unfit(&self) -> String {
         let mut status = self.status.subscribe();
         let unfit = status.wait_for(|now| now.is_out()).await;
@@ -153,7 +153,7 @@ impl Member {
         self.clients().log_in(&self.endpoint).await
     }
 
-    /// Asks the member how it is, on both connections.
+    /// Requests the member's status on both connections.
     async fn probe(&self, cluster: &AtomicU64) -> (MemberStatus, Report) {
         let clients = self.clients();
         let reply = match timeout(PROBE_TIMEOUT, clients.status(&self.endpoint)).await {
@@ -206,8 +206,8 @@ impl Member {
     }
 }
 
-/// Whether a member belongs to the cluster, which the first that answers names. One step: probes
-/// run at the same time, and of two clusters both would pass between a look and a claim.
+/// Whether a member belongs to the cluster of the first member that answered. One atomic step, because
+/// probes run concurrently: members of two clusters could both pass between a check and a store.
 fn is_of(cluster: &AtomicU64, id: u64) -> bool {
     match cluster.compare_exchange(0, id, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => true,
@@ -242,7 +242,7 @@ pub(super) struct Members {
     renewal: Mutex<Renewal>,
     /// Since when no member has been fit.
     out: watch::Sender<Option<Instant>>,
-    /// Have all members asked how they are at once.
+    /// Triggers a round of status requests.
     pub(super) probe_now: Notify,
 }
 
@@ -275,12 +275,12 @@ impl Members {
         })
     }
 
-    /// The member to ask.
+    /// The member that gets the calls.
     pub(super) fn current(&self) -> Arc<Member> {
         Arc::clone(&self.current.read())
     }
 
-    /// Why no member can be asked, if that is what was last found out about all of them.
+    /// Why no member can be used; `None` if one can, or its status is not known.
     pub(super) fn no_member_reason(&self) -> Option<String> {
         // The usual case, without looking further.
         if !self.current.read().status.borrow().is_out() {
@@ -297,8 +297,8 @@ impl Members {
         Some(reasons.join("; "))
     }
 
-    /// Waits until a member can be asked, or says why none can: at the deadline, or once that has
-    /// been so for too long.
+    /// Waits until a member can be used. Fails with the reason at the deadline, or once no member has
+    /// been fit for [`NO_MEMBER_WAIT_MAX`].
     pub(super) async fn fit_by(&self, deadline: Instant) -> Result<(), String> {
         let mut out = self.out.subscribe();
         loop {
@@ -350,7 +350,7 @@ impl Members {
         }
     }
 
-    /// A call to a member failed: others are asked from now on, until it has answered again.
+    /// A call to a member failed: calls go to others until it answers a status request.
     pub(super) fn suspect(&self, member: &Arc<Member>, why: &str) {
         let changed = member.status.send_if_modified(|status| {
             let fit = matches!(status, MemberStatus::Fit { .. });
@@ -367,7 +367,7 @@ impl Members {
     }
 
     /// Ends once the member has answered in another term than this for a while. What it had passed
-    /// on to the leader of that term is lost or will be settled by nobody else; what still waits at
+    /// on to the leader of that term is lost, or its outcome stays unknown; what still waits at
     /// the member itself goes to the new leader within that while. Without this a caller waits the
     /// whole time of a call for what cannot be answered any more.
     pub(super) async fn new_term(&self, member: &Member, than: u64) -> String {
@@ -440,7 +440,7 @@ impl Members {
                 None => break false,
             }
         };
-        // The others may go on being asked: their connections are about to be used.
+        // The other requests continue: their connections are about to be used.
         asked.detach_all();
         if !is_taken {
             return Err(reasons.join("; "));
@@ -454,8 +454,8 @@ impl Members {
         Ok(())
     }
 
-    /// Asks all members how they are, at the same time, and chooses. One that is slow to tell is
-    /// not waited for, nor asked once more. Gives the report of the one that is chosen.
+    /// Requests the status of all members concurrently, and chooses one. Does not wait for a slow
+    /// member, nor send it a second request. Returns the report of the chosen one.
     pub(super) async fn probe(self: &Arc<Self>) -> Option<Report> {
         let mut asked = JoinSet::new();
         for member in &self.all {
@@ -465,7 +465,7 @@ impl Members {
             }
         }
         let round = async { while asked.join_next().await.is_some() {} };
-        // The rest ends by itself, each with what it was told.
+        // Slower requests continue, and update their members when they are answered.
         let _ = timeout(PROBE_ROUND, round).await;
         asked.detach_all();
         self.current().report.lock().take()
@@ -519,7 +519,7 @@ impl Members {
         if let Some(best) = best
             && rank(best) < rank(&current)
         {
-            tracing::debug!(endpoint = %best.endpoint, "asking this etcd member from now on");
+            tracing::debug!(endpoint = %best.endpoint, "calls go to this etcd member from now on");
             *current = Arc::clone(best);
         }
     }

@@ -1,6 +1,6 @@
 //! What an error of etcd's client means.
 //!
-//! etcd tells its errors apart by their text alone, next to a gRPC code that several share. This
+//! etcd's errors differ only in their text, next to a gRPC code that several share. This
 //! file is the one place that looks at those texts; `tests/etcd.rs` meets each of them on a real
 //! server.
 
@@ -29,11 +29,11 @@ pub(super) enum Fault {
     /// Decided by the cluster, nothing was done: a put names a lease that is not there.
     #[error("{0}")]
     NoLease(String),
-    /// The revision asked for is compacted.
+    /// The requested revision is compacted.
     #[error("the revision is compacted")]
     Compacted,
-    /// The revision asked for is to come.
-    #[error("the revision is to come")]
+    /// The requested revision is in the future.
+    #[error("the revision is in the future")]
     Future,
     /// The reply is larger than the client takes.
     #[error("the reply is too large")]
@@ -53,8 +53,8 @@ pub(super) enum Fault {
     /// The member's data is damaged.
     #[error("{0}")]
     Corrupt(String),
-    /// Everything else: the member, the connection or the cluster cannot answer. What was asked
-    /// for may have been done or may still be done.
+    /// Everything else: the member, the connection or the cluster cannot answer. The request may have
+    /// been carried out, or may still be.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -68,13 +68,13 @@ const TEXTS: [(&str, MakeFault); 21] = [
     ("request is too large", Fault::TooLarge),
     ("duplicate key given in txn request", Fault::Malformed),
     ("key is not provided", Fault::Malformed),
-    // By the interceptor that looks for a leader, before the request is handled: all calls ask for
-    // that. Not to be taken for "leader changed" and for time-outs, which prove nothing.
+    // From the interceptor that requires a leader, which all calls request, before the call is handled.
+    // "leader changed" and time-outs are different: they prove nothing.
     ("etcdserver: no leader", Fault::NotProposed),
     // By the proposer itself, before it proposes.
     ("etcdserver: too many requests", Fault::NotProposed),
-    // By raft at the member that was asked: without a leader it neither keeps a proposal nor
-    // passes it on. What a leader drops that was passed on to it, nobody is told.
+    // From raft at the member that got the call: without a leader it neither keeps a proposal nor
+    // forwards it. If a leader drops a forwarded proposal, there is no such error.
     ("raft proposal dropped", Fault::NotProposed),
     ("mvcc: database space exceeded", Fault::NoSpace),
     ("requested lease not found", Fault::NoLease),
@@ -152,7 +152,7 @@ pub(super) fn is_untrusted(error: &Error) -> bool {
     false
 }
 
-/// What stands behind an error. The client's own type does not say it of a status.
+/// The cause of an error. The client's own type does not return it for a status.
 fn cause_of(error: &Error) -> Option<&(dyn std::error::Error + 'static)> {
     match error {
         Error::GRpcStatus(status) => std::error::Error::source(status),

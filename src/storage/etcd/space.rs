@@ -1,11 +1,11 @@
 //! etcd's quota.
 //!
-//! A reply that the space is used up does not say that nothing was done: the transaction that
-//! crosses the quota *is* done, and answered like those after it that are not. The reply does say
-//! that the transaction is settled: it was turned away before it was proposed, or it was decided,
-//! so nothing of it lands later. Hence looking is enough here, other than after a lost reply: if
-//! none of its keys was put since before it was sent, it was not done. If one was put with its
-//! value, the outcome is unknown, as it may have been another's.
+//! A "no space" reply does not prove that nothing was done: the transaction that crosses the quota *is*
+//! done, and gets the same reply as those after it that are not. But it does prove that the outcome is
+//! final: the transaction was refused before it was proposed, or it was decided. So a read is enough to
+//! settle it, other than after a lost reply. If none of its keys was put since before it was sent, it
+//! was not done. If one was put with its value, the outcome is unknown, because another transaction
+//! may have done that.
 //!
 //! While the alarm is known to be raised, transactions with puts are not sent at all.
 
@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 
 use crate::store::Health;
 
-/// How etcd names the alarms in a member's status.
+/// The names of alarms in a member's status.
 const NO_SPACE: &str = "NOSPACE";
 const CORRUPT: &str = "CORRUPT";
 
-/// Whether the quota or an alarm is in the way.
+/// Whether a used-up quota or an alarm prevents writes.
 pub(super) struct Space {
     health: Mutex<Health>,
 }
@@ -35,7 +35,7 @@ impl Space {
         self.health.lock().clone()
     }
 
-    /// Why nothing can be put, if that is known.
+    /// Why puts are refused, if an alarm is known.
     pub(super) fn full(&self) -> Option<String> {
         match &*self.health.lock() {
             Health::ReadOnly { reason } => Some(reason.clone()),
@@ -50,7 +50,10 @@ impl Space {
     pub(super) fn fill(&self, text: &str) {
         let mut health = self.health.lock();
         if *health == Health::Ok {
-            tracing::warn!(text, "etcd's quota is used up: writes are rejected");
+            tracing::warn!(
+                text,
+                "etcd's quota is used up and writes are rejected; compact and defragment etcd, or raise its quota"
+            );
             *health = Health::ReadOnly {
                 reason: format!("no space: {text}"),
             };
@@ -66,12 +69,12 @@ impl Space {
         }
     }
 
-    /// Takes in what a member's status says. That an alarm is over it need not know yet.
+    /// Processes the alarms in a member's status. An absent alarm proves nothing: the member may lag.
     pub(super) fn note(&self, errors: &[String]) {
         let corrupt = errors.iter().find(|error| error.contains(CORRUPT));
         if let Some(text) = corrupt {
             *self.health.lock() = Health::Failed {
-                reason: format!("etcd found damage: {text}"),
+                reason: format!("etcd reports damaged data: {text}"),
             };
         } else if let Some(text) = errors.iter().find(|error| error.contains(NO_SPACE)) {
             self.fill(text);

@@ -1,11 +1,11 @@
-//! Which etcd versions may stand under control planes.
+//! Which etcd versions may be used.
 //!
 //! Answers rest on linearizable reads. Until 3.4.42, 3.5.28 and 3.6.9 such a read could be stale
 //! after a pause of the member's process or a change of leader, so older members are refused.
 
 use std::fmt;
 
-/// An etcd version as a member tells it.
+/// An etcd version as a member reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version {
     major: u32,

@@ -77,7 +77,7 @@ impl Keys {
         }
     }
 
-    /// An event, or, if etcd could not tell what the key held before, the event's revision:
+    /// An event, or, if etcd no longer has the key's previous value, the event's revision:
     /// compaction has overtaken the watch.
     pub(super) fn event(&self, event: PbEvent) -> Result<StoreEvent, Revision> {
         let Some(kv) = event.kv else {

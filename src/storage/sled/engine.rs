@@ -6,7 +6,7 @@
 //! up for it here:
 //!
 //! * After each `flush`, `fdatasync` on our own handle of the same file `db`. It covers the whole
-//!   inode, whoever wrote it, and comes before any acknowledgement.
+//!   inode, sled's writes included, and comes before any acknowledgement.
 //! * sled re-uses a segment once what was in it lies elsewhere and is "stable", by its own weak
 //!   notion of it. So that the copy is durable before the original is overwritten, `db` carries
 //!   the inode flag S (`chattr +S`) where the file system has it: each `pwrite` of sled is then
@@ -39,16 +39,16 @@ use crate::error::OpenError;
 /// Bytes rewritten at a time after a failed sync.
 const REWRITE_BYTES: usize = 1024 * 1024;
 
-/// How long a dropped tree may take to let go of its file: what is under way is one buffer of the
-/// log and perhaps a truncation with its sync.
+/// Longest wait for a dropped tree to release its file: it may still write one buffer of the log, and
+/// truncate and sync the file.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often that is looked at: locks have no time-out of their own.
+/// Interval of checking that: file locks have no time-out.
 const RELEASE_POLL: Duration = Duration::from_millis(2);
 
 /// Why a batch is not known to be durable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EngineError {
-    /// sled failed or panicked; whether it wrote is open.
+    /// sled failed or panicked. It may or may not have written the batch.
     #[error("sled: {0}")]
     Engine(String),
     /// The system refused to make the file durable.
@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Reads everything, and checks that all that was acknowledged is there.
+    /// Reads everything, and checks that nothing acknowledged is missing.
     fn verify(&self, path: &Path, acked: u64) -> Result<(Head, Census), OpenError> {
         let damaged = |reason| Err(OpenError::Damaged { reason });
         let found = match catch_unwind(AssertUnwindSafe(|| census(&self.db))) {
@@ -246,11 +246,11 @@ pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
     }
 }
 
-/// Drops a tree, which may panic if it has failed, and waits until it has let go of its file.
+/// Drops a tree, which may panic if it has failed, and waits until it has released its file.
 ///
-/// sled writes and truncates on threads of a pool that end when they are done and tell nobody.
-/// Until then they hold the lock on the file, so that it cannot be opened, and nobody else may
-/// write or copy it. A lock held for longer than [`RELEASE_WAIT_MAX`] is left to who opens next.
+/// sled writes and truncates on pool threads that give no notice when they are done. Until then they
+/// hold the lock on the file, so it cannot be opened, and must not be written or copied. If they hold
+/// it for longer than [`RELEASE_WAIT_MAX`], the next attempt to open reports that.
 pub(super) fn discard(engine: Option<Engine>) {
     let Some(Engine { db, file }) = engine else {
         return;
@@ -262,7 +262,7 @@ pub(super) fn discard(engine: Option<Engine>) {
     let until = Instant::now() + RELEASE_WAIT_MAX;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() >= until {
-            return tracing::warn!("the old tree still holds its file");
+            return tracing::warn!("the old tree still has its file locked");
         }
         #[expect(clippy::disallowed_methods, reason = "this thread is no runtime's")]
         std::thread::sleep(RELEASE_POLL);
@@ -279,7 +279,7 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 fn write_through(file: &File) {
     let set = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::SYNC));
     if let Err(error) = set {
-        tracing::debug!(%error, "the file system has no write-through flag");
+        tracing::debug!(%error, "the file system does not support the write-through flag");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The folder around sled's files: who may use it, which format it has, what must be in it.
+//! The folder around sled's files: its lock, its format, and proof that nothing in it was lost.
 //!
 //! * `lock` is held exclusively by the process that has the store open, and names it.
 //! * `format` is a line of text, written before sled writes anything.
@@ -137,7 +137,7 @@ impl Folder {
     /// Copies sled's files and returns where they are, unless they are larger than a limit or there
     /// is no room: a store on a full disk is still to be read.
     pub(super) fn copy(&self, bytes_max: u64) -> Result<Option<PathBuf>, OpenError> {
-        // Of an opening that did not come to its end.
+        // Left by an opening that was interrupted.
         self.drop_copy()?;
         let db_bytes = fs::metadata(self.db_path()).map_or(0, |metadata| metadata.len());
         if db_bytes == 0 || db_bytes > bytes_max {
@@ -182,7 +182,7 @@ impl Folder {
         }
     }
 
-    /// Lets another process have the folder.
+    /// Releases the lock, so that another process may open the folder.
     pub(super) fn unlock(&self) {
         drop(self.lock.lock().take());
     }
@@ -204,7 +204,7 @@ impl Folder {
     }
 }
 
-/// Makes an error of the system one that names a file, and tells a full disk from the rest.
+/// Turns a system error into one that names the file, and distinguishes a full disk.
 pub(super) fn io_at(path: &Path) -> impl Fn(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| match source.kind() {
@@ -242,7 +242,7 @@ fn take_lock(folder: &Path) -> Result<File, OpenError> {
             pid: text.trim().parse().ok(),
         });
     }
-    // Only a help for people; a full disk must not keep a store from being read.
+    // Only informs operators: a full disk must not prevent reading the store.
     let _ = file
         .set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()));

@@ -71,7 +71,7 @@ pub(super) struct Group {
     /// Versions that it adds and drops.
     pub(super) added: Vec<KeyHash>,
     pub(super) dropped: Vec<KeyHash>,
-    /// Per revision what watchers are told.
+    /// The events for watchers, by revision.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
     /// Values put by this group, which the tree does not have yet, with their leases: for watchers
     /// that want them as previous ones and for refusals.
@@ -122,19 +122,19 @@ impl Group {
         self.head.floor = self.head.floor.max(old.at);
     }
 
-    /// Tells every caller its own result.
+    /// Answers every caller with its own result.
     pub(super) fn answer(self) {
         for (job, result) in self.answers {
             send(job, result);
         }
     }
 
-    /// Tells every caller that nothing was done.
+    /// Answers every caller that nothing was done.
     pub(super) fn reject(self, rejection: &Rejection) {
         reject(self.answers.into_iter().map(|(job, _)| job), rejection);
     }
 
-    /// Tells every caller that it is not known what was done.
+    /// Answers every caller that the outcome is unknown.
     pub(super) fn unknown(self, text: &str) {
         for (job, _) in self.answers {
             send(job, Err(CommitError::Unknown(text.to_owned())));
@@ -142,7 +142,7 @@ impl Group {
     }
 }
 
-/// Tells the callers of jobs that nothing was done.
+/// Answers the callers of jobs that nothing was done.
 pub(super) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection) {
     for job in jobs {
         send(job, Err(CommitError::Rejected(rejection.clone())));
@@ -151,7 +151,7 @@ pub(super) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection)
 
 fn send(job: Job, result: Result<Committed, CommitError>) {
     let Some(reply) = job.reply else { return };
-    // Room in the queue before the answer: whoever waits for one may fill the other.
+    // Room in the queue before the answer: the caller may send its next transaction at once.
     drop(job.permit);
     let _ = reply.send(result);
 }

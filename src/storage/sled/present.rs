@@ -1,10 +1,10 @@
-//! Which keys have versions in the tree, told by a hash of their stems.
+//! Which keys may have versions in the tree, by a hash of their stems.
 //!
-//! A create begins with the question whether its key is there. sled answers by a walk down its
-//! tree, which costs as much as the insert; nearly always the key never was there, and this says so.
+//! A create first checks whether its key exists. In sled that is a walk down the tree, which costs as
+//! much as the insert. Nearly always the key never existed, and this filter answers without the walk.
 //!
-//! Invariant: every version in the tree is counted, so only a key without any can be missing here.
-//! Two keys of one hash count as one and are looked for. It takes some 20 bytes a key.
+//! Invariant: every version in the tree is counted, so only a key without versions can be missing here.
+//! Two keys with one hash count as one, and are looked up in the tree. It takes about 20 bytes a key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +15,7 @@ use twox_hash::XxHash3_64;
 #[derive(Default)]
 pub(super) struct Present(HashMap<u64, u32>);
 
-/// What a stem is told by.
+/// The hash of a stem.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyHash(u64);
 

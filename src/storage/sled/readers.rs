@@ -1,5 +1,4 @@
-//! The reader threads: reads may touch the disk, and no thread of the async runtime may wait for
-//! that.
+//! The reader threads. Reads may wait for the disk, which threads of the async runtime must not.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ReadError;
 
-/// Reads waiting at most; more wait for room, without a thread.
+/// Queued reads. Beyond it callers wait to enter the queue.
 const QUEUE_MAX: usize = 256;
 
 type Read = Box<dyn FnOnce() + Send>;
@@ -28,7 +27,7 @@ impl Readers {
         for number in 0..threads.max(1) {
             let reads = Arc::clone(&reads);
             let thread = std::thread::Builder::new().name(format!("store-read-{number}"));
-            // Ends with the queue, and holds nothing that anybody waits for.
+            // Not joined: it ends with the queue and owns nothing.
             thread.spawn(move || serve(&reads))?;
         }
         Ok(Self {
@@ -48,7 +47,7 @@ impl Readers {
             .map_err(|_| ReadError::Closed)?;
         let (reply, answer) = oneshot::channel();
         let job = Box::new(move || {
-            // Nobody waits any more for a read whose caller has gone.
+            // Skipped if the caller has gone.
             if !reply.is_closed() {
                 let result = read();
                 drop(room);

@@ -1,4 +1,4 @@
-//! What the writer, the readers and the callers of one store share.
+//! The state that the writer, the readers and the callers of one store share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::store::{Health, Revision};
 /// Shared state. `published` and `floor` only grow.
 pub(super) struct StoreState {
     pub(super) folder: Folder,
-    /// `None` while it is being opened again, or when that failed, or after closing. Readers hold
-    /// the lock for one page; the writer takes it whole to open again.
+    /// `None` while the tree is being opened again, if that failed, and after closing. Readers hold the
+    /// lock for one page; the writer locks it exclusively to open the tree again.
     pub(super) engine: RwLock<Option<Engine>>,
-    /// How often the tree was opened: tells a tree that broke from the one opened since.
+    /// Number of times the tree was opened. A reader uses it to say which opened tree it found broken.
     pub(super) openings: AtomicU64,
     /// The newest durable revision.
     pub(super) published: AtomicU64,
@@ -76,7 +76,7 @@ impl StoreState {
                 .map_err(|panic| ReadError::Corrupt(panic_text(&*panic)))?;
             match self.check_floor(revision) {
                 Ok(()) => return result.map_err(ReadError::from),
-                // What was read as the newest was compacted away while it was read.
+                // The newest version was compacted while it was read: read again.
                 Err(_) if at.is_none() => {}
                 Err(error) => return Err(error),
             }

@@ -1,8 +1,8 @@
-//! Room on the disk: refusing early, and a ballast for when that was not early enough.
+//! Disk space: writes are refused before the disk is full, and a ballast file helps if that was too late.
 //!
-//! sled turns against itself on its first I/O error, so a full disk is noticed before a batch is
-//! written, not by it. Other programs may still take the room in between; then the ballast is
-//! given back, so that the store can be opened again on a full disk.
+//! sled's tree is unusable after its first I/O error, so free space is checked before a batch is
+//! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
+//! the store can be opened again on a full disk.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,10 +13,10 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use super::DiskHook;
 
-/// sled takes space by segments of this size.
+/// Bytes by which sled grows its file.
 const SEGMENT_BYTES: u64 = 512 * 1024;
 
-/// Watches over the space of one folder.
+/// The disk space of one folder.
 pub(super) struct Space {
     folder: PathBuf,
     ballast_path: PathBuf,
@@ -47,7 +47,7 @@ impl Space {
         space
     }
 
-    /// Whether a batch of so many bytes has room, whatever sled makes of it; else why not.
+    /// Checks that a batch of this many bytes fits, sled's own overhead included. Fails with the reason.
     pub(super) fn check(&mut self, batch_bytes: usize) -> Result<(), String> {
         if !self.ballast {
             self.take_ballast();
@@ -60,7 +60,10 @@ impl Space {
             Err(error) => return Err(format!("the free disk space cannot be determined: {error}")),
         };
         if available < needed {
-            return Err(format!("{available} bytes are free, {needed} are needed"));
+            return Err(format!(
+                "{available} bytes are free on the disk of {}, {needed} are needed",
+                self.folder.display()
+            ));
         }
         Ok(())
     }
@@ -68,7 +71,9 @@ impl Space {
     /// Gives the ballast back to the file system.
     pub(super) fn release_ballast(&mut self) {
         if std::fs::remove_file(&self.ballast_path).is_ok() {
-            tracing::warn!("released the store's ballast");
+            tracing::warn!(
+                "the disk is full; deleted the store's ballast file to keep the store readable"
+            );
         }
         self.ballast = false;
     }
@@ -84,7 +89,7 @@ impl Space {
         match preallocate(&self.ballast_path, self.ballast_bytes) {
             Ok(()) => self.ballast = true,
             Err(error) => {
-                tracing::warn!(%error, "no ballast for the store");
+                tracing::warn!(%error, "cannot create the store's ballast file");
                 let _ = std::fs::remove_file(&self.ballast_path);
             }
         }

@@ -1,9 +1,9 @@
 //! The writer: one thread that turns queued transactions into batches.
 //!
-//! Whatever was queued while the last batch was made durable becomes the next one; there is no
-//! timer. Each transaction keeps its own revision and is tested against the state that the ones
-//! before it in the same group leave. Nothing of a group is answered, published or told to
-//! watchers before the group is durable, refusals included: they may rest on what is not.
+//! The transactions that were queued while the last batch became durable form the next one; there is no
+//! timer. Each transaction keeps its own revision, and is tested against the state after the ones
+//! before it in the same group. Nothing of a group is answered, published or sent to watchers before
+//! the group is durable. That includes refusals, which may rest on earlier transactions of the group.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,15 +30,15 @@ use crate::watch::{Hub, StoreWatch, WatchSender, store_watch};
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Transactions of one group.
 const GROUP_TXNS_MAX: usize = 1024;
-/// Keys whose newest version the writer remembers.
+/// Keys whose newest version the writer keeps in memory.
 const KNOWN_KEYS_MAX: usize = 16_384;
-/// Versions dropped beside a group, over four for each of its operations.
+/// Old versions dropped with a group, in addition to four for each of its operations.
 const TRIM_EXTRA: usize = 64;
-/// Versions dropped in one go when nothing else is to be done.
+/// Old versions dropped in one batch when the writer is idle.
 const TRIM_IDLE: usize = 2_000;
-/// How often a store that cannot write tries again.
+/// Interval of attempts to recover a store that cannot write.
 const RETRY: Duration = Duration::from_secs(1);
-/// How soon something that is past due and could not be done is tried again.
+/// Pause before overdue work that has failed is tried again.
 const OVERDUE: Duration = Duration::from_millis(20);
 /// Groups between two syncs of the acknowledged bound.
 const ACKED_SYNC_GROUPS: u64 = 256;
@@ -63,7 +63,7 @@ pub(super) struct Job {
 /// A watch with its feeding side and the revision from which on it is fed.
 pub(super) type Registered = (StoreWatch, WatchSender, Revision);
 
-/// What the writer is asked for.
+/// A request to the writer.
 pub(super) enum Command {
     Commit(Job),
     Compact {
@@ -82,7 +82,7 @@ pub(super) enum Command {
         why: String,
         reply: oneshot::Sender<Result<(), ReadError>>,
     },
-    /// A lease was granted: look at the deadlines again.
+    /// A lease was granted: compute the next deadline again.
     Wake,
     Close(oneshot::Sender<()>),
 }
@@ -112,7 +112,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Runs until closed or until nobody can ask any more.
+    /// Runs until the store is closed or dropped.
     pub(super) fn run(mut self) {
         loop {
             self.tick();
@@ -422,8 +422,8 @@ impl Writer {
         group.answer();
     }
 
-    /// After a failed write: opens the tree again and tells each caller what became of its
-    /// transaction, as far as that can be known. True if the group is durable after all.
+    /// After a failed write: opens the tree again and answers each caller with the outcome of its
+    /// transaction, as far as that can be determined. Returns true if the group is durable after all.
     fn settle(&mut self, group: Group, error: &EngineError) -> bool {
         tracing::error!(%error, "a batch failed; opening the store again");
         self.tried = Some(Instant::now());
@@ -436,7 +436,7 @@ impl Writer {
         match opened {
             Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
                 // Opening synced the file, so the batch that was found in it is durable. The
-                // counters of the tree are those of the group; what reopening found stands.
+                // counters of the tree are those of the group; the state that reopening found is valid.
                 let mut group = group;
                 group.head = self.head;
                 group.garbage.clear();
@@ -568,7 +568,7 @@ impl Writer {
         let _ = self.shared.folder.sync_acked();
         self.shared.folder.unlock();
         while let Ok(command) = self.commands.try_recv() {
-            // Whatever else is dropped tells its caller by that; see `SledStore`.
+            // The callers of other commands see that their channel is dropped; see `SledStore`.
             if let Command::Commit(job) = command {
                 group::reject([job], &Rejection::Closed);
             }
