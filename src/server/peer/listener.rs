@@ -1,11 +1,12 @@
-//! Where other replicas connect.
+//! The listener for other replicas.
 //!
-//! Whoever has no certificate of a peer does not get past the handshake, which is short and takes
-//! no place of a proven connection ([`super::handshakes`]). Behind it there are messages, and requests
-//! that clients sent to the other replica. The latter are told by a header that no client can send,
-//! so a client's path never becomes a message.
+//! A connection without a peer's certificate ends with its handshake, which is short and never counts
+//! against the limit of proven connections ([`super::handshakes`]). Proven peers send messages, and
+//! requests that clients sent to them. A forwarded request has a header that no client can send, so
+//! the path of a client never becomes a message.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,14 +43,15 @@ use crate::request::inbound::Inbound;
 use crate::request::seat::Seats;
 use crate::server_state::ServerState;
 
-/// Clients whose chains are remembered, so that a chain is verified once and not per request.
+/// Clients whose chains are cached, so that a chain is verified once and not per request.
 const CLIENTS_MAX: usize = 2048;
 const DIGEST_BYTES: usize = 32;
-/// Between two loud words about somebody who was refused.
+/// Shortest time between two warnings about rejected connections.
 const WARNING_PAUSE: Duration = Duration::from_secs(1);
-/// How long a peer for whom there is no room may take to notice.
+/// How long a peer above the limit of connections may take to read that it was refused.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
-/// A message above this length waits until few others of its size are being read.
+/// Length above which a message counts as large, in bytes. A few large ones are read at a time, so
+/// that hand-offs do not take all memory.
 const LARGE_BYTES: u64 = 1024 * 1024;
 const LARGE_AT_A_TIME: usize = 4;
 
@@ -63,7 +65,7 @@ pub(crate) struct PeerSide {
     /// By the digest of their chains.
     clients: Mutex<HashMap<[u8; DIGEST_BYTES], Arc<Connection>>>,
     large: Semaphore,
-    /// When somebody was last said to be refused.
+    /// When the last rejected connection was logged as a warning.
     warned: Mutex<Option<Instant>>,
 }
 
@@ -85,24 +87,24 @@ impl PeerSide {
         }
     }
 
-    /// Logs why somebody was refused, loudly at most once a second: a stranger who comes again and
-    /// again must not fill the log.
+    /// Logs why a connection was rejected, as a warning at most once a second: a stranger that connects
+    /// again and again must not fill the log.
     fn warn(&self, why: &str) {
         let now = Instant::now();
         let mut warned = self.warned.lock();
         if warned.is_some_and(|last| now < last + WARNING_PAUSE) {
             drop(warned);
-            tracing::debug!(why, "somebody at the peer listener was refused");
+            tracing::debug!(why, "a connection to the peer listener was rejected");
             return;
         }
         *warned = Some(now);
         drop(warned);
-        tracing::warn!(why, "somebody at the peer listener was refused");
+        tracing::warn!(why, "a connection to the peer listener was rejected");
     }
 
     /// The client that has shown a chain, over whatever connection it came.
     fn client(&self, chains: &ClientChains, chain: &HeaderValue) -> Option<Arc<Connection>> {
-        // Digest and decoding take their time with a long chain, so both go without the lock.
+        // Without the lock: digest and decoding of a long chain take long.
         let mut key = [0; DIGEST_BYTES];
         key.copy_from_slice(digest(&SHA256, chain.as_bytes()).as_ref());
         if let Some(known) = self.clients.lock().get(&key) {
@@ -118,8 +120,8 @@ impl PeerSide {
     }
 }
 
-/// The clients that a peer has forwarded requests of over one connection, by where their chains
-/// lie in memory: a chain travels once, and is the same value from then on.
+/// The clients whose requests came over one connection, by the address of their chains: a chain is
+/// sent once and is the same value from then on.
 #[derive(Default)]
 struct KnownClients(Vec<(HeaderValue, Arc<Connection>)>);
 
@@ -154,7 +156,7 @@ pub(crate) async fn serve(
         () = state.drain.aborting().cancelled() => return,
         done = accept_tls(&side, socket) => done,
         () = handshake.evicted.cancelled() => {
-            Err("there are too many handshakes under way, and this was the oldest".to_owned())
+            Err(Rejected::Evicted)
         }
     };
     drop(handshake);
@@ -162,14 +164,14 @@ pub(crate) async fn serve(
         Ok(done) => done,
         Err(why) => {
             ServerState::count(&state.metrics.forwarding.failed_handshakes);
-            side.warn(&why);
+            side.warn(&why.to_string());
             return;
         }
     };
     let seat = side.connections.take();
     let channel = Channel::new();
     if seat.is_none() {
-        // It has to learn that there is no room: an end of file would mean connect again.
+        // Answer before closing: after a bare end of file the peer would connect again.
         tracing::warn!(peer = %name, "there are too many connections of peers");
         channel.close();
     }
@@ -192,7 +194,7 @@ pub(crate) async fn serve(
     let mut is_closing = false;
     loop {
         tokio::select! {
-            // Cutting off comes before closing, and both before serving on.
+            // Aborting comes before closing, and both before serving on.
             biased;
             () = state.drain.aborting().cancelled() => return,
             () = closing.cancelled(), if !is_closing => {
@@ -209,11 +211,24 @@ pub(crate) async fn serve(
     }
 }
 
-/// The stream of a peer, and the name in its certificate.
+/// Why a connection was closed before it was that of a peer.
+#[derive(Debug, thiserror::Error)]
+enum Rejected {
+    #[error("there are too many handshakes in progress, and this was the oldest")]
+    Evicted,
+    #[error("the handshake took too long")]
+    TooSlow,
+    #[error(transparent)]
+    Tls(io::Error),
+    #[error("the certificate names no replica")]
+    NoReplicaName,
+}
+
+/// Accepts TLS. Returns the stream of a peer and the name in its certificate.
 async fn accept_tls(
     side: &PeerSide,
     socket: TcpStream,
-) -> Result<(TlsStream<TcpStream>, ReplicaId), String> {
+) -> Result<(TlsStream<TcpStream>, ReplicaId), Rejected> {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "a socket keeps its delay");
     }
@@ -222,25 +237,25 @@ async fn accept_tls(
     let time_max = side.transport.limits().handshake_time_max;
     let stream = timeout(time_max, acceptor.accept(socket))
         .await
-        .map_err(|_| "the handshake took too long".to_owned())?
-        .map_err(|error| error.to_string())?;
+        .map_err(|_| Rejected::TooSlow)?
+        .map_err(Rejected::Tls)?;
     let name = configs.name_of(stream.get_ref().1.peer_certificates());
-    let name = name.ok_or("the certificate names no replica")?;
+    let name = name.ok_or(Rejected::NoReplicaName)?;
     Ok((stream, name))
 }
 
-/// What a peer on one connection asks.
+/// One connection of a peer, and how its requests are answered.
 struct PeerConnection {
     state: Arc<ServerState>,
     side: Arc<PeerSide>,
-    /// Who the certificate says it is.
+    /// The replica that its certificate names.
     name: ReplicaId,
     known: Mutex<KnownClients>,
 }
 
 impl PeerConnection {
-    /// The client behind a forwarded request; none if it is not said who that is. The same chain
-    /// is the same client, so a chain is judged once.
+    /// The client of a forwarded request; none if its chain cannot be decoded. Equal chains are one
+    /// client, so that a chain is judged once.
     fn client(&self, headers: &HeaderMap) -> Option<Arc<Connection>> {
         let Some(chain) = headers.get(CHAIN) else {
             return Some(Arc::new(Connection::new(
@@ -252,7 +267,7 @@ impl PeerConnection {
             return Some(Arc::clone(known));
         }
         let client = self.side.client(&self.state.chains, chain)?;
-        // One that has no slot comes anew with each request.
+        // A chain of another length has no slot, so its address changes with each request.
         if REMEMBERED_BYTES.contains(&chain.len()) {
             self.known.lock().add(chain.clone(), Arc::clone(&client));
         }
@@ -277,10 +292,10 @@ impl RequestHandler for PeerConnection {
         *request.headers_mut() = head.headers;
         let (state, side) = (Arc::clone(&self.state), Arc::clone(&self.side));
         let client = self.client(request.headers());
-        // In a box: what serves it is some KiB, which would be moved again and again.
+        // Boxed, because this future has some KiB and would be moved several times.
         let work = Box::pin(answer(state, side, (self.name.clone(), client), request));
         let sender = AnswerSender::new(channel, stream);
-        // Ends with its answer, or is aborted with its stream.
+        // The task ends with its answer, or is aborted with its stream.
         tokio::spawn(async move { sender.send_all(work.await).await }).abort_handle()
     }
 }
@@ -294,7 +309,7 @@ async fn answer(
     let own = side.transport.tls().replica();
     let is_meant = |value: &HeaderValue| value == own;
     if !request.headers().get(MEANT_FOR).is_some_and(is_meant) {
-        // The address belonged to another replica. Nothing was done.
+        // The sender's address of that replica is outdated. Nothing was done.
         let reply = format!("this is replica {own}\n");
         return text(StatusCode::MISDIRECTED_REQUEST, reply);
     }
@@ -340,7 +355,7 @@ async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
         Ok(request) => request,
         Err(error) => return refused(error_chain(&error)),
     };
-    // A message that has begun is carried out to its end, whether or not its sender still waits.
+    // Spawned, so that a message is handled to its end even if its sender goes away.
     let handler = Arc::clone(&side.handler);
     let handled = tokio::spawn(async move { handler.handle(&from, request).await }).await;
     let reply = match handled.map(|reply| serde_json::to_vec(&reply)) {

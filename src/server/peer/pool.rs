@@ -1,7 +1,7 @@
-//! Connections to other replicas.
+//! The pool of connections to other replicas.
 //!
-//! Invariant: a request that may have been sent is not sent again here. Whether it may be is
-//! decided by whoever knows what it does.
+//! Invariant: the pool never sends a request twice that may have been sent. Only the caller knows
+//! whether the request may be repeated.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,40 +20,61 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::Peer;
 use crate::peer::PeerLimits;
-use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, send_data};
+use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError, send_data};
 use crate::peer::channel::{Channel, Driver};
 use crate::peer::wire::PeerBody;
 
-/// Streams on one connection above which another one is opened.
+/// Streams on one connection above which another one is opened, up to the limit per peer. More would
+/// put all of them behind one TLS stream.
 const STREAMS_PER_CONNECTION_SOFT_MAX: usize = 256;
 
-/// Between two attempts to connect to a peer that ends connections.
+/// Pause between two attempts to connect to a peer that ends connections.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// The system there refuses a connection: no process listens. Whoever gets this removes the
-    /// peer from the ring, so nothing else may look like it.
+    /// The peer's system refuses connections: no process listens. The caller removes the peer from the
+    /// ring, so no other failure may be reported as this one.
     #[error("the peer refuses connections")]
     Refused,
-    /// There was no connection in time, however often one was tried.
+    /// No attempt led to a connection in time.
     #[error("the peer cannot be reached in time")]
     TimedOut,
-    /// It left the ring: another replica has what was its.
+    /// The peer left the ring: other replicas own its planes.
     #[error("the peer is no member any more")]
     Gone,
-    /// Certificates, names, protocols.
+    /// Another attempt would fail too.
     #[error("no connection to the peer: {0}")]
-    Failed(String),
+    Failed(ConnectFailure),
 }
 
-/// Why one attempt led to no connection.
+/// Why connecting to a peer fails again and again. All of these are in the log only.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConnectFailure {
+    /// This replica cannot open a socket, or one side refuses the other's certificate.
+    #[error("{0}")]
+    System(SharedIoError),
+    /// The peer's host name resolves to nothing.
+    #[error("the name has no address")]
+    NoAddress,
+    /// The peer shows a certificate of no replica.
+    #[error("the peer's certificate names no replica")]
+    NoReplicaName,
+    /// The peer's address was given to another replica.
+    #[error("{address} belongs to replica {replica} by now")]
+    OtherReplica { address: String, replica: ReplicaId },
+    /// The peer is there and refuses streams.
+    #[error("the peer takes no more requests at the moment")]
+    Overloaded,
+}
+
+/// Why one attempt to connect failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DialError {
-    /// It ended before it stood; the next attempt may do better.
+    /// The connection ended during the handshake; the next attempt may succeed.
     Ended,
-    /// Trying again at once is of no use.
+    /// The next attempt would fail too.
     Failed(ConnectError),
 }
 
@@ -89,11 +110,11 @@ pub(crate) struct PoolLoad {
     pub waiting_bytes: usize,
 }
 
-/// What leads to one peer.
+/// The connections to one peer.
 pub(crate) struct Link {
     peer: Peer,
     connections: Mutex<Vec<Arc<Channel>>>,
-    /// One connects, the others wait for what comes of it.
+    /// One request connects, the others wait for the outcome. Holds the last failure.
     connecting: tokio::sync::Mutex<Option<(Instant, ConnectError)>>,
     gone: CancellationToken,
 }
@@ -112,7 +133,7 @@ impl Pool {
         &self.tls
     }
 
-    /// What leads to a peer. Connects to nobody.
+    /// The connections to a peer. Opens none.
     pub(crate) fn link(&self, peer: &Peer) -> Arc<Link> {
         let mut links = self.links.lock();
         if let Some(link) = links.get(peer) {
@@ -128,10 +149,9 @@ impl Pool {
         link
     }
 
-    /// Forgets peers that are no members any more. What they still answer is read to its end, but
-    /// one that gives no sign of life is given up within a second, whatever waits for it; whoever
-    /// waits for an answer that another replica can give as well, or for a connection, learns of it
-    /// at once.
+    /// Forgets peers that have left the ring. Answers on their way are read to their end, but a silent
+    /// peer is given up within a second. Requests that may be repeated, or that wait for a
+    /// connection, fail at once.
     pub(super) fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.links.lock().retain(|peer, link| {
             let stays = is_member(peer);
@@ -183,9 +203,9 @@ impl Pool {
                 Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
             }
         }
-        // Whoever refuses a stream is there: it must not be taken for a process that is gone.
-        let why = "the peer takes no more requests at the moment".to_owned();
-        Err(SendError::NotSent(ConnectError::Failed(why)))
+        // A peer that refuses streams is alive, so this must not look like `Refused`.
+        let overloaded = ConnectError::Failed(ConnectFailure::Overloaded);
+        Err(SendError::NotSent(overloaded))
     }
 
     /// The least busy connection, or a new one if all are busy.
@@ -205,10 +225,10 @@ impl Pool {
             return Err(error.clone());
         }
         let connected = tokio::select! {
-            // Nothing is sent to who has left, not even over a connection that stands by now.
+            // Nothing is sent to a peer that has left, even if the connection is ready by now.
             biased;
             () = link.gone.cancelled() => Err(ConnectError::Gone),
-            // In a box: it is seldom there, and large.
+            // Boxed, because this future is large and rare.
             connected = Box::pin(self.connect(link)) => connected,
         };
         match connected {
@@ -225,8 +245,8 @@ impl Pool {
         }
     }
 
-    /// Connects, again whenever a connection ends before it stands: a busy listener, a proxy or a
-    /// lost network do that as well as a process that dies, and the next attempt tells them apart.
+    /// Connects, and tries again if a connection ends during its handshake. A busy listener, a proxy or
+    /// a network fault do that as well as a process that dies; the next attempt tells them apart.
     async fn connect(&self, link: &Link) -> Result<Arc<Channel>, ConnectError> {
         let dialling = async {
             loop {
@@ -244,7 +264,7 @@ impl Pool {
 
     async fn dial(&self, link: &Link) -> Result<Arc<Channel>, DialError> {
         let peer = &link.peer;
-        let failed = |why: String| DialError::Failed(ConnectError::Failed(why));
+        let failed = |why| DialError::Failed(ConnectError::Failed(why));
         let socket = open(&peer.address).await?;
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "a socket keeps its delay");
@@ -254,15 +274,15 @@ impl Pool {
         let stream = TlsConnector::from(Arc::clone(&configs.client))
             .connect(name, socket)
             .await
-            .map_err(|error| handshake_error(&error))?;
+            .map_err(handshake_error)?;
         let shown = configs.name_of(stream.get_ref().1.peer_certificates());
-        match shown.as_ref().map(ReplicaId::as_str) {
-            Some(name) if name == peer.replica || name == SHARED_NAME => {}
-            Some(other) => {
-                let why = format!("{} belongs to replica {other} by now", peer.address);
-                return Err(failed(why));
+        match shown {
+            Some(name) if name.as_str() == peer.replica || name.as_str() == SHARED_NAME => {}
+            Some(replica) => {
+                let address = peer.address.clone();
+                return Err(failed(ConnectFailure::OtherReplica { address, replica }));
             }
-            None => return Err(failed("the peer's certificate names no replica".to_owned())),
+            None => return Err(failed(ConnectFailure::NoReplicaName)),
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
         let channel = Channel::new();
@@ -279,8 +299,8 @@ impl Pool {
     }
 }
 
-/// Sends a request on a connection and waits for the head of its answer. An answer that begins
-/// before all of the request was sent is a refusal of some kind: the rest is not sent.
+/// Sends a request on a connection and waits for the head of its answer. If the answer begins before
+/// all of the request was sent, the owner has refused it, and the rest is not sent.
 pub(super) async fn exchange(
     channel: &Arc<Channel>,
     request: &Request<PeerBody>,
@@ -309,7 +329,7 @@ pub(super) async fn exchange(
                     break;
                 }
             }
-            // The answer, or its want, is what matters.
+            // Only the head of the answer, or its absence, ends the exchange.
             std::future::pending().await
         });
         tokio::select! {
@@ -321,7 +341,7 @@ pub(super) async fn exchange(
 }
 
 impl Link {
-    /// Cancelled when the peer is no member any more.
+    /// Cancelled when the peer leaves the ring.
     pub(crate) fn gone(&self) -> &CancellationToken {
         &self.gone
     }
@@ -344,10 +364,10 @@ impl Link {
 async fn open(address: &str) -> Result<TcpStream, DialError> {
     let systems = lookup_host(address).await;
     let mut failures = Vec::new();
-    for system in systems.map_err(|error| handshake_error(&error))? {
+    for system in systems.map_err(handshake_error)? {
         match TcpStream::connect(system).await {
             Ok(socket) => return Ok(socket),
-            Err(error) => failures.push(connect_error(&error)),
+            Err(error) => failures.push(connect_error(error)),
         }
     }
     Err(combined_error(failures))
@@ -360,14 +380,12 @@ fn combined_error(failures: Vec<DialError>) -> DialError {
     match (last, failures.is_empty()) {
         (Some(last), _) => last.clone(),
         (None, false) => refused,
-        (None, true) => {
-            DialError::Failed(ConnectError::Failed("the name has no address".to_owned()))
-        }
+        (None, true) => DialError::Failed(ConnectError::Failed(ConnectFailure::NoAddress)),
     }
 }
 
 /// What a failed attempt to open a socket says about the peer.
-fn connect_error(error: &io::Error) -> DialError {
+fn connect_error(error: io::Error) -> DialError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => DialError::Failed(ConnectError::Refused),
         _ => handshake_error(error),
@@ -375,7 +393,7 @@ fn connect_error(error: &io::Error) -> DialError {
 }
 
 /// What an error on an open socket says about the peer: never that it is gone.
-fn handshake_error(error: &io::Error) -> DialError {
+fn handshake_error(error: io::Error) -> DialError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused
         | io::ErrorKind::ConnectionReset
@@ -388,7 +406,7 @@ fn handshake_error(error: &io::Error) -> DialError {
         | io::ErrorKind::NetworkUnreachable
         | io::ErrorKind::NetworkDown => DialError::Failed(ConnectError::TimedOut),
         // This replica's own trouble, such as too many open files, or a wrong certificate.
-        _ => DialError::Failed(ConnectError::Failed(error.to_string())),
+        _ => DialError::Failed(ConnectError::Failed(ConnectFailure::System(error.into()))),
     }
 }
 
@@ -442,20 +460,21 @@ mod tests {
             (ErrorKind::NetworkUnreachable, &timed_out, &timed_out),
             (ErrorKind::NetworkDown, &timed_out, &timed_out),
         ] {
-            assert_eq!(connect_error(&kind.into()), *connecting, "{kind}");
-            assert_eq!(handshake_error(&kind.into()), *handshake, "{kind}");
+            assert_eq!(connect_error(kind.into()), *connecting, "{kind}");
+            assert_eq!(handshake_error(kind.into()), *handshake, "{kind}");
         }
         // Out of files, out of ports, not allowed, a wrong certificate.
-        let own = [
-            io::Error::from_raw_os_error(24),
-            ErrorKind::AddrNotAvailable.into(),
-            ErrorKind::PermissionDenied.into(),
-            io::Error::new(ErrorKind::InvalidData, "a wrong certificate"),
+        let own: [fn() -> io::Error; 4] = [
+            || io::Error::from_raw_os_error(24),
+            || ErrorKind::AddrNotAvailable.into(),
+            || ErrorKind::PermissionDenied.into(),
+            || io::Error::new(ErrorKind::InvalidData, "a wrong certificate"),
         ];
         for error in own {
-            let failed = DialError::Failed(ConnectError::Failed(error.to_string()));
-            assert_eq!(connect_error(&error), failed);
-            assert_eq!(handshake_error(&error), failed);
+            let system = ConnectFailure::System(error().into());
+            let failed = DialError::Failed(ConnectError::Failed(system));
+            assert_eq!(connect_error(error()), failed);
+            assert_eq!(handshake_error(error()), failed);
         }
     }
 }

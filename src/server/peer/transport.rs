@@ -1,4 +1,4 @@
-//! The way to other replicas: messages here, forwarded requests through [`super::pool`].
+//! Sends messages to other replicas. Forwarded requests go through [`super::pool`] directly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::peer::headers::MEANT_FOR;
 use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError};
 use crate::peer::wire;
 
-/// Where messages go.
+/// The path of messages.
 pub(super) const MESSAGE_PATH: &str = "/peer/v1/message";
-/// Names the sender whose certificate is shared by all replicas.
+/// The header that names the sender, for replicas that all share one certificate.
 pub(super) const SENDER: http::HeaderName = http::HeaderName::from_static("x-polyplane-sender");
-/// Payload bytes for which an answer gets one second more.
+/// Payload bytes for which the time-out of an answer grows by one second.
 const BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
-/// Longest reply to a message.
+/// Longest reply to a message, in bytes.
 const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Speaks to other replicas over mutual TLS. Connections are made when they are needed.
@@ -39,8 +39,8 @@ impl PeerTransport {
         })
     }
 
-    /// Drops the connections to everybody who is no member any more. To be called with each new
-    /// view of the ring: requests that wait for such a peer and may be repeated are, at once.
+    /// Drops the connections to peers that have left the ring. Called with each new view of the ring;
+    /// requests to such a peer that may be repeated are repeated at once.
     pub fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.pool.retain(is_member);
     }
@@ -110,7 +110,7 @@ impl PeerTransport {
     }
 }
 
-/// What it says about a peer that a connection broke while a reply was waited for.
+/// What a connection that broke before the reply says about the peer.
 fn broken(why: &Broken) -> PeerError {
     let text = format!(
         "the connection broke before the answer: {}",

@@ -4,6 +4,7 @@
 //! the number of bytes that the other side still accepts. A slow reader holds up its own stream only.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,10 +41,10 @@ pub(crate) enum Broken {
     Silent,
     /// An error of the socket.
     #[error("the connection failed: {0}")]
-    Socket(String),
+    Socket(SharedIoError),
     /// The other side refused the certificate, or a record could not be decrypted.
     #[error("TLS failed: {0}")]
-    Tls(String),
+    Tls(SharedIoError),
     /// A frame that is not allowed at this point.
     #[error("the peer does not keep to the protocol: {0}")]
     Protocol(&'static str),
@@ -52,12 +53,36 @@ pub(crate) enum Broken {
     Malformed(#[from] Malformed),
 }
 
+/// An error of the system that all streams of a connection share. Equal to any of its kind.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedIoError(Arc<io::Error>);
+
+impl From<io::Error> for SharedIoError {
+    fn from(error: io::Error) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl fmt::Display for SharedIoError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl PartialEq for SharedIoError {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.kind() == other.0.kind()
+    }
+}
+
+impl Eq for SharedIoError {}
+
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             // The kind that rustls uses for alerts and for records that it cannot decrypt.
-            io::ErrorKind::InvalidData => Self::Tls(error.to_string()),
-            _ => Self::Socket(error.to_string()),
+            io::ErrorKind::InvalidData => Self::Tls(error.into()),
+            _ => Self::Socket(error.into()),
         }
     }
 }
