@@ -1,9 +1,9 @@
-//! What the server needs of everything behind it.
+//! The traits through which the server reaches planes.
 //!
-//! Three steps mirror the life of a request: a [`Backend`] locates a plane by memory alone, its
-//! [`PlaneRecord`] holds what proves a caller, and only a proven caller gets a [`PlaneApi`], which
-//! may have to wake the plane first. The binary implements these over ownership and registry;
-//! tests implement them over nothing.
+//! A request goes through them in this order: the [`Backend`] locates a plane in memory, its
+//! [`PlaneRecord`] has the CA and the tokens that prove a caller, and only a proven caller gets a
+//! [`PlaneApi`], for which the plane may have to wake. The binary implements these traits with
+//! ownership and registry, tests with fakes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -60,47 +60,45 @@ pub enum LocateError {
     Moved(Option<Peer>),
 }
 
-/// Everything behind the server.
+/// The planes behind the server, and what else it reports.
 pub trait Backend: Send + Sync {
-    /// Finds a plane. Looks into memory only, except that a name this replica has not heard of yet
-    /// may wait for the directory.
+    /// Finds a plane in memory. A name that is not there may wait for the directory to catch up.
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>>;
 
-    /// The number of the newest view of the ring that this replica knows; 0 without a ring. It
-    /// travels beside an answer that says where a plane went.
+    /// The number of the newest view of the ring that this replica knows; 0 without a ring. It is sent
+    /// with each answer that names the new owner of a plane.
     fn view(&self) -> u64 {
         0
     }
 
-    /// Waits a little until this replica knows a view that another one has spoken of: who has the
-    /// older view catches up first.
+    /// Waits a little until this replica has a view that a peer named: the replica with the older view
+    /// catches up first.
     fn reach_view(&self, _view: u64) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whether a peer has lately answered what this replica asks it all the time. Nothing new is sent
-    /// to one that has not: it waits until the peer answers again, or until another replica has what
-    /// was the peer's. Called for each request that is sent on.
+    /// Whether a peer has answered the latest pings. Requests to one that has not wait until it answers
+    /// again, or until another replica owns its planes. Called for each request that is forwarded.
     fn answers(&self, _peer: &Peer) -> bool {
         true
     }
 
-    /// What a path below `/polyplane/` shows, as JSON; `None` if there is no such path. Only
-    /// masters are shown it.
+    /// The report at a path below `/polyplane/`, as JSON; `None` if there is no such path. Only called
+    /// for members of `system:masters`.
     fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }
 
-    /// Does what a POST to a path below `/polyplane/` asks for, and shows the outcome as JSON;
-    /// `None` if there is no such path. Only masters may ask.
+    /// Carries out a POST to a path below `/polyplane/` and returns the outcome as JSON; `None` if there
+    /// is no such path. Only called for members of `system:masters`.
     fn command<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }
 
-    /// The memory budget of the process, which is told what requests take of it.
+    /// The memory budget of the process, in which requests and answers are counted.
     fn memory(&self) -> Arc<Memory> {
         Arc::default()
     }
@@ -110,16 +108,16 @@ pub trait Backend: Send + Sync {
         Vec::new()
     }
 
-    /// Adds the measures of the layers behind the server. Called when somebody asks for metrics.
+    /// Adds the metrics of the layers behind the server. Called for each request for `/metrics`.
     fn expose_metrics(&self, _out: &mut Exposition) {}
 }
 
-/// A plane as its directory record knows it: enough to prove a caller, asleep or awake.
+/// The directory record of a plane, asleep or awake: enough to prove a caller.
 pub trait PlaneRecord: Send + Sync {
     /// The name, for messages and logs.
     fn name(&self) -> &str;
 
-    /// The immutable id, by which replicas name the plane to each other.
+    /// The immutable id, by which replicas name the plane.
     fn id(&self) -> &str;
 
     /// Which replica answers for the plane. Reads memory only.
@@ -128,16 +126,16 @@ pub trait PlaneRecord: Send + Sync {
     /// The CA of the plane's client certificates.
     fn client_ca(&self) -> &ClientCa;
 
-    /// What proves bearer tokens without looking at any object.
+    /// The authenticator of bearer tokens that needs no object of the plane.
     fn bearer(&self) -> &dyn Authenticator;
 
-    /// The plane itself, loaded if it was asleep. Only called for proven callers.
+    /// The plane itself, which is loaded if it was asleep. Only called for proven callers.
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>>;
 }
 
 /// An awake plane.
 pub trait PlaneApi: Send + Sync {
-    /// The kinds it serves now.
+    /// The kinds that the plane serves now.
     fn kinds(&self) -> Kinds;
 
     /// The kinds in which it is certain whether the plane serves this group, version and resource:
@@ -151,7 +149,7 @@ pub trait PlaneApi: Send + Sync {
         Box::pin(std::future::ready(Ok(self.kinds())))
     }
 
-    /// Its door for one request.
+    /// Decides for one request who may do what.
     fn access_check(
         &self,
         deadline: tokio::time::Instant,
@@ -161,12 +159,12 @@ pub trait PlaneApi: Send + Sync {
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;
 }
 
-/// Which of the three health paths shows a check.
+/// Which of the three health paths run a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckScope {
-    /// All three: what is wrong here is healed by a restart.
+    /// All three: a restart would heal its failure.
     Live,
-    /// `/readyz` and `/healthz`: what is wrong here heals by itself.
+    /// `/readyz` and `/healthz`: its failure heals without a restart.
     Ready,
 }
 

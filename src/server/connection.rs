@@ -1,4 +1,4 @@
-//! One connection: its handshake, its protocol, and who is behind it.
+//! A connection of a client: its handshake, its protocol, and what is known of the client.
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
@@ -36,14 +36,21 @@ use crate::watch::websocket;
 use std::convert::Infallible;
 use std::time::Duration;
 
+/// Bytes of a request body that a client may send on one stream before the server reads them.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The same on all streams of a connection.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Bytes of answers that one stream may buffer.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;
+/// Longest head of a request, in bytes.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
+/// A silent HTTP/2 client gets a ping after this time; without it, clients behind a broken network
+/// would keep their connections.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a client may take to answer a ping before its connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is known of the client before it asks for anything.
+/// What is known of a client before its first request.
 pub(crate) struct Connection {
     /// Its count among open connections; none if the client is connected to a peer.
     open: Option<Arc<OpenConnection>>,
@@ -74,12 +81,12 @@ impl Connection {
         self.open.as_deref()
     }
 
-    /// The certificates the client showed; possession is proven.
+    /// The client's certificates. It has proven that it holds their key.
     pub(crate) fn chain(&self) -> Option<&ClientChain> {
         self.interned.as_deref().map(InternedChain::chain)
     }
 
-    /// What peers are told of the client.
+    /// What is forwarded to peers of the client.
     pub(crate) fn received(&self) -> ForwardedClient {
         ForwardedClient {
             chain: self.interned.as_deref().map(InternedChain::value),
@@ -88,7 +95,7 @@ impl Connection {
         }
     }
 
-    /// The user that the chain stands for under `ca`.
+    /// The user that the chain proves under `ca`.
     pub(crate) fn user_of_chain(
         &self,
         ca: &ClientCa,
@@ -110,23 +117,23 @@ pub(crate) async fn serve(
     let remote = socket.peer_addr().ok();
     let remote = remote.and_then(|address| HeaderValue::try_from(address.to_string()).ok());
     if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "a socket keeps its delay");
+        tracing::debug!(%error, "Nagle's algorithm could not be turned off");
     }
     let handshake = tokio::time::timeout(state.limits.handshake_time_max, acceptor.accept(socket));
     let stream = tokio::select! {
-        // A server that is cut off does not finish handshakes.
+        // A server that aborts does not finish handshakes.
         biased;
         () = state.drain.aborting().cancelled() => return,
         done = handshake => match done {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 ServerState::count(&state.metrics.failed_handshakes);
-                tracing::debug!(%error, "handshake failed");
+                tracing::debug!(%error, "a handshake failed");
                 return;
             }
             Err(_) => {
                 ServerState::count(&state.metrics.failed_handshakes);
-                tracing::debug!("handshake took too long");
+                tracing::debug!("a handshake took too long");
                 return;
             }
         },
@@ -152,8 +159,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// The answer to a request. In a box: what serves it is some KiB, and the protocol's code moves it
-/// several times before it is polled.
+/// The answer to a request. Boxed, because this future has some KiB, and hyper moves it several times
+/// before it is polled.
 fn answered(
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -162,7 +169,7 @@ fn answered(
     Box::pin(pipeline::serve(state, caller, request.map(Inbound::Client)))
 }
 
-/// Why a connection ended before its end.
+/// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error(transparent)]
@@ -206,7 +213,7 @@ async fn serve_h2(
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
-            // Ending comes before serving on.
+            // Closing comes before serving on.
             biased;
             step = lifetime.next() => match step {
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
@@ -225,7 +232,7 @@ async fn serve_h1(
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
-    // What goes on over the connection once a request has made a WebSocket of it.
+    // Set by the request that turns the connection into a WebSocket.
     let session: Arc<Mutex<Option<websocket::Session>>> = Arc::default();
     let service = {
         let (state, session) = (Arc::clone(state), Arc::clone(&session));
@@ -253,7 +260,7 @@ async fn serve_h1(
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
-            // As above.
+            // Closing comes before serving on.
             biased;
             step = lifetime.next() => match step {
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
@@ -266,7 +273,7 @@ async fn serve_h1(
         return Ok(());
     };
     tokio::select! {
-        // As above: a server that is cut off waits for nobody. The watch itself ends when watches do.
+        // A server that aborts does not wait. The watch itself ends when the server ends watches.
         biased;
         () = state.drain.aborting().cancelled() => {}
         () = session.serve() => {}

@@ -1,14 +1,22 @@
 //! The HTTP server: from a socket to a request that the registry understands, and back.
 //!
-//! Owns TLS, routing, the stages a request passes, negotiation of what is made here, discovery,
-//! OpenAPI, health, metrics and how all of it stops. `pipeline` is the place to start reading; it
-//! follows one request from top to bottom. What stands behind the server is the [`Backend`].
+//! Start reading at `pipeline`, which follows one request from top to bottom.
 //!
-//! Invariant: nothing here knows a kind, a key or a store; kinds come as a table, planes as trait
+//! | folder | open it if |
+//! |---|---|
+//! | `connection` | connections are refused, closed or slow; TLS of clients |
+//! | `request` | a request gets 401, 403, 404, 413, 429 or 504 too early or too late |
+//! | `answer` | status, form, headers or length of an answer are wrong |
+//! | `watch` | a watch ends, does not resume, or breaks over a WebSocket |
+//! | `documents` | discovery, OpenAPI or `/version` are wrong |
+//! | `peer` | a forwarded request or a message between replicas goes wrong |
+//! | `operations` | health, metrics, reports, drain |
+//!
+//! The certificates are `polyplane_pki`'s. The server is built from `options`, runs in `server`, and
+//! gets planes from the [`Backend`].
+//!
+//! Invariant: the server knows no kind, no key and no store; kinds come as a table, planes as trait
 //! objects.
-//!
-//! A watch may be asked for over a WebSocket (`websocket`): it ends at the replica the client is
-//! connected to, in the task of its connection, and behind it is a watch like any other.
 
 mod answer;
 pub mod backend;

@@ -1,8 +1,8 @@
-//! From what somebody typed to a server that can run.
+//! From options as they are typed to a server.
 //!
-//! [`Options`] are as typed; [`Options::complete`] checks them all and reports every problem at
-//! once; [`CompletedOptions::configure`] touches the disk; [`Config::build`] takes what the server
-//! stands on. Each step consumes the last, and what it returns can be changed before the next.
+//! [`Options::complete`] checks all options and reports every problem at once;
+//! [`CompletedOptions::configure`] reads or creates keys on disk; [`Config::build`] takes the backend
+//! and the listeners. Each step consumes the result of the step before, which callers may change.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ use crate::request::limits::Limits;
 use crate::server::Server;
 use crate::server_state::ServerState;
 
-/// What somebody asked for, unchecked.
+/// Options as they are typed, unchecked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The folder of everything the server keeps.
@@ -37,7 +37,7 @@ pub struct Options {
     pub host_names: Vec<String>,
     /// Host and port that discovery and kubeconfigs name; the first listener's if absent.
     pub advertise: Option<String>,
-    /// Bounds on requests.
+    /// Limits on requests.
     pub limits: Limits,
     /// How the server stops.
     pub stop: StopPolicy,
@@ -46,7 +46,7 @@ pub struct Options {
 /// How a server stops when it is asked to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopPolicy {
-    /// How long everything is still served while `/readyz` already fails.
+    /// How long the server serves on while `/readyz` already fails.
     pub ready_delay: Duration,
     /// How long requests in flight may take to finish; watches are ended when the last one did.
     pub grace: Duration,
@@ -81,27 +81,27 @@ pub enum OptionProblem {
     /// No listener at all.
     #[error("give at least one address to listen on, such as 127.0.0.1:6443")]
     NoListener,
-    /// An address that is none.
+    /// Text that is not an address.
     #[error("cannot listen on {0:?}: give an IP address and a port, such as 127.0.0.1:6443")]
     Listen(String),
     /// A name that cannot stand in a certificate.
-    #[error("{0:?} is no host name or IP address")]
+    #[error("cannot serve {0:?}: give a host name or an IP address, such as api.example.com")]
     HostName(String),
     /// An advertised address without a port, or with anything else.
     #[error("cannot advertise {0:?}: give a host and a port, such as api.example.com:6443")]
     Advertise(String),
-    /// A bound of zero would refuse everything.
+    /// A limit of zero would refuse everything.
     #[error("the limit {} must not be zero", flag(.0))]
     Zero(&'static str),
-    /// A time that no clock may reach, or that is no bound any more.
+    /// A time that would limit nothing.
     #[error("the limit {} must not be longer than a day", flag(.0))]
     TooLong(&'static str),
-    /// A bound that another one makes meaningless.
+    /// A limit above another one that contains it would never be reached.
     #[error("the limit {} must not be above {}", flag(.0), flag(.1))]
     Above(&'static str, &'static str),
 }
 
-/// A limit as somebody types it.
+/// The flag of a limit.
 fn flag(limit: &str) -> String {
     format!("--{}", limit.replace('_', "-"))
 }
@@ -210,20 +210,20 @@ pub struct CompletedOptions {
     pub host_names: Vec<String>,
     /// Host and port that discovery and kubeconfigs name.
     pub advertise: Option<String>,
-    /// Bounds on requests.
+    /// Limits on requests.
     pub limits: Limits,
     /// How the server stops.
     pub stop: StopPolicy,
 }
 
-/// Why a configuration did not come about.
+/// Why keys and TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Keys and certificates.
-    #[error("the server has no keys")]
+    #[error("cannot read or create the keys and certificates of the server")]
     Pki(#[source] PkiError),
     /// TLS.
-    #[error("the server cannot speak TLS")]
+    #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
 }
 
@@ -280,7 +280,7 @@ pub struct Config {
     pub tls: Arc<ServerConfig>,
     /// Host and port that discovery names; the first listener's if absent.
     pub advertise: Option<String>,
-    /// Bounds on requests.
+    /// Limits on requests.
     pub limits: Limits,
     /// How the server stops.
     pub stop: StopPolicy,

@@ -1,13 +1,12 @@
-//! Between replicas: the peer listener, the way to other replicas, and what travels in headers.
+//! Between replicas: the listener for peers, connections to peers, forwarding, and the protocol.
 //!
-//! Everything here runs over mutual TLS under the peer CA ([`polyplane_pki`]). Two things use
-//! it: messages about planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and requests
-//! of clients that another replica received, which pass the same pipeline as if they had come
-//! directly, except that they are never forwarded again.
+//! All of it runs over mutual TLS under the peer CA ([`polyplane_pki`]). It carries messages about
+//! planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and forwarded requests of clients.
+//! The latter pass the same pipeline as if they had come directly, but are never forwarded again.
 //!
-//! One protocol of our own ([`channel`], [`channel::frame`]): requests and answers as HTTP has them, many
-//! streams on a connection, each with its own window, cancelled alone, with trailers. HTTP's own
-//! protocols were measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
+//! The protocol ([`channel`], [`channel::frame`]) has requests and answers as HTTP does, and many streams
+//! on a connection, each with a window, trailers and cancellation of its own. HTTP/1.1 and HTTP/2 were
+//! measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
 //! loopback, both ends in one process, 64 at a time, optimized, on a shared machine (two runs):
 //!
 //! | way | CPU of both ends per request |
@@ -16,14 +15,14 @@
 //! | HTTP/2, 1 connection | 25–29 µs |
 //! | HTTP/2, 4 connections | 28 µs |
 //!
-//! HTTP/1.1 costs a connection with its handshake for each client that goes away and for each of
-//! thousands of watches; HTTP/2 costs more than the request itself, for it says every header
-//! anew in its own coding and every answer in two frames with a flush behind each. With N replicas
-//! behind one endpoint, N − 1 of N requests pay for it. Frames say a request in one piece, a
-//! client's chain of certificates once per connection, and leave together ([`channel`]).
+//! HTTP/1.1 needs a connection with its handshake for each client that cancels and for each of
+//! thousands of watches. HTTP/2 costs more than the request itself: it encodes every header again
+//! and sends every answer in two frames with a flush behind each. With N replicas behind one endpoint,
+//! N − 1 of N requests pay that. Here a request is one frame, a client's chain of certificates is sent
+//! once per connection, and frames are sent together ([`channel`]).
 //! `bench forward` measures the whole hop.
 //!
-//! Invariant: headers that begin with `x-polyplane-` mean something on a peer connection only.
+//! Invariant: headers that begin with `x-polyplane-` are read on peer connections only.
 
 pub(crate) mod channel;
 pub(crate) mod forward;
@@ -46,26 +45,25 @@ use tokio::net::TcpListener;
 
 use transport::PeerTransport;
 
-/// The bounds of the channel between replicas.
+/// The limits of connections between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Longest time until a connection stands, its handshake included.
+    /// Longest time to connect, handshake included.
     pub connect_time_max: Duration,
-    /// Longest time a message may wait for its answer. Large payloads get a second for each
-    /// 16 MiB on top.
+    /// Longest time until a message is answered. Each 16 MiB of payload add a second.
     pub answer_time_max: Duration,
     /// Longest payload of a message.
     pub payload_bytes_max: usize,
     /// Connections to one peer.
     pub connections_per_peer_max: usize,
-    /// Connections that proven peers may have open to this replica together.
+    /// Connections of all proven peers to this replica.
     pub connections_max: usize,
-    /// Longest time from the accepted socket to a proven peer. Whoever needs longer has given up
-    /// by then: [`connect_time_max`](Self::connect_time_max) is its own bound.
+    /// Longest time from the accepted socket to a proven peer. A peer gives up after its own
+    /// [`connect_time_max`](Self::connect_time_max).
     pub handshake_time_max: Duration,
-    /// Handshakes under way at a time. One more ends the oldest.
+    /// Handshakes in progress at a time. One more aborts the oldest.
     pub handshakes_max: usize,
-    /// Of these, from one source address. One more ends the source's oldest.
+    /// Handshakes in progress from one source address. One more aborts the oldest of the source.
     pub handshakes_per_source_max: usize,
     /// Streams that one peer connection may have open.
     pub streams_per_connection_max: u32,
@@ -90,12 +88,12 @@ impl Default for PeerLimits {
     }
 }
 
-/// What makes a server one of several: how it reaches peers, and how they reach it.
+/// How a server reaches its peers, and how they reach it.
 pub struct Peering {
-    /// The way to other replicas. Its certificates also serve the peer listeners.
+    /// Sends to other replicas. Its certificates are those of the peer listeners too.
     pub transport: Arc<PeerTransport>,
-    /// Who answers messages of other replicas.
+    /// Answers messages of other replicas.
     pub handler: Arc<dyn PeerHandler>,
-    /// Where peers connect.
+    /// The listeners for peers.
     pub listeners: Vec<TcpListener>,
 }

@@ -1,4 +1,4 @@
-//! The running server: listeners, connections, and how it all ends.
+//! The running server: it accepts connections, serves them, and drains them when it stops.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::options::StopPolicy;
 use crate::peer::listener;
 use crate::server_state::ServerState;
 
-/// How long a listener rests when the system gives it no more sockets.
+/// Pause of a listener after a failed accept. Without it a process that is out of files would spin.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// How long requests of peers may take to finish once they are served no more.
+/// How long requests of peers may take to finish while this replica stops.
 const PEERS_GRACE: Duration = Duration::from_secs(2);
-/// How long peers may take to learn that this replica has left.
+/// How long a stopping replica waits for peers to close their connections.
 const PEERS_NOTICE: Duration = Duration::from_millis(500);
-/// How often a stopping server looks whether requests are still in flight.
+/// Interval at which a stopping server checks whether requests are in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// A server that is ready to run.
@@ -36,7 +36,7 @@ pub struct Server {
     stop: StopHandle,
 }
 
-/// Asks a server to stop. The server notices whenever it gets to it.
+/// Stops a server, also before it runs.
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     requested: CancellationToken,
@@ -44,24 +44,24 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Fail `/readyz` and serve on, so that load balancers look elsewhere while planes are handed
-    /// over.
+    /// Makes `/readyz` fail while everything is still served, so that load balancers use other replicas
+    /// while planes are handed over.
     pub fn unready(&self) {
         self.drain.unready();
     }
 
-    /// Stop when everything in flight is done. Asking again changes nothing.
+    /// Stops the server once all requests in flight are answered. Further calls change nothing.
     pub fn stop(&self) {
         self.requested.cancel();
     }
 
-    /// Stop now.
+    /// Stops the server at once.
     pub fn abort(&self) {
         self.requested.cancel();
         self.drain.abort();
     }
 
-    /// Waits until somebody asked the server to stop.
+    /// Waits until the server is to stop.
     pub async fn requested(&self) {
         self.requested.cancelled().await;
     }
@@ -70,9 +70,9 @@ impl StopHandle {
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Everything in flight was finished.
+    /// All requests in flight were answered.
     Drained,
-    /// Something was cut off.
+    /// Some connections were aborted.
     CutOff,
 }
 
@@ -111,8 +111,8 @@ impl Server {
             .collect()
     }
 
-    /// Serves the other replicas from now on, once; clients are served by [`Self::run`]. Close it
-    /// after that has ended: some requests of clients are answered by peers, and some of peers' here.
+    /// Starts to serve the other replicas. To be called once, and closed after [`Self::run`] has ended,
+    /// because peers answer some requests of clients of this replica, and the other way round.
     pub fn serve_peers(&mut self) -> PeerService {
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         for listener in std::mem::take(&mut self.peer_listeners) {
@@ -130,7 +130,7 @@ impl Server {
         }
     }
 
-    /// Serves clients until somebody stops it.
+    /// Serves clients until the server is stopped.
     pub async fn run(self) -> Stopped {
         let (acceptors, connections) = (TaskTracker::new(), TaskTracker::new());
         for listener in self.listeners {
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-/// Serves the other replicas. Dropping it does not wait for what they are being answered.
+/// Serves the other replicas. Dropping it does not wait for requests in flight.
 pub struct PeerService {
     state: Arc<ServerState>,
     tasks: TaskTracker,
@@ -155,9 +155,9 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Closes the connections to peers, takes no more from them, and waits a little for requests
-    /// that are being answered. Peers close theirs as soon as they know that this replica has left;
-    /// until then, or for a little while, it is there for them.
+    /// Closes the connections to peers, accepts no new ones, and waits a little for requests in flight.
+    /// Peers close their connections as soon as they know that this replica has left; until then, but
+    /// not for long, it still answers them.
     pub async fn close(self) {
         if let Some(side) = &self.state.peers {
             side.transport.retain(|_| false);
@@ -182,7 +182,7 @@ impl Drop for PeerService {
     }
 }
 
-/// The steps of [`Drain`], each as long as the policy lets it.
+/// Takes the steps of [`Drain`], each with the time that the policy gives it.
 async fn drain(
     state: &ServerState,
     policy: &StopPolicy,
@@ -207,14 +207,14 @@ async fn drain(
         }
     };
     tokio::select! {
-        // As above.
+        // A second signal ends the wait here as well.
         biased;
         () = drain.aborting().cancelled() => {}
         _ = tokio::time::timeout_at(end, idle) => {}
     }
     drain.end_watches();
     let finished = tokio::select! {
-        // As above.
+        // A second signal ends the wait here as well.
         biased;
         () = drain.aborting().cancelled() => false,
         waited = tokio::time::timeout_at(end, connections.wait()) => waited.is_ok(),
@@ -235,7 +235,7 @@ async fn accept(
 ) {
     loop {
         let accepted = tokio::select! {
-            // A closing server takes nobody, however many wait.
+            // A closing server accepts no connection, however many wait.
             biased;
             () = state.drain.closing().cancelled() => return,
             accepted = listener.accept() => accepted,
@@ -274,7 +274,7 @@ async fn accept_peers(
     };
     loop {
         let accepted = tokio::select! {
-            // As above.
+            // A closing service accepts no connection, however many wait.
             biased;
             () = closing.cancelled() => return,
             accepted = listener.accept() => accepted,

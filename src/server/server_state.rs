@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! The state that all connections of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,11 +32,11 @@ pub(crate) struct ServerState {
     pub anonymous: Anonymous,
     pub common_headers: CommonHeaders,
     pub abandoned_answers: Arc<AtomicCounter>,
-    /// What clients have shown.
+    /// The certificate chains of connected clients.
     pub chains: ClientChains,
-    /// There if this server is one of several.
+    /// Set if this server has peers.
     pub peers: Option<Arc<PeerSide>>,
-    /// There if somebody can hand over what this server holds.
+    /// Set if `POST /drain` can hand over the planes of this server.
     pub drain_once: Option<DrainOnce>,
 }
 
@@ -72,7 +72,7 @@ impl ServerState {
         })
     }
 
-    /// What clients may take their time with.
+    /// How long clients may take to read a finite answer.
     pub(crate) fn answer_read_limits(&self) -> ReadLimits {
         ReadLimits {
             total_max: self.limits.answer_time_max,
@@ -84,7 +84,7 @@ impl ServerState {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The text behind `/metrics`.
+    /// The text that `/metrics` shows.
     pub(crate) fn expose(&self) -> String {
         let mut out = Exposition::default();
         self.metrics.expose(&mut out);

@@ -1,16 +1,16 @@
-//! How a server stops: not ready, then closing, then closed.
+//! The four steps in which a server stops.
 //!
-//! 1. *Unready*: `/readyz` fails so that load balancers look elsewhere; everything is served.
-//! 2. *Closing*: nothing new is accepted, requests in flight finish.
-//! 3. *Ending*: watches are ended cleanly, so that clients resume elsewhere.
-//! 4. *Aborting*: what is still there is cut off.
+//! 1. *Unready*: `/readyz` fails so that load balancers use other replicas; everything is served.
+//! 2. *Closing*: no new connections and requests are accepted, requests in flight finish.
+//! 3. *Ending*: watches end cleanly, so that clients resume at other replicas.
+//! 4. *Aborting*: connections that are still open are aborted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-/// The stop of one server, seen by everybody who must notice.
+/// How far a server has stopped, for all tasks that have to notice.
 #[derive(Debug)]
 pub(crate) struct Drain {
     ready: AtomicBool,
@@ -52,7 +52,7 @@ impl Drain {
         self.aborting.cancel();
     }
 
-    /// Connections take no new requests from here on.
+    /// Connections accept no new requests from here on.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
     }
@@ -62,7 +62,7 @@ impl Drain {
         &self.ending
     }
 
-    /// Connections are cut off from here on.
+    /// Connections are aborted from here on.
     pub(crate) fn aborting(&self) -> &CancellationToken {
         &self.aborting
     }

@@ -1,8 +1,8 @@
-//! The text in which metrics are shown.
+//! Metrics in the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
 
-/// What a family of samples measures.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows.
@@ -13,7 +13,7 @@ pub enum Kind {
     Histogram,
 }
 
-/// Metrics in the text form that Prometheus reads.
+/// The text under construction.
 #[derive(Debug, Default)]
 pub struct Exposition {
     text: String,
@@ -87,17 +87,17 @@ impl Exposition {
             .expect("a String takes all text");
     }
 
-    /// Adds the process's own figures: CPU, memory, open files, start.
+    /// Adds the metrics of the process: CPU, memory, open files, start time.
     pub(crate) fn process(&mut self) {
         use prometheus::core::Collector as _;
         self.collected(&prometheus::process_collector::ProcessCollector::for_self().collect());
     }
 
-    /// Adds what was counted with the library of Prometheus.
+    /// Adds metrics of the Prometheus library.
     pub fn collected(&mut self, families: &[prometheus::proto::MetricFamily]) {
         match prometheus::TextEncoder::new().encode_to_string(families) {
             Ok(text) => self.text.push_str(&text),
-            Err(error) => tracing::warn!(%error, "some figures cannot be shown"),
+            Err(error) => tracing::warn!(%error, "some metrics cannot be shown"),
         }
     }
 

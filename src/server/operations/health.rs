@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz` and `/healthz` in upstream's words.
+//! `/livez`, `/readyz` and `/healthz`, in the format of upstream.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -49,9 +49,9 @@ impl Endpoint {
 /// What a health path answers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// Everything asked for is well.
+    /// All checks passed.
     Well(String),
-    /// Something is not; upstream's errors end with a newline.
+    /// A check failed; upstream's errors end with a newline.
     Unwell(String),
     /// There is no such check.
     Unknown,
@@ -135,7 +135,7 @@ impl Checks {
                 match (check.check)() {
                     Ok(()) => writeln!(listing, "[+]{name} ok"),
                     Err(why) => {
-                        tracing::warn!(check = name, %why, "health check failed");
+                        tracing::warn!(check = name, %why, "a health check failed");
                         failed = true;
                         writeln!(listing, "[-]{name} failed: reason withheld")
                     }

@@ -1,5 +1,5 @@
-//! What is asked of this replica, whoever owns the root plane: is it well, what does it count,
-//! and would it please hand over what it holds.
+//! Paths about this replica, which it answers whichever replica owns the root plane: health, metrics,
+//! reports, drain.
 
 use std::sync::OnceLock;
 
@@ -20,17 +20,17 @@ use crate::pipeline::Pipeline;
 use crate::request::prove::Proven;
 use crate::request::route::PlaneReference;
 
-/// Where a replica is asked to hand its planes over.
+/// The path that makes a replica hand over its planes.
 pub(crate) const DRAIN_PATH: &str = "/drain";
 
-/// Below it the replica tells of the ring.
+/// The prefix of reports about the ring.
 pub(crate) const REPORTS: &str = "/polyplane/";
 
-/// Hands over everything this replica holds; ends when that is done, or with why it is not. Called
-/// at most once.
+/// Hands over all planes of this replica. Returns when that is done, or why it failed. Called at most
+/// once.
 pub type DrainRequested = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// The drain of a server: begun by the first who asks, awaited by all.
+/// The drain of a server. The first request begins it, all requests wait for it.
 pub(crate) struct DrainOnce {
     hook: DrainRequested,
     begun: OnceLock<SharedFuture<BoxFuture<'static, Result<(), String>>>>,
@@ -44,7 +44,8 @@ impl DrainOnce {
         }
     }
 
-    /// Begins if nobody has, and waits. Whoever gives up waiting stops nothing.
+    /// Begins the drain, unless it has begun, and waits for its end. It goes on if the caller is
+    /// dropped.
     async fn wait(&self) -> Result<(), String> {
         let drained = self.begun.get_or_init(|| {
             let drained = (self.hook)().shared();
@@ -56,7 +57,7 @@ impl DrainOnce {
 }
 
 impl Pipeline<'_> {
-    /// Whether the path is answered here although the root plane is elsewhere.
+    /// Whether the path is answered here although another replica owns the root plane.
     pub(crate) fn is_answered_by_any_replica(&self, record: &dyn PlaneRecord) -> bool {
         self.is_local_path() && self.is_direct() && record.location() != Location::Here
     }
@@ -70,8 +71,8 @@ impl Pipeline<'_> {
             || self.path.starts_with(REPORTS)
     }
 
-    /// Answers without the root plane: its roles are elsewhere, so masters may everything here, and
-    /// everybody who is proven what is public.
+    /// Answers without the root plane. Its roles are at another replica, so `system:masters` may do
+    /// everything here, and all proven callers may read what is public.
     pub(crate) async fn answer_about_this_replica(
         &self,
         proven: &Proven,
@@ -91,7 +92,7 @@ impl Pipeline<'_> {
         paths::of_this_replica(&request).unwrap_or_else(|| Err(Refusal::no_such_path()))
     }
 
-    /// Fails `/readyz`, has everything handed over, and answers when that is done.
+    /// Makes `/readyz` fail, hands over all planes, and answers when that is done.
     pub(crate) async fn drain(&self, user: &UserInfo) -> Result<Reply, Refusal> {
         if !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));
@@ -109,7 +110,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// What the layers behind the server tell of themselves, or are told to do.
+    /// Answers reports and commands of the layers behind the server.
     pub(crate) async fn report(&self, user: &UserInfo) -> Result<Reply, Refusal> {
         if !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));

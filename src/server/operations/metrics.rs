@@ -1,7 +1,7 @@
-//! What is counted.
+//! The metrics of requests and watches.
 //!
-//! Series are kept per thread shard and keyed by a hash of borrowed labels, so counting a request
-//! allocates and formats nothing. Shards are merged when somebody asks.
+//! Series are kept in shards and keyed by a hash of borrowed labels, so that counting a request
+//! allocates and formats nothing. A request for `/metrics` merges the shards.
 //!
 //! Invariant: the number of series is bounded; no label is a plane, a user or an object.
 
@@ -24,11 +24,12 @@ use crate::request::budget::BodyBudget;
 use crate::request::limits::Limits;
 use crate::request::seat::Seats;
 
+/// Shards of the series. Fewer would make threads wait for each other.
 const SHARDS: usize = 16;
-/// Refused strangers whose bodies are read to their end at a time. Others are answered at once,
-/// which some clients take for a broken stream.
+/// Unproven clients whose bodies are read to their end at a time. Others are answered at once, which
+/// some clients take for a broken stream.
 const DISCARDS_MAX: usize = 256;
-/// Distinct label sets per shard; what comes later is counted as one other.
+/// Distinct label sets per shard. Further ones are counted as `other`, so that memory is bounded.
 const SERIES_MAX: usize = 4096;
 
 /// Upper bounds of the duration buckets in seconds.
@@ -47,7 +48,7 @@ const SIZE_BOUNDS: [u64; 7] = [
     1_000_000_000,
 ];
 
-/// What a request is counted under.
+/// The labels under which a request is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Labels<'a> {
     pub verb: &'static str,
@@ -186,7 +187,7 @@ pub(crate) struct Metrics {
     pub connections: Arc<OpenConnections>,
     /// Bytes of request bodies.
     pub bodies: Arc<BodyBudget>,
-    /// Refused strangers whose bodies are read to their end.
+    /// Unproven clients whose bodies are read to their end.
     pub discards: Arc<Seats>,
     /// Requests refused because too many were in flight.
     pub rejected: AtomicU64,

@@ -1,4 +1,4 @@
-//! How requests and watches appear in the metrics.
+//! Counts requests and watches under the labels of upstream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::server_state::ServerState;
 
-/// What a request is counted under, should its kind exist.
+/// The labels of a request if its kind exists.
 pub(crate) fn labels_of<'a>(
     method: &Method,
     headers: &HeaderMap,

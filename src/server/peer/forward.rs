@@ -1,29 +1,28 @@
-//! The stage between finding a plane and proving a caller: here, there or nobody.
+//! The stage that decides where a request is carried out, and forwards it.
 //!
-//! A request that came directly is sent to the replica that answers for its plane, at most one
-//! hop. One that came from a peer is never sent on: it is told that the plane *moved*, and the
-//! replica that received it repeats it. What may be repeated: everything that was told *moved*
-//! (nothing was done there), everything that was not sent, and reads whose answer had not begun.
-//! A change whose connection broke after it was sent is never repeated, for nobody knows whether
-//! it was done.
+//! A request of a client is forwarded to the replica that owns its plane, at most one hop. A request
+//! that came from a peer is never forwarded again: it is answered with *moved*, and the replica that
+//! received it from the client repeats it. A request may be repeated if it was answered with *moved*
+//! (nothing was done), if it was not sent, or if it is a read whose answer had not begun. A write
+//! whose connection broke after it was sent is never repeated, because it may have been carried out.
 //!
-//! What a change meets whose owner stands still, or whose owner's machine has vanished without a
-//! word, by the time since then, in a small ring with the usual terms:
+//! What happens to a write whose owner hangs, or whose owner's machine vanished without closing its
+//! connections, by the time since then, in a small ring with the default terms:
 //!
 //! | time | |
 //! |---|---|
-//! | until 0.25 s | it is sent to the owner, where nobody reads it |
-//! | from 0.25 s | pings have had no answer for so long: changes wait here ([`Backend::answers`]) |
-//! | 1.1 s | pings have timed out, half of the ring complains, the owner is removed |
-//! | 1.5 s | its successor has waited for the end of the old read lease, and changes that waited are sent to it |
-//! | 1.6 s | the connections to the old owner gave no sign of life since it was removed, and are given up ([`crate::peer`]): a change that was sent is answered as unknown, one that had not left is sent to the successor |
+//! | until 0.25 s | it is sent to the owner, which does not read it |
+//! | from 0.25 s | pings were not answered for this long: writes wait here ([`Backend::answers`]) |
+//! | 1.1 s | pings have timed out, half of the ring suspects the owner, it is removed |
+//! | 1.5 s | its successor has waited for the end of the old read lease; writes that waited are sent to it |
+//! | 1.6 s | the connections to the old owner were silent since it was removed, and are given up: a write that was sent is answered as unknown, one that was not sent goes to the successor |
 //!
-//! In a ring whose members do not all ping each other, those who hear of a complaint ask for
-//! themselves, which takes a second more.
+//! In a ring whose members do not all ping each other, members that hear of a suspicion ping the owner
+//! themselves, which takes one second more.
 //!
 //! [`Backend::answers`]: crate::backend::Backend::answers
 //!
-//! Invariant: a request waits for an owner, and is tried, only so often and so long.
+//! Invariant: the number and the time of attempts for one request are limited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,13 +52,16 @@ use crate::request::seat::Seat;
 use crate::server_state::ServerState;
 use crate::watch::watch_query::{self, WatchQuery};
 
-/// Longest wait for a plane to have an owner that answers.
+/// Longest time in which a request waits for an owner that answers.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
-/// Times a request is sent to a peer, or waits for one.
+/// Attempts for one request. Without the limit replicas that disagree about the owner would send it
+/// back and forth until its deadline.
 const TRIES_MAX: u32 = 256;
-/// Of these, those that follow a hint without a pause.
+/// Attempts that follow a hint at once. Later ones pause first.
 const TRIES_AT_ONCE: u32 = 4;
+/// The first pause between two attempts; each next one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
+/// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Upper bounds of the buckets for forwarded requests, in seconds.
@@ -67,8 +69,8 @@ const DURATION_BOUNDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0,
 ];
 
-/// What became of forwarded requests. The metrics with upstream's names count a request where it is
-/// answered; the replica that passes it on counts it here alone.
+/// Counts forwarded requests by outcome. The metrics with upstream's names count a request at the
+/// replica that answers it; the replica that forwards it counts it only here.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
     /// From a request's head to the head of the answer that another replica gave.
@@ -78,9 +80,9 @@ pub(crate) struct Forwarding {
     pub unreached: AtomicU64,
     pub broken: AtomicU64,
     pub timed_out: AtomicU64,
-    /// Requests of peers that were told that their plane moved.
+    /// Requests of peers that were answered with *moved*.
     pub told_moved: AtomicU64,
-    /// Watches that went on after their source was gone.
+    /// Watches that were resumed after their source had ended.
     pub resumed: AtomicU64,
     /// Handshakes at the peer listener that failed.
     pub failed_handshakes: AtomicU64,
@@ -149,14 +151,14 @@ impl Forwarding {
     }
 }
 
-/// How long and how often one request may look for an owner.
+/// The attempts to find the owner of one request's plane.
 pub(crate) struct OwnerSearch {
     deadline: Instant,
-    /// Set when the first attempt fails.
+    /// The end of the last attempt; set when the first one fails.
     until: Option<Instant>,
     tries: u32,
     pause: Duration,
-    /// Who is said to have the plane, by somebody who had it.
+    /// The owner that the last owner named.
     hint: Option<Peer>,
 }
 
@@ -171,16 +173,17 @@ impl OwnerSearch {
         }
     }
 
-    /// Takes up what the last owner said.
+    /// Begins with the owner that the last owner named.
     pub(crate) fn hinted(mut self, hint: Option<MovedTo>) -> Self {
         self.hint = hint.and_then(|moved| moved.peer);
         self
     }
 
-    /// Takes up where a plane went: at once if somebody is named, the first few times.
+    /// Prepares the next attempt after an answer *moved*: the first few times at once, if the answer
+    /// names an owner.
     ///
     /// # Errors
-    /// When there were enough attempts.
+    /// If there were too many attempts.
     async fn moved(&mut self, moved: Option<MovedTo>) -> Result<(), Refusal> {
         self.hint = moved.and_then(|moved| moved.peer);
         if self.hint.is_some() && self.tries < TRIES_AT_ONCE {
@@ -190,10 +193,10 @@ impl OwnerSearch {
         self.pause().await
     }
 
-    /// Waits a little before the next attempt.
+    /// Pauses before the next attempt.
     ///
     /// # Errors
-    /// When there were enough.
+    /// If there were too many attempts, or they took too long.
     pub(crate) async fn pause(&mut self) -> Result<(), Refusal> {
         let now = Instant::now();
         let patience = (self.deadline.saturating_duration_since(now) / 2).min(PATIENCE_MAX);
@@ -240,7 +243,7 @@ impl Pipeline<'_> {
                 Ok(Destination::Moved)
             }
             (Location::There(peer), Some(side)) => {
-                // Who lost the plane knows better than who heard of it.
+                // The replica that lost the plane knows its new owner before the others do.
                 let peer = hint.unwrap_or(peer);
                 if peer.replica == side.transport.tls().replica() {
                     search.pause().await?;
@@ -260,10 +263,10 @@ impl Pipeline<'_> {
         matches!(self.caller.origin, Origin::Client)
     }
 
-    /// Has a peer answer; none if another attempt is to be made.
+    /// Forwards the request; none if it is to be tried again.
     ///
     /// # Errors
-    /// What the client is told if nobody answers.
+    /// The refusal for the client, if the request may not be tried again.
     pub(crate) async fn forward(
         &mut self,
         peer: &Peer,
@@ -283,7 +286,7 @@ impl Pipeline<'_> {
             self.body(located).await?
         };
         if !state.backend.answers(peer) {
-            // What it is sent now may arrive, so that nobody could repeat it.
+            // A write that is sent now may arrive, and then it could not be repeated elsewhere.
             search.pause().await?;
             return Ok(None);
         }
@@ -314,7 +317,7 @@ impl Pipeline<'_> {
             }
             Sent::Broken(why) => {
                 ServerState::count(&counters.broken);
-                tracing::warn!(peer = peer.replica, why, "a change has no answer");
+                tracing::warn!(peer = peer.replica, why, "a forwarded write has no answer");
                 let message = "the server that owns the control plane broke the connection; \
                                whether the request was carried out is not known";
                 return Err(ApiError::internal(message).into());
@@ -333,7 +336,7 @@ impl Pipeline<'_> {
         Ok(Some(self.passed_on(response, &link, watch)))
     }
 
-    /// What of a forwarded request counts against the bound.
+    /// Takes a seat among forwarded requests, if the request needs one.
     fn take_forward_seat(&self) -> Result<Option<Seat>, Refusal> {
         if let RequestInfo::Resource(info) = self.info
             && info.is_long_running()
@@ -348,7 +351,7 @@ impl Pipeline<'_> {
         })
     }
 
-    /// Whether carrying it out twice is the same as once.
+    /// Whether the request may be carried out twice.
     fn may_be_repeated(&self) -> bool {
         matches!(
             self.parts.method,
@@ -356,7 +359,7 @@ impl Pipeline<'_> {
         )
     }
 
-    /// The request as a peer gets it.
+    /// The request for the peer.
     fn peer_request(
         &self,
         peer: &Peer,
@@ -398,7 +401,7 @@ impl Pipeline<'_> {
         deadline: Instant,
     ) -> Sent {
         let sent = tokio::select! {
-            // An answer that is there counts, whoever is gone.
+            // An answer that has arrived counts, even if the peer has left the ring since.
             biased;
             sent = tokio::time::timeout_at(deadline, transport.pool().send(link, request)) => sent,
             () = link.gone().cancelled(), if self.may_be_repeated() => return Sent::Nothing,
@@ -411,7 +414,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The answer of a peer as the client gets it.
+    /// The reply for the client, made of the peer's answer.
     fn passed_on(
         &self,
         response: Response<PeerStream>,
@@ -421,7 +424,7 @@ impl Pipeline<'_> {
         let (mut parts, stream) = response.into_parts();
         strip(&mut parts.headers);
         if let Some(id) = parts.headers.get_mut(AUDIT_ID) {
-            // The same id, which is kept out of the connection's table of headers.
+            // The same id, but marked so that HTTP/2 keeps it out of the table of header values.
             id.clone_from(self.audit_id);
         }
         let body = match watch {
@@ -442,21 +445,21 @@ impl Pipeline<'_> {
     }
 }
 
-/// What came of sending.
+/// The outcome of sending a request.
 enum Sent {
     Answer(Response<PeerStream>),
-    /// Nothing of it arrived, or what arrived is of no use any more.
+    /// Nothing was sent, or the peer that got it has left the ring; it may be sent again.
     Nothing,
-    /// It was sent, and the connection broke.
+    /// It was sent, and the connection broke before the answer.
     Broken(String),
     TimedOut,
 }
 
-/// Marks a reply that another replica made: it has all its headers.
+/// Marks a reply that another replica made, which has all its headers already.
 #[derive(Clone, Copy)]
 pub(crate) struct Forwarded;
 
-/// Where a plane is, for whoever asked the wrong replica.
+/// Where a plane is, for a peer that sent its request to the wrong replica.
 pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo {
     let peer = match record.location() {
         Location::There(peer) => Some(peer),
@@ -468,7 +471,7 @@ pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo
     }
 }
 
-/// The answer to a peer whose plane is somewhere else by now.
+/// The reply to a peer's request for a plane that another replica owns.
 pub(crate) fn moved_reply(state: &ServerState, record: &dyn PlaneRecord) -> Reply {
     ServerState::count(&state.metrics.forwarding.told_moved);
     let mut reply = bare(StatusCode::MISDIRECTED_REQUEST, ResponseBody::empty());

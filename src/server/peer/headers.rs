@@ -1,7 +1,7 @@
-//! The headers that replicas say things to each other with.
+//! The headers that replicas send to each other.
 //!
-//! Invariant: what a client sends under these names is removed before anything reads a header, and
-//! what a peer answers under them is removed before a client sees it.
+//! Invariant: such headers of a client are removed before anything reads a header, and such headers in
+//! a peer's answer are removed before the client gets it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,21 +22,22 @@ const PREFIX: &str = "x-polyplane-";
 
 /// Marks a request of a client, and names the replica that received it.
 pub(crate) const FORWARDED_BY: HeaderName = HeaderName::from_static("x-polyplane-forwarded-by");
-/// The replica that is meant; an address may belong to another one by now.
+/// The replica that the request is for: its address may belong to another one by now.
 pub(crate) const MEANT_FOR: HeaderName = HeaderName::from_static("x-polyplane-meant-for");
-/// The certificates the client showed, leaf first, as base64 with commas. Possession is proven.
+/// The client's certificates, leaf first, as base64 with commas. The client has proven possession.
 pub(super) const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain");
 /// Address and port of the client.
 pub(super) const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remote");
-/// Milliseconds that are left for the answer.
+/// Milliseconds until the request's deadline.
 pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-deadline");
-/// Where a plane went: `<replica>;address=<host:port>;view=<n>`, the first two absent if unknown.
+/// The new owner of a plane: `<replica>;address=<host:port>;view=<n>`. Replica and address are absent
+/// if they are not known.
 pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved");
 /// In the trailers of a watch that ended because its plane moved: the version up to which all events
 /// were sent.
 pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-told");
 
-/// Headers that concern one connection only.
+/// Headers that concern one connection only, and are never forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 11] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -51,7 +52,7 @@ const OF_ONE_CONNECTION: [HeaderName; 11] = [
     EXPECT,
 ];
 
-/// Removes everything that only a peer may say.
+/// Removes the headers that only a peer may send.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let ours = |name: &&HeaderName| name.as_str().starts_with(PREFIX);
     if !headers.keys().any(|name| ours(&name)) {
@@ -65,9 +66,9 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 
 /// A client's headers, without those that end at this connection.
 ///
-/// What else `Connection` names passes: the hop is inside the server, and a request must mean at
-/// the owner what it means to the replica that received it. Otherwise a client behind a proxy could
-/// have the owner miss the headers by which that proxy says who the client is.
+/// Other headers that `Connection` names are kept. The hop is inside the server, and a request must
+/// mean the same at the owner as at the replica that received it. Otherwise a client behind a proxy
+/// could make the owner miss the headers by which the proxy names the client.
 pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
     let mut passing = HeaderMap::with_capacity(headers.len() + 8);
     for (name, value) in headers {
@@ -81,19 +82,19 @@ pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
     passing
 }
 
-/// What the receiver of a request knows and its owner cannot see.
+/// What only the replica that received a request knows of the client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForwardedClient {
     /// The client's certificates.
     pub chain: Option<HeaderValue>,
     /// The client's address.
     pub remote: Option<HeaderValue>,
-    /// What is left for the answer.
+    /// Time until the request's deadline.
     pub time_left: Option<Duration>,
 }
 
 impl ForwardedClient {
-    /// Reads it from a request that a peer forwarded, and removes it there.
+    /// Takes it out of the headers of a forwarded request.
     pub(crate) fn take(headers: &mut HeaderMap) -> Self {
         let text = headers.remove(DEADLINE);
         let millis = text.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -106,7 +107,7 @@ impl ForwardedClient {
         received
     }
 
-    /// Adds it to a request for a peer.
+    /// Adds it to the headers of a request for a peer.
     pub(crate) fn add(self, headers: &mut HeaderMap) {
         if let Some(chain) = self.chain {
             headers.insert(CHAIN, chain);
@@ -143,12 +144,12 @@ pub(crate) fn decode_chain(value: &HeaderValue) -> Option<ClientChain> {
     ClientChain::possessed(&certificates?)
 }
 
-/// Where a plane went, as far as whoever lost it knows.
+/// The new owner of a plane, as far as the old one knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MovedTo {
-    /// Who is to ask next.
+    /// The new owner; none if it is not known.
     pub peer: Option<Peer>,
-    /// The number of the view that says so.
+    /// The number of the view of the ring that names it.
     pub view: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A message as bytes: the length of its JSON, the JSON, and the payload as it is.
+//! Messages between replicas as bytes: the length of the JSON, the JSON, the payload.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
@@ -13,7 +13,7 @@ use crate::peer::channel::stream::{Broken, CHUNK_BYTES, PeerStream};
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 const LENGTH_BYTES: usize = 4;
 
-/// A body that is there as a whole, in a few pieces that are not copied together.
+/// A complete body in a few pieces, which are never copied together.
 #[derive(Debug, Default)]
 pub(crate) struct PeerBody {
     pieces: Vec<Bytes>,
@@ -31,7 +31,7 @@ impl PeerBody {
         &self.pieces
     }
 
-    /// The piece that is all there is, if it is short enough for one frame.
+    /// The only piece, if there is one and it fits one frame.
     pub(super) fn short_piece(&self) -> Option<&Bytes> {
         match self.pieces.as_slice() {
             [only] if only.len() <= CHUNK_BYTES => Some(only),
@@ -39,7 +39,7 @@ impl PeerBody {
         }
     }
 
-    /// Says how long it is, unless that is seen from the frame it travels in.
+    /// Adds `Content-Length`, unless one frame holds the whole body.
     pub(crate) fn announce(&self, headers: &mut HeaderMap) {
         if self.short_piece().is_none() && self.length() > 0 {
             headers.insert(CONTENT_LENGTH, self.length().into());
@@ -51,16 +51,16 @@ impl PeerBody {
     }
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WireError {
-    /// More bytes than allowed.
+    /// Longer than the limit.
     #[error("the message is longer than {0} bytes")]
     TooLong(usize),
-    /// Fewer than it says.
+    /// Shorter than its length says.
     #[error("the message is cut short")]
     Short,
-    /// The JSON means nothing here.
+    /// The JSON is not a known message.
     #[error("the message is not understood")]
     Json(#[source] serde_json::Error),
     /// The connection failed.
@@ -103,8 +103,8 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
     })
 }
 
-/// Reads a body to its end, up to `bytes_max`. What the sender announces is reserved at once, so a
-/// large payload is copied once.
+/// Reads a body to its end, at most `bytes_max` bytes. The announced length is allocated at once, so
+/// that a large payload is copied only once.
 ///
 /// # Errors
 /// If it is longer, or breaks off.
@@ -129,12 +129,12 @@ pub(super) async fn read_to_end(
     Ok(read.freeze())
 }
 
-/// How long a message's body may be, framing included.
+/// Longest body of a message, in bytes, for a limit on its payload.
 pub(super) fn body_bytes_max(payload_bytes_max: usize) -> usize {
     LENGTH_BYTES + MESSAGE_BYTES_MAX + payload_bytes_max
 }
 
-/// Bytes a body announces.
+/// The announced length of a body.
 pub(super) fn announced(body: &PeerStream) -> u64 {
     body.size_hint().lower()
 }

@@ -1,13 +1,13 @@
-//! Ids by which a request is found again in logs.
+//! The id under which logs of client and server name a request.
 
 use http::{HeaderMap, HeaderValue};
 
 use crate::answer::respond::AUDIT_ID;
 
-/// The id that a request brings along, or else a new one.
+/// The id that the client sent, or a new one.
 ///
-/// It is no secret, but never the same, and so kept out of a connection's table of headers: one
-/// that fills with ids costs more than the rest of an answer's head.
+/// It is marked as sensitive, not because it is secret, but to keep it out of HTTP/2's table of header
+/// values: ids differ for each request, and would push the other values out.
 pub(crate) fn of(headers: &HeaderMap) -> HeaderValue {
     let mut id = match headers.get(AUDIT_ID) {
         Some(given) if !given.is_empty() => given.clone(),

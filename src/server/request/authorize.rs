@@ -1,4 +1,4 @@
-//! From a decision to a go-ahead or a refusal.
+//! The stage that authorizes a request at the owner of its plane.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ pub(crate) struct Authorized {
 }
 
 impl Authorized {
-    /// Who may.
+    /// The authorized user.
     pub(crate) fn into_user(self) -> Arc<UserInfo> {
         self.user
     }
 
-    /// Who may, and what it was let in for.
+    /// The authorized user, and the grant for the registry.
     pub(crate) fn into_parts(self) -> (Arc<UserInfo>, GrantedAccess) {
         (self.user, self.granted)
     }
 }
 
-/// Has `gate` let `user` do what `info` says.
+/// Asks the plane's `access_check` whether `user` may do what `info` says.
 pub(crate) async fn authorize(
     mut access_check: AccessCheck<'_>,
     user: Arc<UserInfo>,

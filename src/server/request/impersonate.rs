@@ -1,4 +1,4 @@
-//! Acting as somebody else: `Impersonate-*` headers, each of which needs the right to.
+//! `Impersonate-*` headers: acting as another user, for which each header needs a right.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user a request acts as: the one who proved itself, or whom its headers name.
+/// The user that a request acts as: the proven one, or the one that its headers name.
 pub(crate) async fn effective_user(
     proven: &Arc<UserInfo>,
     headers: &HeaderMap,
@@ -29,7 +29,7 @@ pub(crate) async fn effective_user(
     }
     let impersonation = Impersonation::of(headers)?;
     if impersonation.user.is_empty() {
-        // An empty header, or one that means nothing.
+        // The headers are empty or unknown ones.
         return Ok(Arc::clone(proven));
     }
     for subject in impersonation.rights() {

@@ -1,4 +1,4 @@
-//! Bodies of requests, whichever way they come.
+//! The body of a request as a stream, from a client or from a peer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

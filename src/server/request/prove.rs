@@ -1,10 +1,10 @@
-//! The stage that finds a plane and proves who a caller is, by what the directory knows alone.
+//! The stage that finds a plane and proves who the caller is, with nothing but the directory.
 //!
-//! Every replica does so before a request takes a seat, has its body read, is forwarded, or wakes
-//! anything; the owner of a plane does so again.
+//! Every replica does so before a request takes a seat, has its body read, is forwarded, or wakes a
+//! plane; the owner of the plane does so again.
 //!
-//! Invariant: to callers who are not proven, planes that exist, do not, or are being deleted look
-//! alike, in what they are told and in how long it takes.
+//! Invariant: a caller that is not proven cannot tell whether a plane exists, does not exist, or is
+//! being deleted, neither from the answer nor from its timing.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -44,13 +44,13 @@ impl Located {
 }
 
 impl Pipeline<'_> {
-    /// Whether the caller shows nothing that could prove who it is.
+    /// Whether the request carries no credential.
     pub(crate) fn has_no_credential(&self) -> bool {
         self.caller.connection.chain().is_none() && self.bearer().is_none()
     }
 
-    /// Answers a caller that shows no credential. Nothing is looked up: the root plane shows health
-    /// and version to everybody, and no other plane shows anything.
+    /// Answers a request without credential. Nothing is looked up: the root plane shows health and
+    /// version to everybody, and no other plane shows anything.
     pub(crate) async fn answer_without_credential(
         &self,
         plane: PlaneReference<'_>,
@@ -78,8 +78,8 @@ impl Pipeline<'_> {
             }
             looked_up => looked_up,
         };
-        // No plane is known by which the caller could be proven, so the root has to know it. Until
-        // then the directory is not waited for either.
+        // No plane is known that could prove the caller, so the root plane has to. Only then wait for
+        // the directory: the wait would tell a stranger that the name is unknown.
         if plane != PlaneReference::Root {
             self.prove_to_root().await?;
         }
@@ -93,7 +93,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// What a caller is told of a name that no plane can have.
+    /// The refusal for a name that no plane can have.
     pub(crate) async fn no_such_plane(&self) -> Refusal {
         if self.has_no_credential() {
             return unauthorized(&Denied::Nothing);
@@ -112,7 +112,7 @@ impl Pipeline<'_> {
         Ok(())
     }
 
-    /// Gives the connection a place among those that have proven somebody.
+    /// Counts the client's connection as proven.
     pub(crate) fn admit(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
         let Some(open) = self.caller.connection.open() else {
             return Ok(());
@@ -129,7 +129,7 @@ impl Pipeline<'_> {
         Err(ApiError::too_many_requests(message, 1).into())
     }
 
-    /// Proves the caller by the plane's record alone: first its certificate, then its token.
+    /// Proves the caller by the plane's record: first its certificate, then its token.
     async fn prove(&self, located: &Located) -> Result<Proven, Refusal> {
         let record = &**located.record();
         let now = SystemTime::now();
@@ -179,7 +179,7 @@ fn unauthorized(why: &Denied) -> Refusal {
     ApiError::unauthorized("Unauthorized").into()
 }
 
-/// What somebody proven is told of a plane that cannot be served.
+/// The refusal for a proven caller whose plane cannot be served.
 pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
     let what = Qualified::new("polyplane.dev", "controlplanes");
     match error {

@@ -1,7 +1,7 @@
-//! What a path and a method ask for, before anybody knows which kinds exist.
+//! Reads verb, resource and object from a path and a method, without knowing which kinds exist.
 //!
-//! Follows upstream's reading of paths exactly, because authorization and audit see its result.
-//! Everything borrows from the path; nothing is allocated for an ordinary request.
+//! Follows upstream's reading of paths exactly, because authorization and audit see the result.
+//! Everything borrows from the path; an ordinary request allocates nothing.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use polyplane_registry::request::parameters::{FIELD_SELECTOR, Query, WATCH};
 /// A request as authorization sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestInfo<'a> {
-    /// A path that is no API resource.
+    /// A path that is not an API resource.
     Path(&'a str),
     /// An API resource.
     Resource(ResourceInfo<'a>),
@@ -21,9 +21,9 @@ pub enum RequestInfo<'a> {
 /// The parts of a resource path. Absent parts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceInfo<'a> {
-    /// What is to be done; `None` for methods that mean nothing here.
+    /// The verb; `None` for unknown methods.
     pub verb: Option<Verb>,
-    /// The verb stood in the path (`/watch/`, `/proxy/`).
+    /// The verb that the path names (`/watch/`, `/proxy/`).
     pub verb_in_path: Option<&'a str>,
     /// `api` or `apis`.
     pub prefix: &'a str,
@@ -43,15 +43,15 @@ pub struct ResourceInfo<'a> {
     pub extra_segments: usize,
 }
 
-/// The path names a verb and nothing to do it to.
+/// The path ends behind a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to determine kind and namespace from url")]
 pub struct NothingNamed;
 
-/// Subresources of a namespace, which are no resources inside it.
+/// Subresources of a namespace, as opposed to resources inside it.
 const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
 const VERBS_IN_PATH: &[&str] = &["proxy", "watch"];
-/// Subresources that talk through to something else.
+/// Subresources that connect to another server.
 pub(crate) const CONNECTED: &[&str] = &["attach", "exec", "portforward", "proxy"];
 /// Subresources that stay open as long as the client likes.
 const LONG_RUNNING: &[&str] = &["attach", "exec", "proxy", "log", "portforward"];
@@ -172,8 +172,8 @@ impl<'a> ResourceInfo<'a> {
     }
 }
 
-/// The name that a field selector pins. Read as the list itself reads it: a shorter way would
-/// authorize one name and list others.
+/// The name that a field selector pins. It is read as the list itself reads it: any other reading
+/// could authorize one name and list others.
 fn pinned_name(selector: &str) -> Option<String> {
     let selector = FieldSelector::parse(selector).ok()?;
     let name = selector.requires_exact_match("metadata.name")?;

@@ -1,4 +1,4 @@
-//! Which verb of which kind a path and method mean, if any.
+//! The stage that resolves path and method to a verb of a kind that the plane serves.
 
 use http::Method;
 use polyplane_apimachinery::status::{ApiError, Qualified};

@@ -1,15 +1,14 @@
-//! From the raw path to the plane that is meant, and the path inside it.
+//! Splits the raw path of a request into the plane and the path inside it.
 //!
 //! Invariant: the plane is read from the first segments of the *raw* path, before anything is
-//! decoded, and exactly once. What follows is decoded and can name anything, but never again a
-//! plane.
+//! decoded, and exactly once. The rest is decoded and can never name another plane.
 
 use std::borrow::Cow;
 
 /// Longest name or path of planes, in bytes.
 const REFERENCE_BYTES_MAX: usize = 512;
 
-/// Which plane a request means, not yet looked up.
+/// The plane that a request names, not looked up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneReference<'a> {
     /// The management plane.
@@ -21,7 +20,7 @@ pub enum PlaneReference<'a> {
 }
 
 impl<'a> PlaneReference<'a> {
-    /// What the plane was called in the request.
+    /// The name or id in the request.
     pub(crate) fn name(&self) -> &'a str {
         match self {
             Self::Root => "root",
@@ -54,7 +53,7 @@ const PREFIX: &str = "/clusters/";
 const BY_ID: &str = "/control-plane";
 
 impl<'a> Route<'a> {
-    /// Where a path goes whose plane cannot be.
+    /// The route of a path whose plane cannot exist.
     pub(crate) const fn nowhere() -> Self {
         Self {
             plane: PlaneReference::Root,
@@ -65,7 +64,7 @@ impl<'a> Route<'a> {
     /// Routes the raw path of a request.
     ///
     /// # Errors
-    /// If it names a plane that cannot be, or is not UTF-8 once decoded.
+    /// If it names a plane that cannot exist, or is not UTF-8 once decoded.
     pub fn parse(raw: &'a str) -> Result<Self, RouteError> {
         let Some(rest) = raw.strip_prefix(PREFIX) else {
             return Ok(Self {
@@ -106,7 +105,7 @@ fn may_name_a_plane(name: &str) -> bool {
     name.len() <= REFERENCE_BYTES_MAX && name.split([':', '.']).all(sound)
 }
 
-/// Decodes percent escapes; an escape that is none stays an error, as in Go's `net/url`.
+/// Decodes percent escapes. A malformed escape is an error, as in Go's `net/url`.
 fn decode(raw: &str) -> Result<Cow<'_, str>, RouteError> {
     if !raw.contains('%') {
         return Ok(Cow::Borrowed(raw));
@@ -145,7 +144,7 @@ fn decode_escapes(raw: &str, plus: Plus) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// Decodes the key of a pair as [`parse_query`] does; `None` if its escapes are none.
+/// Decodes the key of a pair as [`parse_query`] does; `None` if an escape is malformed.
 pub(crate) fn decode_key(raw: &str) -> Option<String> {
     decode_escapes(raw, Plus::Space)
 }

@@ -1,4 +1,4 @@
-//! Seats: the number of requests in flight is limited, 429 above it.
+//! Seats limit the number of requests in flight: 429 above it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
