@@ -1,4 +1,4 @@
-//! `polyplane drain`: asks a replica of this machine to give its planes away, and waits.
+//! `polyplane drain`: asks a replica on this machine to hand its planes over, and waits until it has.
 //!
 //! For the hook that runs before a container is stopped: the image has no shell and no curl.
 
@@ -11,13 +11,13 @@ use rustls_pki_types::pem::PemObject;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two tries with a certificate that was just renewed: the replica takes it up a little later
-/// than this process, or the other way round.
+/// Pause between two tries after a certificate error: the files may just have been renewed, and the
+/// replica and this process do not read them at the same moment.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Tries to reach the replica. A certificate that is still refused then is a wrong one.
+/// Tries with a certificate that is not trusted. One that is still not trusted then is a wrong one.
 const TRIES_MAX: u32 = 6;
 
-/// Asks and waits.
+/// Asks the replica to drain and waits for its answer.
 ///
 /// # Errors
 /// If the replica cannot be asked or is not drained in time.
@@ -26,7 +26,7 @@ pub fn run(options: DrainOptions) -> anyhow::Result<()> {
         let answer = ask(&options).await?;
         match answer.code {
             200 => println!("drained"),
-            code => bail!("not drained ({code}): {}", answer.text()),
+            code => bail!("the replica is not drained ({code}): {}", answer.text()),
         }
         Ok(())
     })
@@ -43,6 +43,12 @@ async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
                 tries += 1;
                 tokio::time::sleep(AGAIN).await;
             }
+            Err(error @ Refusal::Untrusted { .. }) => {
+                let folder = options.certs.display();
+                return Err(error).context(format!(
+                    "the replica does not use the certificates in --certs {folder}"
+                ));
+            }
             asked => return Ok(asked?),
         }
     }
@@ -54,17 +60,22 @@ fn target(options: &DrainOptions) -> anyhow::Result<Target> {
     let mut target = Target::of_server(
         format!("https://{}", options.server),
         read(&options.certs.join("ca.crt"))?,
-        token.context("the token is not text")?.trim().to_owned(),
+        token.context("admin.token is not text")?.trim().to_owned(),
     );
     let given = options.certs.join("serving.crt");
     if given.exists() {
         let certificate = CertificateDer::from_pem_slice(&read(&given)?);
-        let certificate = certificate.with_context(|| format!("{} is no PEM", given.display()))?;
+        let certificate = certificate.with_context(|| format!("{} is not PEM", given.display()))?;
         target.own_certificate = Some(certificate);
     }
     Ok(target)
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    std::fs::read(path).with_context(|| {
+        format!(
+            "cannot read {}; --certs must name the folder that the replica was started with",
+            path.display()
+        )
+    })
 }

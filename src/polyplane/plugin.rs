@@ -22,16 +22,16 @@ use std::io::BufRead;
 use std::time::{Duration, Instant, SystemTime};
 
 const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-/// Between two looks at a plane that is waited for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pause between two polls of a plane or of terms that a command waits for.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// Carries out one command.
 ///
 /// # Errors
-/// What went wrong, for a person.
+/// What went wrong, as a message for the user.
 pub fn run(command: PluginCommand) -> anyhow::Result<()> {
     match carry_out(command) {
-        // `kubectl plane list | head` has all it wants.
+        // Not an error: `kubectl plane list | head` closes the pipe early.
         Err(error) if print::reader_left(&error) => Ok(()),
         done => done,
     }
@@ -95,8 +95,9 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
     })
 }
 
-/// Why `kubeconfig` prints nothing. All credentials that reach a plane are a master's, valid in every
-/// plane: a copy of them is not what somebody expects who wants to give a team its plane.
+/// Why `kubeconfig` prints nothing by default. Every credential that a plane accepts is an
+/// administrator's and valid in every plane, so a copy of it is not what a user expects who wants to
+/// give a team access to one plane.
 fn no_users_yet(target: &Target, plane: &str) -> String {
     format!(
         "kubeconfig {plane}: refused. A control plane has no users of its own yet, so this kubeconfig would \
@@ -157,11 +158,11 @@ async fn create(
         if began.elapsed() > patience {
             progress("not ready\n");
             bail!(
-                "control plane {name:?} was created but is not ready after {} s",
+                "control plane {name:?} was created but is not ready after {} s; `kubectl plane get {name}` shows why",
                 patience.as_secs()
             );
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
         plane = client.send("GET", &path_of(name), None).await?;
     }
     progress(&format!("ready after {} ms\n", began.elapsed().as_millis()));
@@ -252,7 +253,7 @@ async fn delete(client: &Client, name: &str, yes: bool, patience: Duration) -> a
         std::io::stdin()
             .lock()
             .read_line(&mut answer)
-            .context("cannot read the answer; use --yes in scripts")?;
+            .context("cannot read the answer; in a script use --yes")?;
         if answer.trim() != name {
             bail!("not deleted: the answer was not {name:?}");
         }
@@ -270,11 +271,11 @@ async fn delete(client: &Client, name: &str, yes: bool, patience: Duration) -> a
             }
             Ok(_) if began.elapsed() > patience => {
                 bail!(
-                    "control plane {name:?} is still being deleted after {} s",
+                    "control plane {name:?} is still being deleted after {} s; `kubectl plane get {name}` shows why",
                     patience.as_secs()
                 );
             }
-            Ok(_) => tokio::time::sleep(LOOK_EVERY).await,
+            Ok(_) => tokio::time::sleep(POLL_EVERY).await,
         }
     }
     Ok(line(&format!("controlplane.polyplane.dev/{name} deleted"))?)

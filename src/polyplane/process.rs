@@ -1,5 +1,5 @@
-//! What commands share: TLS and the runtime, and for those that run long, logs and the signals that
-//! end them.
+//! What all commands share: the TLS provider and the runtime; for servers also the log and the signals
+//! that stop them. Must not know what a command does.
 
 use anyhow::{anyhow, bail};
 use polyplane_batteries::{bootstrap, kind_tables};
@@ -17,7 +17,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
-        Err(error) => bail!("{level:?} says not what to log: {error}"),
+        Err(error) => bail!(
+            "--log or POLYPLANE_LOG: {level:?} is not a log filter: {error}; use off, error, warn, \
+             info, debug, trace, or MODULE=LEVEL such as polyplane_ownership=debug"
+        ),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -35,14 +38,14 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
     result
 }
 
-/// Begins beside everything else what takes tens of milliseconds, once in a process, and is asked
-/// for soon: the seed of the random generator, which waits for noise of the CPU, and the tables of
-/// kinds. Whoever needs one before it is there waits for it.
+/// Computes on threads of their own what takes tens of milliseconds once in a process and is needed
+/// soon: the seed of the random generator, which waits for noise of the CPU, and the tables of kinds.
+/// A task that needs one of them earlier waits for it.
 fn warm_up() -> std::io::Result<()> {
     let seed = || _ = environment::random_uuid();
     let tables = || _ = (bootstrap::layer(), kind_tables::root_kinds());
     for (name, work) in [("warm-seed", seed as fn()), ("warm-tables", tables)] {
-        // Ends by itself; nobody needs to know when.
+        // Not joined: the thread ends by itself, and who needs its result waits for that.
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(work)?;
@@ -74,10 +77,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Registers the handlers: from now on a signal no longer kills the process.
     ///
     /// # Errors
-    /// If the system gives no signals.
+    /// If the system refuses a handler.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -85,10 +88,10 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
-            // Either will do.
+            // Both mean the same, so the order does not matter.
             biased;
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

@@ -1,13 +1,14 @@
 //! `polyplane serve`: one replica of a ring on a shared store, in the foreground.
 //!
-//! While the store cannot be reached the replica waits: `/livez` is well, `/readyz` fails, the log says
-//! why, and SIGTERM ends it at once. What waiting does not heal, such as a wrong password, ends it.
+//! While the store cannot be reached the replica waits: `/livez` succeeds, `/readyz` fails, the log
+//! names the reason, and `serve` exits at once if it receives SIGTERM. A cause that does not pass by
+//! itself, such as a wrong password, ends the process with an error.
 //!
-//! How it ends: at the first SIGTERM, or when somebody posts to `/drain`, it says Draining in its
-//! lease, `/readyz` fails, and everything is still served while its planes are handed over. When it
-//! owns nothing any more, or at the deadline, requests in flight end and the process exits. One
-//! that was asked by `/drain` waits for the signal. A second signal ends it at once. A lost store
-//! delays nothing beyond the deadline.
+//! How `serve` stops: at the first SIGTERM or at a POST to `/drain` the replica writes Draining into
+//! its member key, `/readyz` fails, and every request is still served while the planes are handed
+//! over. Once it owns no plane, or at the deadline, requests in flight get a last few seconds and the
+//! process exits. After `/drain` it first waits for SIGTERM. A second signal stops it at once. A store
+//! that does not answer delays nothing beyond the deadline.
 
 pub mod waiting_server;
 
@@ -32,11 +33,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
-/// Of the grace, what is kept for requests in flight once the planes are gone.
+/// The part of --grace that is kept for requests in flight once the planes are handed over.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
-/// How long a start may take before the replica answers for its health: most are done by then.
+/// How long a start may take before the waiting server answers health checks. Most starts take less,
+/// and a second server on the same sockets would only be in their way.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long the store may take to close.
+/// How long the store may take to close. Without a limit an etcd that is gone keeps the process.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Runs until a signal ends it.
@@ -52,13 +54,13 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     let began = Instant::now();
     let mut signals = Signals::new()?;
     let prepared = tokio::select! {
-        // A signal ends a replica that has not begun to serve; it holds nothing.
+        // The signal first: a replica that does not serve yet holds nothing and may exit at once.
         biased;
         () = signals.next() => return Ok(()),
         prepared = prepare(&options) => prepared?,
     };
     let mut started = tokio::select! {
-        // As above.
+        // The signal first, for the same reason.
         biased;
         () = signals.next() => return Ok(()),
         started = start_with_health(&options, release, prepared) => started?,
@@ -82,12 +84,12 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
         .await
         .is_err()
     {
-        tracing::warn!("the store did not answer the goodbye");
+        tracing::warn!("the store did not close in time");
     }
     Ok(())
 }
 
-/// A replica that needs nothing more than its store.
+/// Everything that can be prepared without the store.
 struct Prepared {
     replica: ReplicaOptions,
     config: Config,
@@ -103,7 +105,7 @@ struct Prepared {
 struct Started {
     replica: Replica,
     store: Arc<dyn Store>,
-    /// What has answered until now.
+    /// The server that has answered health checks until now.
     waiting: Option<WaitingServer>,
 }
 
@@ -128,16 +130,17 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     if let Err(error) = limits::raise_open_files(&completed.limits, 1) {
         tracing::warn!("{error}");
     }
-    let listeners = completed.listen().await?;
+    let listeners = completed.listen().await.context("--listen")?;
     let peer_listener = TcpListener::bind(&options.peer_listen)
         .await
         .map_err(|error| {
             anyhow!(
-                "cannot listen on {} for peers: {error}",
+                "--peer-listen: cannot listen on {:?}: {error}; give a free address of this machine, such as 0.0.0.0:7443",
                 options.peer_listen
             )
         })?;
-    let config = completed.configure()?;
+    let config = completed.configure();
+    let config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let local = listeners.first().and_then(|l| l.local_addr().ok());
@@ -168,8 +171,9 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     })
 }
 
-/// Starts the replica. One that cannot start at once, for the store is not there, answers for its own
-/// health meanwhile: nobody restarts it, and everybody can see why it is not ready.
+/// Starts the replica. If that takes longer than [`QUIET`], because the store does not answer, a
+/// waiting server answers health checks meanwhile: then nobody restarts the replica, and `/readyz`
+/// names the reason.
 async fn start_with_health(
     options: &ServeOptions,
     release: Arc<Release>,
@@ -185,7 +189,7 @@ async fn start_with_health(
     )?;
     let mut starting = std::pin::pin!(start(options, release, prepared, wait));
     let at_once = tokio::select! {
-        // A replica that has started needs no other server.
+        // The start first: a replica that has started needs no waiting server.
         biased;
         started = &mut starting => Some(started?),
         () = tokio::time::sleep(QUIET) => None,
@@ -224,7 +228,7 @@ async fn start(
         memory: prepared.memory,
     };
     let replica = Replica::start(setup).await?;
-    // It is tried again and again while the replica runs; until then others wait.
+    // Not fatal: `keep_root` tries again while the replica runs.
     if let Err(error) = replica.wake_root().await {
         tracing::warn!("{error:#}");
     }
@@ -235,22 +239,22 @@ async fn start(
     })
 }
 
-/// How long an end may and must take.
+/// How long stopping may take, and must take at least.
 #[derive(Clone, Copy)]
 struct Times {
-    /// From the request to the end.
+    /// From the first request to stop until the process exits.
     grace: Duration,
-    /// Served on at least, so that load balancers notice that the replica is not ready.
+    /// How long the replica keeps serving at least, so that load balancers notice that it is not ready.
     notice: Duration,
 }
 
-/// Serves until it is told to end, drains, and stops.
+/// Serves until a signal or `/drain`, hands the planes over, and stops.
 async fn finish(replica: Replica, mut signals: Signals, times: Times) {
     let stop = replica.stop_handle();
     let drain = replica.drain();
     let ending = tokio::spawn(async move {
         let signalled = tokio::select! {
-            // Either will do.
+            // The signal first: after it nobody has to be waited for.
             biased;
             () = signals.next() => true,
             () = drain.requested() => false,
@@ -262,14 +266,14 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
             let drained = drain.run(tokio::time::Instant::now() + deadline);
             let (drained, ()) = tokio::join!(drained, tokio::time::sleep(times.notice));
             if !drained {
-                tracing::warn!("not everything was handed over in time");
+                tracing::warn!("not all control planes were handed over in time");
             }
             drain.finish();
         });
         let mut drained = false;
         if !signalled {
             tokio::select! {
-                // The signal that follows the hook may come before the end.
+                // The signal first: it may follow the hook before the drain is done.
                 biased;
                 () = signals.next() => {}
                 () = &mut draining => {
@@ -279,7 +283,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
             }
         }
         tokio::select! {
-            // Who asks twice waits for nothing.
+            // The second signal first: it stops the drain.
             biased;
             () = signals.next(), if !drained => return stop.abort(),
             () = &mut draining, if !drained => {}
@@ -299,14 +303,15 @@ fn replica_options(options: &ServeOptions) -> anyhow::Result<ReplicaOptions> {
     let zone = options.zone.as_deref().filter(|zone| !zone.is_empty());
     Ok(ReplicaOptions {
         zone: zone.map(str::parse).transpose().context("--zone")?,
-        weight: Weight::new(options.weight).context("--weight must not be zero")?,
+        weight: Weight::new(options.weight)
+            .context("--weight: 0 is not a weight; give 1 or more")?,
         member_ttl: Duration::from_secs(options.member_ttl),
         raise_floor_after: Duration::from_secs(options.raise_floor_after),
         ..ReplicaOptions::new(id, address)
     })
 }
 
-/// What the serving certificate names: what was given, and the host of the endpoint.
+/// The names in the serving certificate: those of --host-name, and the host of --endpoint.
 fn host_names(given: &[String], endpoint: Option<&str>) -> Vec<String> {
     let host = endpoint.and_then(|endpoint| endpoint.rsplit_once(':'));
     let host = host.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
@@ -324,15 +329,15 @@ pub fn certs(options: &CertsOptions) -> anyhow::Result<()> {
     let endpoint = options.endpoint.as_deref().unwrap_or("127.0.0.1:6443");
     write_kubeconfig(&options.certs, endpoint, &pki);
     println!(
-        "keys and certificates are in {}; the administrator's kubeconfig is {}",
+        "the folder {} holds the keys and certificates; the administrator's kubeconfig is {}",
         options.certs.display(),
         options.certs.join("admin.kubeconfig").display()
     );
     Ok(())
 }
 
-/// Writes the administrator's kubeconfig where there is none; a folder that may not be written is
-/// no reason not to serve.
+/// Writes the administrator's kubeconfig if the folder has none. A read-only folder is only logged:
+/// the replica can serve without that file.
 fn write_kubeconfig(certs: &Path, endpoint: &str, pki: &Pki) {
     let path = certs.join("admin.kubeconfig");
     if path.exists() {
@@ -346,6 +351,6 @@ fn write_kubeconfig(certs: &Path, endpoint: &str, pki: &Pki) {
         current: "root",
     };
     if let Err(error) = config.write(&path) {
-        tracing::warn!("no kubeconfig in {}: {error:#}", certs.display());
+        tracing::warn!("cannot write {}: {error:#}", path.display());
     }
 }

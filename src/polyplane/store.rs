@@ -1,4 +1,5 @@
-//! Opening the store that somebody named.
+//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. Must not
+//! know what is kept in it.
 
 use crate::cli::{StoreKind, StoreOptions};
 use crate::serve::waiting_server::StoreWait;
@@ -12,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the first attempt looks for a member that is fit: longer than a slow member takes to
-/// answer, and short enough that the reason is known soon.
+/// How long the first attempt may look for an etcd member that can be used: longer than a slow member
+/// takes to answer, and short enough that `/readyz` names the reason soon.
 const ATTEMPT_FIRST: Duration = Duration::from_secs(3);
-/// How long the later ones may; each reads the credentials again.
+/// How long a later attempt may take. Each attempt reads the credentials again, so with a longer one
+/// a replaced password is noticed later.
 const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
 /// Opens the embedded store of a folder.
@@ -30,7 +32,7 @@ pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn 
     let opened =
         tokio::task::spawn_blocking(move || SledStore::open(&path, SledOptions::default()));
     Ok(Arc::new(
-        opened.await.context("opening the store was cut off")??,
+        opened.await.context("opening the store panicked")??,
     ))
 }
 
@@ -70,7 +72,7 @@ fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
         Some(("etcd", hosts)) => (false, hosts),
         Some(("etcds", hosts)) => (true, hosts),
         _ => bail!(
-            "--store {:?} is none: give etcd://HOST:PORT[,HOST:PORT], or etcds:// for TLS",
+            "--store: {:?} has an unknown scheme; use etcd://HOST:PORT[,HOST:PORT], or etcds:// for TLS",
             options.store
         ),
     };
@@ -79,17 +81,22 @@ fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
     for host in hosts.trim_end_matches('/').split(',') {
         let port = host.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(port)) if port > 0) {
-            bail!("--store: {host:?} is no HOST:PORT, such as etcd-0:2379");
+            bail!("--store: {host:?} is not HOST:PORT; write for example etcd://etcd-0:2379");
         }
         endpoints.push(format!("{scheme}://{host}"));
     }
     let named = [&options.store_ca, &options.store_cert, &options.store_key];
     if !secure && named.iter().any(|file| file.is_some()) {
-        bail!("certificates are given for a store without TLS; name it etcds://{hosts}");
+        bail!(
+            "--store: {:?} does not use TLS, but certificates are given; use etcds://{hosts}, or \
+             leave out --store-ca, --store-cert and --store-key",
+            options.store
+        );
     }
     if !options.store_prefix.ends_with('/') {
         bail!(
-            "--store-prefix {:?} must end with a slash, so that no other prefix begins with it",
+            "--store-prefix: {0:?} does not end with a slash, so the keys of another ring could begin \
+             with it; use \"{0}/\"",
             options.store_prefix
         );
     }
@@ -103,7 +110,8 @@ fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
         tls,
         ..EtcdOptions::default()
     };
-    etcd.check()?;
+    etcd.check()
+        .context("--store-ca, --store-cert, --store-key, --store-password-file")?;
     Ok(etcd)
 }
 

@@ -11,7 +11,7 @@ use crate::replica::access::authority;
 use crate::replica::{Replica, Setup};
 use crate::store;
 use crate::up::contexts::Contexts;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{PeerTls, Pki};
@@ -27,9 +27,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long requests in flight may take when the server stops.
+/// How long requests in flight may take when the server stops; then their connections are closed.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the store may take to close.
+/// How long the store may take to close. Without a limit a disk that hangs keeps the process.
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// Runs until a signal ends it.
@@ -44,7 +44,7 @@ pub fn run(options: UpOptions, release: Arc<Release>) -> anyhow::Result<()> {
 
 async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> anyhow::Result<()> {
     let completed = complete(&options)?;
-    // On a laptop nobody opens so many connections.
+    // Only logged: on a laptop nobody opens that many connections.
     if let Err(error) = limits::raise_open_files(&completed.limits, options.replicas.into()) {
         tracing::debug!("{error}");
     }
@@ -59,7 +59,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let endpoint = match (&completed.advertise, addresses.first()) {
         (Some(text), _) => text.clone(),
         (None, Some(address)) => address.to_string(),
-        (None, None) => bail!("nothing to listen on"),
+        (None, None) => bail!("--listen: no address was given"),
     };
     let mut replicas = Vec::new();
     let mut spread = vec![(completed.clone(), listeners)];
@@ -102,8 +102,8 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     keep_contexts(&path, &endpoint, pki, &replicas[0], stop.clone())?;
     plugin_link::write_plugin(&folder);
     std::fs::write(folder.join("pid"), std::process::id().to_string())
-        .context("cannot write the file `pid`")?;
-    // Whoever reads that the server is up may ask it to end at once.
+        .context("--dir: cannot write the file `pid`")?;
+    // Before the announcement: a script that has read it may send SIGTERM at once.
     let signals = Signals::new()?;
     announce(&options, &path, &addresses, began);
     run_all(replicas, signals, store).await;
@@ -130,12 +130,8 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
 }
 
 async fn listen(completed: &CompletedOptions) -> anyhow::Result<Vec<TcpListener>> {
-    completed.listen().await.map_err(|error| {
-        anyhow!(
-            "{:#}; stop what uses it or choose another address with --listen",
-            anyhow::Error::from(error)
-        )
-    })
+    let listeners = completed.listen().await;
+    listeners.context("--listen (stop what uses the address, or choose another one)")
 }
 
 /// A further replica of this process, on the ports that follow those of the first.
@@ -151,7 +147,9 @@ async fn neighbour(
             _ => known
                 .port()
                 .checked_add(number)
-                .with_context(|| format!("there is no port for replica {number} behind {known}"))?,
+                .with_context(|| {
+                    format!("--listen: replica {number} needs the port {number} above that of {known}, which is above 65535")
+                })?,
         };
         address.set_port(port);
     }
@@ -176,12 +174,10 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path);
-    made.with_context(|| {
-        format!(
-            "cannot use the folder {}; choose another with --dir",
-            path.display()
-        )
-    })
+    if path.exists() && !path.is_dir() {
+        bail!("--dir: {} is not a folder", path.display());
+    }
+    made.with_context(|| format!("--dir: cannot create the folder {}", path.display()))
 }
 
 /// Writes the kubeconfig, and keeps it up to date until `stop`.
@@ -216,13 +212,13 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
     running.close();
     running.wait().await;
     if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
-        tracing::warn!("the store did not close in time; what was acknowledged is on disk");
+        tracing::warn!("the store did not close in time; every acknowledged write is on disk");
     }
     signals.abort();
 }
 
-/// Says where everything is. Nobody may be listening any more, or the disk that it goes to may be
-/// full: no reason not to serve.
+/// Prints the addresses and what to try first. A failed print is ignored: standard output may be
+/// closed or on a full disk, and the server serves all the same.
 fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], began: Instant) {
     let took = began.elapsed().as_millis();
     let listening: Vec<String> = addresses
@@ -247,7 +243,7 @@ fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], be
          export PATH={}:$PATH          # for `kubectl plane`\n  \
          kubectl plane create team-a\n  \
          kubectl --context team-a get namespaces\n\n\
-         Ctrl-C stops it; everything acknowledged is on disk.\n",
+         Ctrl-C stops it; every acknowledged write is on disk.\n",
         listening.join(", "),
         bin.display(),
     );

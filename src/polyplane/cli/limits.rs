@@ -189,8 +189,8 @@ impl LimitOptions {
 /// The open files that the system allows, fewer than the connections that may be open need.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
-    "the limit of open files, {files}, is too low for --connections-max and \
-     --unproven-connections-max, which need {needed}; raise it (ulimit -n, LimitNOFILE) or lower them"
+    "the limit of open files is {files}, but --connections-max and --unproven-connections-max need \
+     {needed}; raise the limit (ulimit -n, LimitNOFILE) or lower these flags"
 )]
 pub struct TooFewFiles {
     files: u64,

@@ -1,4 +1,5 @@
-//! How large the memory budget of this process is.
+//! How large the memory budget of this process is: as given, or a part of what the container or machine
+//! has. Must not know what the shares are used for.
 
 use crate::cli::MemoryOptions;
 use crate::cli::limits::LimitOptions;
@@ -10,9 +11,9 @@ use std::sync::Arc;
 /// The part of the machine's or container's memory that the budget takes if none is given. The
 /// rest is for the objects of the planes, the store and the connections.
 const PART: usize = 2;
-/// A budget below this would refuse the first long lists.
+/// The smallest budget that is chosen by default, in bytes. With less the first long lists are refused.
 const BUDGET_MIN: usize = 128 << 20;
-/// What a machine has that does not say.
+/// Bytes assumed for a machine without /proc/meminfo.
 const MEMORY_UNKNOWN: usize = 1 << 30;
 
 /// The shares of a replica's budget; `replicas` in one process divide it.
@@ -44,10 +45,12 @@ pub fn parse(text: &str) -> Result<usize, String> {
         .unwrap_or((text, 0));
     let number: usize = digits
         .parse()
-        .map_err(|_| "give a number of bytes, such as 512Mi or 2Gi".to_owned())?;
-    let bytes = number.checked_mul(1 << shift).ok_or("it is too large")?;
+        .map_err(|_| "this is not a number of bytes; use for example 512Mi or 2Gi".to_owned())?;
+    let bytes = number
+        .checked_mul(1 << shift)
+        .ok_or("this is more than any machine has")?;
     match bytes {
-        0..BUDGET_SMALLEST => Err("give at least 32Mi".to_owned()),
+        0..BUDGET_SMALLEST => Err("this is too little; give at least 32Mi".to_owned()),
         bytes => Ok(bytes),
     }
 }

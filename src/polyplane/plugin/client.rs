@@ -17,39 +17,39 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::time::Duration;
 
-/// Bytes of an answer beyond which it is not read: 500 control planes of 128 KiB. Without a bound a
-/// server could fill the memory.
+/// Bytes of an answer, at most: a page of 500 control planes of 128 KiB. Without a limit a server could
+/// fill the memory.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How long one request may take.
+/// How long one request may take. Without a limit a server that hangs would keep the command.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The server said no.
+    /// The server answered with an error.
     #[error("{message}")]
     Status {
         /// HTTP status.
         code: u16,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
     /// The server showed a certificate that is not trusted.
     #[error("{server} shows a certificate that is not trusted: {reason}")]
     Untrusted {
-        /// The server.
+        /// Its URL.
         server: String,
-        /// What is wrong with it.
+        /// What is wrong with the certificate.
         reason: String,
     },
     /// The server was not reached or did not answer.
-    #[error("cannot talk to {server}: {reason}")]
+    #[error("cannot reach {server}: {reason}")]
     Unreachable {
-        /// The server.
+        /// Its URL.
         server: String,
-        /// What went wrong, outermost first.
+        /// What went wrong, outermost cause first.
         reason: String,
     },
 }
@@ -84,11 +84,11 @@ impl Client {
     pub fn new(target: &Target) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&target.ca) {
-            roots.add(certificate.context("the certificate authority is no PEM")?)?;
+            roots.add(certificate.context("the kubeconfig's certificate authority is not PEM")?)?;
         }
         if roots.is_empty() {
             bail!(
-                "the cluster of the kubeconfig names no certificate authority, so no server can be trusted"
+                "the kubeconfig's cluster has no certificate-authority, so no server can be trusted; add one"
             );
         }
         let builder = match &target.own_certificate {
@@ -101,11 +101,12 @@ impl Client {
             Some((certificate, key)) => {
                 let chain: Result<Vec<_>, _> =
                     CertificateDer::pem_slice_iter(certificate).collect();
-                let chain = chain.context("the client certificate is no PEM")?;
-                let key = PrivateKeyDer::from_pem_slice(key).context("the client key is no PEM")?;
+                let chain = chain.context("the kubeconfig's client certificate is not PEM")?;
+                let key = PrivateKeyDer::from_pem_slice(key)
+                    .context("the kubeconfig's client key is not PEM")?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .context("the client certificate cannot be used")?
+                    .context("the kubeconfig's client certificate cannot be used with its key")?
             }
             None => builder.with_no_client_auth(),
         };
@@ -170,9 +171,9 @@ impl Client {
             server: self.server.clone(),
             reason,
         };
-        let uri: Uri = format!("{}{path}", self.server)
-            .parse()
-            .map_err(|_| unreachable("the address is no URL".into()))?;
+        let uri: Uri = format!("{}{path}", self.server).parse().map_err(|_| {
+            unreachable("this is not a URL; mend `server` in the kubeconfig".into())
+        })?;
         let mut request = Request::builder()
             .method(method)
             .uri(uri)

@@ -7,7 +7,7 @@ use polyplane_apimachinery::{Value, json, yaml};
 use rustls_pki_types::CertificateDer;
 use std::path::{Path, PathBuf};
 
-/// The files of a kubeconfig; of things with the same name the first counts.
+/// The files of a kubeconfig. Of entries with the same name the first one counts, as for kubectl.
 pub struct Kubeconfig {
     files: Vec<(PathBuf, Value)>,
 }
@@ -53,7 +53,7 @@ impl Kubeconfig {
     /// Loads `file`, or what $KUBECONFIG names, or `~/.kube/config`.
     ///
     /// # Errors
-    /// If nothing is found or a file is no kubeconfig.
+    /// If no file is found, or one is not a kubeconfig.
     pub fn load(file: Option<&Path>) -> anyhow::Result<Self> {
         let named = match file {
             Some(file) => vec![file.to_owned()],
@@ -76,8 +76,8 @@ impl Kubeconfig {
             let bytes =
                 std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             let parsed = yaml::parse(&bytes, &json::Limits::default());
-            let parsed =
-                parsed.map_err(|error| anyhow!("{} is no kubeconfig: {error}", path.display()))?;
+            let parsed = parsed
+                .map_err(|error| anyhow!("{} is not a kubeconfig: {error}", path.display()))?;
             files.push((path.clone(), parsed.value));
         }
         if files.is_empty() {
@@ -86,7 +86,7 @@ impl Kubeconfig {
                 .map(|path| path.display().to_string())
                 .collect();
             bail!(
-                "no kubeconfig at {}; set KUBECONFIG to the file that `polyplane up` prints",
+                "there is no kubeconfig at {}; set KUBECONFIG to the file that `polyplane up` prints",
                 list.join(", ")
             );
         }
@@ -106,6 +106,17 @@ impl Kubeconfig {
         })
     }
 
+    /// The names of all contexts, for an error message.
+    fn context_names(&self) -> String {
+        let files = self.files.iter();
+        let contexts = files.flat_map(|(_, file)| file.items_at(&["contexts"]));
+        let names: Vec<&str> = contexts.map(|entry| entry.str_at(&["name"])).collect();
+        match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.join(", "),
+        }
+    }
+
     fn current(&self) -> &str {
         let mut names = self
             .files
@@ -121,21 +132,33 @@ impl Kubeconfig {
     pub fn target(&self, context: Option<&str>) -> anyhow::Result<Target> {
         let name = context.unwrap_or_else(|| self.current());
         if name.is_empty() {
-            bail!("the kubeconfig has no current context; name one with --context");
+            bail!(
+                "the kubeconfig has no current context; choose one with --context (it has: {})",
+                self.context_names()
+            );
         }
         let context = self.entry("contexts", name, "context");
-        let context = context.with_context(|| format!("the kubeconfig has no context {name:?}"))?;
+        let context = context.with_context(|| {
+            format!(
+                "the kubeconfig has no context {name:?}; it has: {}",
+                self.context_names()
+            )
+        })?;
         let context = context.value;
         let cluster_name = context.str_at(&["cluster"]);
         let cluster = self.entry("clusters", cluster_name, "cluster");
-        let cluster =
-            cluster.with_context(|| format!("the kubeconfig has no cluster {cluster_name:?}"))?;
+        let cluster = cluster.with_context(|| {
+            format!("context {name:?}: the kubeconfig has no cluster {cluster_name:?}")
+        })?;
         let user_name = context.str_at(&["user"]);
         let user = self.entry("users", user_name, "user");
-        let user = user.with_context(|| format!("the kubeconfig has no user {user_name:?}"))?;
+        let user = user.with_context(|| {
+            format!("context {name:?}: the kubeconfig has no user {user_name:?}")
+        })?;
         if user.value.get("exec").is_some() || user.value.get("auth-provider").is_some() {
             bail!(
-                "the user {user_name:?} gets its credentials from a program, which this plugin does not run"
+                "user {user_name:?} gets its credentials from a program, which this plugin does not run; use a \
+                 context whose user has a token or a client certificate"
             );
         }
         let certificate = user.data("client-certificate")?;
@@ -208,7 +231,8 @@ impl Entry<'_> {
             return self.read(member);
         }
         let decoded = STANDARD.decode(inline);
-        let decoded = decoded.with_context(|| format!("{member}-data is no base64"))?;
+        let decoded =
+            decoded.with_context(|| format!("the kubeconfig's {member}-data is not base64"))?;
         Ok(Some(decoded))
     }
 

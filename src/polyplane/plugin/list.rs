@@ -19,7 +19,7 @@ pub async fn list(client: &Client) -> anyhow::Result<()> {
         Ok(table.print(&rows)?)
     });
     if found.await? == 0 {
-        progress("there are no control planes; make one with `kubectl plane create NAME`\n");
+        progress("there are no control planes; create one with `kubectl plane create NAME`\n");
     }
     Ok(())
 }
@@ -35,7 +35,7 @@ async fn pages(
         let page = fetch(path).await;
         let page = page.with_context(|| match shown {
             0 => "cannot list the control planes".to_owned(),
-            shown => format!("the list ends after {shown} control planes; try again"),
+            shown => format!("the list broke off after {shown} control planes; try again"),
         })?;
         let items = page.items_at(&["items"]);
         if !items.is_empty() {
@@ -48,9 +48,7 @@ async fn pages(
         }
         // Each page has items that were not in the one before, so this ends.
         if items.is_empty() || next == token {
-            bail!(
-                "the server says that there is more after {shown} control planes, and sends none"
-            );
+            bail!("the server reports more after {shown} control planes, but sends none");
         }
         next.clone_into(&mut token);
         path = format!("{first}&continue={}", escape(next));

@@ -1,8 +1,8 @@
-//! Trust in one certificate as it stands.
+//! A TLS verifier that trusts one given certificate, whatever it names and whoever signed it.
 //!
-//! For a replica that asks itself: a serving certificate that was given names what clients call the
-//! server and may be signed by anybody, so neither its names nor the ring's CA vouch for it at
-//! 127.0.0.1. The replica's own folder holds that very certificate.
+//! `polyplane drain` needs it to reach the replica of its own machine at 127.0.0.1: an operator's
+//! serving certificate names only what clients call the server, and any CA may have signed it, so
+//! neither its names nor the ring's CA prove it. The replica's folder holds the same certificate.
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

@@ -1,4 +1,5 @@
-//! `kubectl plane ring` and `kubectl plane locate`: what the replicas say of themselves.
+//! `kubectl plane ring` and `kubectl plane locate`: prints what `/polyplane/ring` and
+//! `/polyplane/locate` report.
 
 use super::client::Client;
 use super::path_segment;
@@ -43,7 +44,7 @@ pub async fn raise_floor(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints who owns a plane and who should.
+/// Prints which replica owns a plane and which one should.
 pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
     let path = format!("/polyplane/locate/{}", path_segment(name));
     let found = client.send("GET", &path, None).await?;
@@ -85,7 +86,7 @@ fn text(value: &Value, field: &str) -> String {
     }
 }
 
-/// A number, or a dash where a replica did not say it.
+/// A number, or a dash if the replica did not report it.
 fn number(value: &Value, field: &str) -> String {
     value
         .int_at(&[field])

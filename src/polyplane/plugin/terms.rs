@@ -1,6 +1,6 @@
 //! `kubectl plane terms`: the terms of the read lease, and their change on a ring in use.
 
-use super::LOOK_EVERY;
+use super::POLL_EVERY;
 use super::client::Client;
 use super::print::{line, progress};
 use anyhow::bail;
@@ -23,7 +23,7 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Begins a change and waits until every replica goes by the new terms.
+/// Begins a change and waits until every replica follows the new terms.
 pub async fn change(
     client: &Client,
     (read_lease, margin): (u64, u64),
@@ -32,18 +32,18 @@ pub async fn change(
     let deadline = Instant::now() + patience;
     let path = format!("{TERMS}/{read_lease}/{margin}");
     let mut terms = client.send("POST", &path, None).await?;
-    let mut told = None;
+    let mut shown = None;
     while let Some(change) = change_of(&terms) {
-        if told.as_ref() != Some(&change) {
+        if shown.as_ref() != Some(&change) {
             progress(&format!("{change}\n"));
         }
         if Instant::now() >= deadline {
             bail!(
-                "the terms still change {change}; the replicas go on, and this command waits again"
+                "the terms are still changing {change}; the replicas go on by themselves, run this command again to wait"
             );
         }
-        told = Some(change);
-        tokio::time::sleep(LOOK_EVERY).await;
+        shown = Some(change);
+        tokio::time::sleep(POLL_EVERY).await;
         terms = client.send("GET", TERMS, None).await?;
     }
     let wanted = [("readLeaseMillis", read_lease), ("marginMillis", margin)];
@@ -52,12 +52,12 @@ pub async fn change(
         found.and_then(|found| u64::try_from(found).ok()) == Some(wanted)
     };
     if !wanted.into_iter().all(reached) {
-        bail!("somebody else has changed the terms meanwhile");
+        bail!("the terms were changed to others meanwhile; `kubectl plane terms` shows them");
     }
     show(client).await
 }
 
-/// What a change under way leads to and waits for.
+/// The new terms of a change that is under way, and what it waits for.
 fn change_of(terms: &Value) -> Option<String> {
     terms.at(&["next"])?;
     let next = |field: &str| {
@@ -71,7 +71,7 @@ fn change_of(terms: &Value) -> Option<String> {
         .collect();
     let (read_lease, margin) = (next("readLeaseMillis"), next("marginMillis"));
     let waits = match awaited.is_empty() {
-        true => "all replicas go by both; the longer wait runs".to_owned(),
+        true => "all replicas follow both; the longer of the two waits has to pass".to_owned(),
         false => format!("waiting for {}", awaited.join(", ")),
     };
     Some(format!(

@@ -1,9 +1,9 @@
-//! A replica of which the store is not there yet: it waits for the store, answers for itself
-//! meanwhile, and says why it is not ready.
+//! A replica whose store does not answer yet: it waits for the store, answers health checks
+//! meanwhile, and reports why it is not ready.
 //!
-//! Waiting is for what passes by itself: members that do not answer, an election, a full quota. What
-//! somebody has to set right (an address that is none, a certificate that is not trusted, a wrong
-//! password, an etcd that is too old) ends the process with its reason.
+//! The replica waits for causes that pass by themselves: etcd members that do not answer, an election,
+//! a full quota. A cause that somebody has to mend (an invalid address, a certificate that is not
+//! trusted, a wrong password, an etcd that is too old) ends the process with an error.
 
 use crate::replica::access::{Access, authority};
 use parking_lot::Mutex;
@@ -24,14 +24,14 @@ use tokio::task::JoinHandle;
 
 /// The first pause before the store is tried again.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
-/// The longest pause: how late a store that is back is noticed.
+/// The longest pause. A store that is back is noticed that much later at most.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// The longest time between two lines in the log.
 const LOG_EVERY_MAX: Duration = Duration::from_secs(60);
-/// How long requests may take once the replica itself serves.
+/// How long requests to the waiting server may take once the replica itself serves.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The wait for a store: since when, and why it is not over.
+/// The wait for a store: when it began, and the last reason why it goes on.
 pub struct StoreWait {
     since: Instant,
     state: Mutex<WaitState>,
@@ -41,7 +41,8 @@ pub struct StoreWait {
 struct WaitState {
     /// None while nothing has failed.
     reason: Option<String>,
-    /// When the next line goes to the log, and how long after it the one behind it.
+    /// When the reason is logged next, and the pause until then. The pause doubles, so that a long wait
+    /// does not fill the log.
     log_at: Option<Instant>,
     log_every: Duration,
 }
@@ -60,7 +61,7 @@ impl StoreWait {
     /// Repeats `attempt` until it succeeds or fails for good.
     ///
     /// # Errors
-    /// What does not pass by itself.
+    /// The first error that does not pass by itself.
     pub async fn out<T>(&self, attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let mut pause = PAUSE_FIRST;
         loop {
@@ -86,14 +87,14 @@ impl StoreWait {
             state.log_at = Some(now + state.log_every);
             tracing::warn!(
                 seconds = self.since.elapsed().as_secs(),
-                "waiting for the store; /livez is well, /readyz fails: {reason}"
+                "waiting for the store; /livez succeeds, /readyz fails: {reason}"
             );
         }
         state.reason = Some(reason);
     }
 }
 
-/// Whether the cause is one that passes by itself.
+/// Whether an error passes by itself, so that waiting helps.
 fn passes(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let opened = cause
@@ -113,17 +114,17 @@ fn passes(error: &anyhow::Error) -> bool {
     })
 }
 
-/// A server on the listeners of a replica that is not there yet: health, version, metrics and the
-/// drain for those who may, 503 for everything that needs the store.
+/// A server on the listeners of a replica that has not joined the ring. It answers health, version,
+/// metrics and `/drain` to callers who may ask for them, and 503 to everything that needs the store.
 pub struct WaitingServer {
     stop: StopHandle,
     running: JoinHandle<Stopped>,
 }
 
 /// A [`WaitingServer`] that does not run yet.
-pub struct Idle(Server);
+pub struct PreparedServer(Server);
 
-impl Idle {
+impl PreparedServer {
     /// Serves from now on.
     pub fn run(self) -> WaitingServer {
         WaitingServer {
@@ -143,7 +144,7 @@ impl WaitingServer {
         listeners: &[TcpListener],
         wait: Arc<StoreWait>,
         access: Access,
-    ) -> anyhow::Result<Idle> {
+    ) -> anyhow::Result<PreparedServer> {
         let same = listeners
             .iter()
             .map(same_socket)
@@ -158,7 +159,7 @@ impl WaitingServer {
                 grace: GRACE,
             },
             peering: None,
-            // It holds no planes, so it is drained.
+            // This replica holds no planes, so it is drained already.
             drain_requested: Some(Box::new(|| Box::pin(std::future::ready(Ok(()))))),
         };
         let backend = Waiting(Arc::new(Root {
@@ -166,14 +167,14 @@ impl WaitingServer {
             access,
             authority: authority(),
         }));
-        Ok(Idle(config.build(Arc::new(backend), same)))
+        Ok(PreparedServer(config.build(Arc::new(backend), same)))
     }
 
-    /// Stops it. Connections that are made meanwhile wait for the replica in the sockets' queues.
+    /// Stops the waiting server. New connections wait in the sockets' queues for the replica.
     pub async fn stop(mut self) {
         self.stop.stop();
         if let Err(error) = (&mut self.running).await {
-            tracing::error!(%error, "the server that answered while the store was away failed");
+            tracing::error!(%error, "the waiting server failed");
         }
     }
 }
@@ -197,7 +198,7 @@ struct Waiting(Arc<Root>);
 struct Root {
     wait: Arc<StoreWait>,
     access: Access,
-    /// Who may do what, as far as no object of the plane matters.
+    /// Decides what needs no object of the plane: administrators, health, version, metrics.
     authority: Authority,
 }
 
@@ -256,7 +257,7 @@ impl PlaneRecord for Handle {
         ROOT
     }
 
-    /// Here, so that nobody looks for another replica: what needs the store is refused at once.
+    /// `Here`, so that the request is not forwarded: this replica knows no other one.
     fn location(&self) -> Location {
         Location::Here
     }
