@@ -1,4 +1,5 @@
-//! What can be typed.
+//! The commands and flags of the binary and of the plugin. Owns their names, defaults and help texts;
+//! must not know what a command does.
 
 pub mod limits;
 pub mod memory;
@@ -23,9 +24,9 @@ pub enum Command {
     Up(Box<UpOptions>),
     /// Runs one replica of a ring on etcd, in the foreground, until SIGTERM.
     Serve(Box<ServeOptions>),
-    /// Makes a replica give its control planes to the others, and waits until it has.
+    /// Makes a replica on this machine hand its control planes over, and waits until it has.
     Drain(DrainOptions),
-    /// Fills a folder with the keys and certificates of a ring.
+    /// Creates the keys and certificates of a ring in a folder, and prints where they are.
     Certs(CertsOptions),
     /// Manages control planes of a running server (the same as `kubectl plane`).
     Plane(PluginCommand),
@@ -34,7 +35,7 @@ pub enum Command {
 /// Options of `up`.
 #[derive(Debug, Args)]
 pub struct UpOptions {
-    /// Folder for keys, kubeconfig and data; made if it is not there.
+    /// Folder for keys, kubeconfig and data; created if it is missing.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -42,16 +43,17 @@ pub struct UpOptions {
         env = "POLYPLANE_DIR"
     )]
     pub dir: PathBuf,
-    /// Address to listen on; port 0 takes any free one. May be given several times.
+    /// IP address and port to listen on; port 0 takes any free one. May be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     pub listen: Vec<String>,
-    /// Further host name or address under which clients reach the server.
+    /// Additional host name or IP address in the serving certificate. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub host_name: Vec<String>,
-    /// Host and port that kubeconfigs name, if clients do not reach the first listener itself.
+    /// Host and port under which clients reach the server; kubeconfigs name it. Without it they name
+    /// the first --listen address.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Where to keep the data: `sled` in the folder, or `memory`, which forgets it at the end.
+    /// Where to keep the data: `sled` keeps it in the folder, `memory` loses it when the process ends.
     #[arg(long, value_name = "STORE", default_value = "sled")]
     pub store: StoreKind,
     /// Seconds after which a control plane that nobody uses goes to sleep.
@@ -60,13 +62,13 @@ pub struct UpOptions {
     /// How much memory is used beside the objects.
     #[command(flatten)]
     pub memory: MemoryOptions,
-    /// Seconds that all replicas must have been of a newer release before its level becomes the
-    /// store's floor: control planes then come to its bootstrap objects, and no older release
-    /// starts any more. `kubectl plane ring --raise-floor` does it at once.
+    /// Seconds for which all replicas must have run a newer release before the store's level floor
+    /// rises to its level: control planes then get its bootstrap objects, and no older release can
+    /// start. `kubectl plane ring --raise-floor` raises it at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub raise_floor_after: u64,
-    /// Replicas in this one process, to try the ring: the first listens on --listen, the others on
-    /// the ports that follow it.
+    /// Replicas in this one process, to try a ring: the first listens on --listen, each further one on
+    /// the next port.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub replicas: u16,
     /// Bounds on what clients may take.
@@ -80,7 +82,7 @@ pub struct ServeOptions {
     /// Options of the store.
     #[command(flatten)]
     pub store: StoreOptions,
-    /// Address to listen on for clients.
+    /// IP address and port to listen on for clients.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -88,7 +90,7 @@ pub struct ServeOptions {
         env = "POLYPLANE_LISTEN"
     )]
     pub listen: String,
-    /// Address to listen on for the other replicas.
+    /// IP address and port to listen on for the other replicas.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -99,11 +101,11 @@ pub struct ServeOptions {
     /// Host and port under which the other replicas reach this one.
     #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ADVERTISE")]
     pub advertise: String,
-    /// Host and port under which clients reach the ring; kubeconfigs name it. The address this
-    /// replica listens on if absent.
+    /// Host and port under which clients reach the ring; kubeconfigs name it. Without it they name the
+    /// --listen address of this replica.
     #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ENDPOINT")]
     pub endpoint: Option<String>,
-    /// Further host name or address in the serving certificate.
+    /// Additional host name or IP address in the serving certificate. Several are separated by commas.
     #[arg(
         long,
         value_name = "NAME",
@@ -111,16 +113,16 @@ pub struct ServeOptions {
         env = "POLYPLANE_HOST_NAME"
     )]
     pub host_name: Vec<String>,
-    /// Name of this replica in the ring; no two that run at once may share it.
+    /// Name of this replica in the ring; no two replicas that run at once may share it.
     #[arg(long, value_name = "NAME", env = "POLYPLANE_REPLICA_ID")]
     pub replica_id: String,
     /// Zone this replica runs in; standbys are chosen in other zones.
     #[arg(long, value_name = "ZONE", env = "POLYPLANE_ZONE")]
     pub zone: Option<String>,
-    /// Share of the control planes, in relation to the other replicas'.
+    /// Share of the control planes, relative to the weights of the other replicas.
     #[arg(long, value_name = "NUMBER", default_value_t = 100, env = "POLYPLANE_WEIGHT", value_parser = clap::value_parser!(u16).range(1..))]
     pub weight: u16,
-    /// Folder with keys and certificates; what is missing is made if it may be written.
+    /// Folder with keys and certificates; missing ones are created if the folder is writable.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -129,18 +131,19 @@ pub struct ServeOptions {
     )]
     pub certs: PathBuf,
     /// File with a bearer token that may read /metrics and nothing else. Without it only
-    /// administrators read metrics. A replaced file is read again.
+    /// administrators may. A replaced file is read again.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_METRICS_TOKEN_FILE")]
     pub metrics_token_file: Option<PathBuf>,
-    /// Take peers for replicas whose certificates lack the DNS name peer.polyplane, while
-    /// certificates that were made by hand for the first release are replaced.
+    /// Accept peers whose certificates lack the DNS name peer.polyplane. Only needed while certificates
+    /// made by hand for the first release are being replaced.
     #[arg(long, env = "POLYPLANE_ACCEPT_UNMARKED_PEERS")]
     pub accept_unmarked_peers: bool,
-    /// Seconds after which the ring takes a silent replica for dead. Replicas of one ring may differ in
-    /// it: to change it, restart them one after another.
+    /// Seconds after which the ring takes a silent replica for dead. Replicas of one ring may have
+    /// different values: to change it, restart them one after another.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,
-    /// Seconds that a stop may take: control planes are handed over, then requests in flight end.
+    /// Seconds that stopping may take, in which control planes are handed over and requests in flight
+    /// end.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -148,8 +151,8 @@ pub struct ServeOptions {
         env = "POLYPLANE_GRACE"
     )]
     pub grace: u64,
-    /// Seconds that a stopping replica serves on at least, so that load balancers notice that it is
-    /// not ready any more.
+    /// Seconds for which a stopping replica keeps serving at least, so that load balancers notice that
+    /// it is not ready.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -168,9 +171,9 @@ pub struct ServeOptions {
     /// How much memory is used beside the objects.
     #[command(flatten)]
     pub memory: MemoryOptions,
-    /// Seconds that all replicas must have been of a newer release before its level becomes the
-    /// store's floor: control planes then come to its bootstrap objects, and no older release
-    /// starts any more. `kubectl plane ring --raise-floor` does it at once.
+    /// Seconds for which all replicas must have run a newer release before the store's level floor
+    /// rises to its level: control planes then get its bootstrap objects, and no older release can
+    /// start. `kubectl plane ring --raise-floor` raises it at once.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -178,7 +181,7 @@ pub struct ServeOptions {
         env = "POLYPLANE_RAISE_FLOOR_AFTER"
     )]
     pub raise_floor_after: u64,
-    /// What is logged: off, error, warn, info, debug, trace, or directives such as
+    /// What is logged: off, error, warn, info, debug, trace, or MODULE=LEVEL such as
     /// `polyplane_ownership=debug`.
     #[arg(
         long,
@@ -190,8 +193,8 @@ pub struct ServeOptions {
     /// Bounds on what clients may take.
     #[command(flatten)]
     pub limits: LimitOptions,
-    /// Requests that wait for another replica's answer at a time, watches not counted. Above it a
-    /// request is refused with 429.
+    /// Requests that may wait for another replica's answer at a time, watches not counted. One more is
+    /// refused with 429.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -206,8 +209,8 @@ pub struct ServeOptions {
 /// How much memory the process uses beside the objects of its control planes.
 #[derive(Debug, Args)]
 pub struct MemoryOptions {
-    /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers on their
-    /// way; objects are not counted. Half of the memory of the container or machine if absent.
+    /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers in flight;
+    /// objects are not counted. Without it, half of the memory of the container or machine.
     #[arg(long, value_name = "BYTES", env = "POLYPLANE_MEMORY_BUDGET", value_parser = crate::cli::memory::parse)]
     pub memory_budget: Option<usize>,
 }
@@ -218,8 +221,8 @@ pub struct StoreOptions {
     /// The store: etcd://HOST:PORT,HOST:PORT or, over TLS, etcds://HOST:PORT.
     #[arg(long, value_name = "URL", env = "POLYPLANE_STORE")]
     pub store: String,
-    /// Certificates that sign etcd's, PEM; the store must be etcds://. Like the other files below it
-    /// is read again when it changes.
+    /// CA certificates of etcd, PEM; only with etcds://. This file and the ones below are read again
+    /// when they change.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
     /// Client certificate for etcd, PEM.
@@ -230,7 +233,7 @@ pub struct StoreOptions {
         requires = "store_key"
     )]
     pub store_cert: Option<PathBuf>,
-    /// Key of that certificate, PEM.
+    /// Key of the client certificate, PEM.
     #[arg(
         long,
         value_name = "FILE",
@@ -238,7 +241,7 @@ pub struct StoreOptions {
         requires = "store_cert"
     )]
     pub store_key: Option<PathBuf>,
-    /// User for etcd.
+    /// User name at etcd.
     #[arg(
         long,
         value_name = "NAME",
@@ -246,7 +249,7 @@ pub struct StoreOptions {
         requires = "store_password_file"
     )]
     pub store_user: Option<String>,
-    /// File with the user's password.
+    /// File with the password of that user.
     #[arg(
         long,
         value_name = "FILE",
@@ -254,7 +257,7 @@ pub struct StoreOptions {
         requires = "store_user"
     )]
     pub store_password_file: Option<PathBuf>,
-    /// What every key in etcd begins with; two rings on one etcd need two.
+    /// Prefix of every key in etcd, ending with a slash. Two rings on one etcd need different ones.
     #[arg(
         long,
         value_name = "TEXT",
@@ -275,10 +278,10 @@ pub struct DrainOptions {
         env = "POLYPLANE_CERTS"
     )]
     pub certs: PathBuf,
-    /// The replica.
+    /// Address of the replica.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443")]
     pub server: String,
-    /// Seconds to wait for it.
+    /// Seconds to wait until it has handed its control planes over.
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     pub timeout: u64,
 }
@@ -286,7 +289,7 @@ pub struct DrainOptions {
 /// Options of `certs`.
 #[derive(Debug, Args)]
 pub struct CertsOptions {
-    /// The folder.
+    /// Folder for the keys and certificates; what it already has is kept.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -297,7 +300,7 @@ pub struct CertsOptions {
     /// Host and port under which clients reach the ring, for the kubeconfig in the folder.
     #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ENDPOINT")]
     pub endpoint: Option<String>,
-    /// Further host name or address in the serving certificate.
+    /// Additional host name or IP address in the serving certificate. Several are separated by commas.
     #[arg(
         long,
         value_name = "NAME",
@@ -325,11 +328,11 @@ pub enum StoreKind {
     max_term_width = 100
 )]
 pub struct PluginCommand {
-    /// Kubeconfig file; else $KUBECONFIG, else ~/.kube/config.
+    /// Kubeconfig file. Without it $KUBECONFIG, then ~/.kube/config.
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig that names the server; else the current one. Its control plane
-    /// does not matter, the server does.
+    /// Context of the kubeconfig whose server is asked. Without it the current one. Which control plane
+    /// the context names does not matter.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// What to do.
@@ -344,10 +347,10 @@ pub enum PluginAction {
     Create {
         /// Its name: lower-case letters, digits and dashes.
         name: String,
-        /// Refuse to delete it until this is switched off.
+        /// Protect it: a deletion is refused until spec.deletionProtection is set to false.
         #[arg(long)]
         protect: bool,
-        /// Seconds to wait for it.
+        /// Seconds to wait until it is ready.
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         timeout: u64,
     },
@@ -375,8 +378,8 @@ pub enum PluginAction {
     },
     /// Shows the replicas of the ring and what each of them owns.
     Ring {
-        /// Make the lowest level of all replicas the store's floor first, without waiting: control
-        /// planes come to that release's bootstrap objects, and no older one starts any more.
+        /// First raise the store's level floor to the lowest level of all replicas: control planes get
+        /// that release's bootstrap objects, and no older release can start.
         #[arg(long)]
         raise_floor: bool,
     },
@@ -384,17 +387,18 @@ pub enum PluginAction {
     ///
     /// A replica answers from memory for the length of the read lease after the store last confirmed
     /// it, and the replicas that take the planes of a dead one wait for the read lease and the margin.
-    /// A change is a step of all replicas together. This command begins it and waits until it is done;
-    /// if interrupted, the replicas go on, and the same command waits again.
+    /// All replicas change together. This command begins the change and waits until it is done. If it
+    /// is interrupted, the replicas go on; run it again to wait.
     Terms {
-        /// The new read lease, 200 to 60000: longer bridges a slower store, shorter lets planes of a
-        /// dead replica go on sooner.
+        /// The new read lease, 200 to 60000. A longer one tolerates a slower store; a shorter one lets the
+        /// planes of a dead replica be served again sooner.
         #[arg(long, value_name = "MILLISECONDS", requires = "margin")]
         read_lease: Option<u64>,
-        /// The new margin, at least a tenth of the read lease: by how much clocks may differ over it.
+        /// The new margin, at least a tenth of the read lease: how far two clocks may drift apart during
+        /// one read lease.
         #[arg(long, value_name = "MILLISECONDS", requires = "read_lease")]
         margin: Option<u64>,
-        /// Seconds to wait until all replicas go by the new terms.
+        /// Seconds to wait until all replicas follow the new terms.
         #[arg(long, default_value_t = 60, value_name = "SECONDS")]
         timeout: u64,
     },
@@ -407,7 +411,7 @@ pub enum PluginAction {
     Delete {
         /// Its name.
         name: String,
-        /// Do not ask.
+        /// Delete without asking for confirmation.
         #[arg(long, short)]
         yes: bool,
         /// Seconds to wait until it is gone.

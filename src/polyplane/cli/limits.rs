@@ -1,4 +1,5 @@
-//! The flags that bound what clients may take, and what the system lets a process take.
+//! The flags that limit what clients may use, and the limit of open files that the system sets. Must
+//! not know how the server enforces them.
 
 use clap::Args;
 use polyplane_plane::{Memory, Share};
@@ -6,16 +7,16 @@ use polyplane_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
-/// Open files that a process needs beside its clients' connections: its store, its peers, its logs.
+/// Open files that a process needs beside its clients' connections: for its store, its peers, its log.
 const OTHER_FILES: u64 = 1024;
-/// A day. A longer time bounds nothing.
+/// The longest time that a flag may give, in seconds: a day. A longer one would limit nothing.
 const SECONDS_MAX: u64 = 24 * 60 * 60;
 
-/// Bounds on what clients may take. The defaults suit a replica with a few GiB of memory.
+/// Limits on what clients may use. The defaults suit a replica with a few GiB of memory.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitOptions {
-    /// Longest request body. A longer one is refused with 413.
+    /// Longest request body in bytes. A longer one is refused with 413.
     #[arg(
         long,
         value_name = "BYTES",
@@ -23,8 +24,8 @@ pub struct LimitOptions {
         env = "POLYPLANE_BODY_BYTES_MAX"
     )]
     pub body_bytes_max: usize,
-    /// Memory for the bodies of requests to one control plane that are being read or worked on.
-    /// Above it a request is refused with 429 and Retry-After.
+    /// Memory for the bodies of requests in flight to one control plane. A request that needs more is
+    /// refused with 429 and Retry-After.
     #[arg(
         long,
         value_name = "BYTES",
@@ -32,7 +33,8 @@ pub struct LimitOptions {
         env = "POLYPLANE_PLANE_BODY_BYTES_MAX"
     )]
     pub plane_body_bytes_max: usize,
-    /// The same for all control planes together; at most 15 % of --memory-budget.
+    /// Memory for the bodies of requests in flight to all control planes; at most 15 % of
+    /// --memory-budget is used.
     #[arg(
         long,
         value_name = "BYTES",
@@ -41,7 +43,7 @@ pub struct LimitOptions {
     )]
     pub bodies_bytes_max: usize,
     /// Longest time a request may take, unless it asks for less with ?timeout=. A watch must begin
-    /// in this time, and goes on for as long as its client asks for.
+    /// within this time, and then lasts as long as its client asks for.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -50,8 +52,7 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub request_time_max: u64,
-    /// Reading requests that are worked on at a time, watches not counted. Above it a request is
-    /// refused with 429.
+    /// Reading requests in flight, at most; watches are not counted. One more is refused with 429.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -59,7 +60,7 @@ pub struct LimitOptions {
         env = "POLYPLANE_READS_IN_FLIGHT_MAX"
     )]
     pub reads_in_flight_max: usize,
-    /// Changing requests that are worked on at a time. Above it a request is refused with 429.
+    /// Changing requests in flight, at most. One more is refused with 429.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -67,9 +68,9 @@ pub struct LimitOptions {
         env = "POLYPLANE_WRITES_IN_FLIGHT_MAX"
     )]
     pub writes_in_flight_max: usize,
-    /// Connections of clients that have shown a valid credential. Above it a request on a further
-    /// connection is refused with 429; requests about the replica itself, such as /metrics and
-    /// /drain, are answered all the same.
+    /// Connections of clients that have shown a valid credential, at most. A request on one more
+    /// connection is refused with 429, unless it is about the replica itself, such as /metrics and
+    /// /drain.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -77,8 +78,8 @@ pub struct LimitOptions {
         env = "POLYPLANE_CONNECTIONS_MAX"
     )]
     pub connections_max: usize,
-    /// Connections that have not shown a valid credential, health checks among them, beside
-    /// --connections-max. Above it the oldest one is closed when a new one comes.
+    /// Connections that have not shown a valid credential, at most, beside --connections-max. Health
+    /// checks are among them. When one more is opened, the oldest one is closed.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -86,7 +87,7 @@ pub struct LimitOptions {
         env = "POLYPLANE_UNPROVEN_CONNECTIONS_MAX"
     )]
     pub unproven_connections_max: usize,
-    /// Seconds after which a connection is closed that has not shown a valid credential.
+    /// Seconds after which a connection is closed if it has not shown a valid credential.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -95,8 +96,8 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub unproven_time_max: u64,
-    /// Seconds without any request or watch after which a connection is closed. The server looks
-    /// that often, so it may take twice as long.
+    /// Seconds without any request or watch after which a connection is closed. The server checks at
+    /// this interval, so it may take up to twice as long.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -105,7 +106,7 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub idle_time_max: u64,
-    /// Requests and watches that one HTTP/2 connection may have open.
+    /// Requests and watches on one HTTP/2 connection, at most.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -122,8 +123,8 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub handshake_time_max: u64,
-    /// Longest time between two requests on an HTTP/1.1 connection, until the head of the second
-    /// has arrived.
+    /// Longest time between two requests on an HTTP/1.1 connection; it ends when the headers of the
+    /// second one have arrived.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -132,7 +133,7 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub head_time_max: u64,
-    /// Longest time a client may take to read an answer. Watches have none.
+    /// Longest time a client may take to read a whole answer. Watches are not limited.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -141,7 +142,7 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub answer_time_max: u64,
-    /// Longest time in which a client may read nothing of an answer. Watches have none.
+    /// Longest time for which a client may read nothing of an answer. Watches are not limited.
     #[arg(
         long,
         value_name = "SECONDS",
