@@ -48,9 +48,10 @@ mod tests;
 
 pub use directory::birth::{Birth, DirectoryKey};
 pub use membership::lease_terms::{CHANGE_LEVEL, ChangeError};
+pub use membership::member_driver::JoinError;
 pub use membership::member_record::{MEMBERS_NAMESPACE, members_prefix};
 pub use membership::options::{PlaneLocation, ReplicaOptions};
-pub use membership::ring::{JoinError, Ring, RingStats};
+pub use membership::ring::{Ring, RingStats};
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
     ViewMember,

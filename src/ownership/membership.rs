@@ -4,11 +4,13 @@
 //! Must not know planes: [`crate::planes`] is told of views and of the end of a life.
 
 pub(crate) mod lease_terms;
-mod member_driver;
+pub(crate) mod member_driver;
 pub(crate) mod member_record;
 pub(crate) mod members;
 pub(crate) mod options;
 pub(crate) mod own_life;
 mod peer_view;
+mod range_copy;
 pub(crate) mod ring;
+mod state;
 mod suspicion;

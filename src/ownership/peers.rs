@@ -191,7 +191,7 @@ pub struct ViewMember {
 impl From<&Member> for ViewMember {
     fn from(member: &Member) -> Self {
         Self {
-            life: Life::from(&crate::membership::members::holder(member)),
+            life: Life::from(&holder(member)),
             address: member.address.to_string(),
             zone: member.zone.as_ref().map(ToString::to_string),
             weight: member.weight.get(),
@@ -258,6 +258,14 @@ impl From<&Holder> for Life {
             replica: holder.replica.as_str().to_owned(),
             incarnation: holder.incarnation.get(),
         }
+    }
+}
+
+/// The life that a member of a view is.
+pub(crate) fn holder(member: &Member) -> Holder {
+    Holder {
+        replica: member.id.clone(),
+        incarnation: member.incarnation,
     }
 }
 

@@ -4,6 +4,9 @@
 //!
 //! The record and the members' words stand behind one prefix, so that one watch tells both.
 
+use crate::membership::range_copy::{self, RangeCopy};
+use crate::membership::ring::Ring;
+use crate::membership::state::{READ_EVERY, RingState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,14 +15,11 @@ use polyplane_fencing::member::{Action, Adopter};
 use polyplane_fencing::{Duration, Incarnation, LeaseTerms, Observed, Revision, Terms};
 use polyplane_ring::{ReplicaId, ViewNumber};
 use polyplane_storage::{
-    self as storage, CommitError, Compare, Op, RangeRequest, ReadError, Txn, WatchEnd, prefix_end,
+    self as storage, CommitError, Compare, KeyValue, Op, ReadError, Txn, WatchBatch,
 };
 
-use crate::backoff::Backoff;
-use crate::membership::members::holder;
 use crate::membership::own_life::OwnLife;
-use crate::membership::ring::{READ_EVERY, RingState};
-use crate::planes::Planes;
+use crate::peers::holder;
 use crate::records::{
     Adoption, Damaged, FLOOR_KEY, TERMS_KEY, adoption_of, decode_adoption, decode_floor,
     decode_terms, encode_terms,
@@ -110,50 +110,34 @@ impl TermsSeen {
     }
 }
 
-/// Follows the lease terms for ever. A watch that ends is taken up by a new read.
-pub(crate) async fn follow(shared: &Arc<RingState>) {
-    let mut backoff = Backoff::default();
-    loop {
-        match follow_once(shared, &mut backoff).await {
-            Ok(end) => tracing::debug!(%end, "the watch on the lease terms ended"),
-            Err(error) => tracing::debug!(%error, "the lease terms cannot be read"),
-        }
-        backoff.wait().await;
-    }
+/// Follows the lease terms for ever.
+pub(crate) async fn follow(state: &Arc<RingState>) {
+    let prefix = Bytes::from_static(TERMS_KEY);
+    let mut follower = TermsFollower(state);
+    range_copy::follow(&state.store, prefix, "the lease terms", &mut follower).await;
 }
 
-async fn follow_once(
-    shared: &Arc<RingState>,
-    backoff: &mut Backoff,
-) -> Result<WatchEnd, ReadError> {
-    let start = Bytes::from_static(TERMS_KEY);
-    let mut found = TermsSeen::default();
-    let mut read_at = None;
-    let mut request = Some(RangeRequest::prefix(start.clone()));
-    while let Some(page) = request {
-        let reply = shared.store.range(page.clone()).await?;
-        request = page.next_page(&reply);
-        read_at.get_or_insert(reply.revision);
-        for item in &reply.items {
+/// Publishes what the store says of the lease terms.
+struct TermsFollower<'a>(&'a RingState);
+
+impl RangeCopy for TermsFollower<'_> {
+    fn replace(&mut self, items: Vec<KeyValue>, _: storage::Revision) {
+        let mut found = TermsSeen::default();
+        for item in &items {
             found.observe(&item.key, Some(&item.value), item.modified);
         }
+        self.0.terms.send_replace(found);
     }
-    shared.terms.send_replace(found);
-    let (end, read_at) = (prefix_end(&start), read_at.unwrap_or_default());
-    let mut watch = shared.store.watch(start, end, read_at).await?;
-    *backoff = Backoff::default();
-    loop {
-        let batch = match watch.next().await {
-            Ok(batch) => batch,
-            Err(end) => return Ok(end),
-        };
-        if !batch.events.is_empty() {
-            shared.terms.send_modify(|seen| {
-                for event in &batch.events {
-                    seen.observe(&event.key, event.value.as_ref(), event.revision);
-                }
-            });
+
+    fn apply(&mut self, batch: WatchBatch) {
+        if batch.events.is_empty() {
+            return;
         }
+        self.0.terms.send_modify(|seen| {
+            for event in &batch.events {
+                seen.observe(&event.key, event.value.as_ref(), event.revision);
+            }
+        });
     }
 }
 
@@ -235,7 +219,7 @@ pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Acti
     }
 }
 
-impl Planes {
+impl Ring {
     /// Begins the change to other lease terms, unless it has begun or is done. The replicas finish
     /// it by themselves: [`Ring::terms`](crate::Ring::terms) tells when.
     ///

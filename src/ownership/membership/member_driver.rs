@@ -9,7 +9,8 @@ use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
 use crate::membership::own_life::OwnLife;
-use crate::membership::ring::{JoinError, RingCommand, RingState, newcomer};
+use crate::membership::state::{RingCommand, RingState, newcomer};
+use crate::records::Damaged;
 use crate::records::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::transactions::{MemberPut, member_outcome, member_txn, revision};
 use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
@@ -37,6 +38,31 @@ const RENEWALS_MAX: usize = 3;
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
 /// How long the store may take to remove the own key at the end.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a replica does not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The store has been used by newer programs and cannot be served by this one any more.
+    #[error("the store has come to level {floor}, this program knows level {level} only")]
+    Floor {
+        /// The store's level.
+        floor: u32,
+        /// This program's.
+        level: u32,
+    },
+    /// What stands in the store was not written by this program.
+    #[error("the store cannot be understood")]
+    Damaged(#[from] Damaged),
+    /// The store gives no lease.
+    #[error("the store gives no lease")]
+    Lease(#[source] LeaseError),
+    /// No thread could be started.
+    #[error("the membership's thread cannot be started")]
+    Thread(#[source] std::io::Error),
+    /// The replica was told to stop before it had joined.
+    #[error("the replica was stopped before it had joined")]
+    Stopped,
+}
 
 /// Starts the thread and waits until the replica has joined and sees itself in the view.
 pub(crate) async fn start(

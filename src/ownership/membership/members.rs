@@ -1,15 +1,15 @@
 //! The view: read once, then followed by a watch on the member keys. Owns how changes of that range
 //! become views; must not know the own life.
 
-use crate::backoff::Backoff;
 use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
-use crate::membership::ring::{Level, RingState};
+use crate::membership::range_copy::{self, RangeCopy};
+use crate::membership::state::{Level, RingState};
+use crate::membership::suspicion;
+use crate::peers::holder;
 use bytes::Bytes;
-use polyplane_fencing::Holder;
-use polyplane_ring::{Incarnation, Member, Membership, ViewNumber};
-use polyplane_storage::{
-    KeyValue, RangeRequest, ReadError, Revision, StoreEvent, WatchEnd, prefix_end,
-};
+use polyplane_fencing::{Holder, Time};
+use polyplane_ring::{Incarnation, Member, Membership, View, ViewNumber};
+use polyplane_storage::{KeyValue, Revision, StoreEvent, WatchBatch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,74 +17,40 @@ use std::time::Duration;
 /// How long the time of a death is remembered: far longer than any wait that is counted from it.
 pub(crate) const DEATHS_KEPT: Duration = Duration::from_secs(600);
 
-/// The life a member's record belongs to.
-pub(crate) fn holder(member: &Member) -> Holder {
-    Holder {
-        replica: member.id.clone(),
-        incarnation: member.incarnation,
-    }
+/// Follows the member keys for ever.
+pub(crate) async fn follow(state: &Arc<RingState>) {
+    let mut follower = MemberFollower {
+        state,
+        known: Known::default(),
+    };
+    let prefix = members_store_prefix();
+    range_copy::follow(&state.store, prefix, "the ring", &mut follower).await;
 }
 
-/// Follows the member keys for ever. A watch that ends is taken up by a new read.
-pub(crate) async fn follow(shared: &Arc<RingState>) {
-    let mut backoff = Backoff::default();
-    loop {
-        match follow_once(shared, &mut backoff).await {
-            Follow::Watch(end) => tracing::debug!(%end, "the watch on the ring ended"),
-            Follow::Read(error) => tracing::debug!(%error, "the ring cannot be read"),
+/// Publishes a view for each change of the member keys.
+struct MemberFollower<'a> {
+    state: &'a RingState,
+    known: Known,
+}
+
+impl RangeCopy for MemberFollower<'_> {
+    fn replace(&mut self, items: Vec<KeyValue>, at: Revision) {
+        self.known = Known::default();
+        for item in &items {
+            self.known.found(item);
         }
-        backoff.wait().await;
+        self.known.publish(self.state, at);
     }
-}
 
-enum Follow {
-    Watch(WatchEnd),
-    Read(ReadError),
-}
-
-async fn follow_once(shared: &Arc<RingState>, backoff: &mut Backoff) -> Follow {
-    let (mut known, read_at) = match read(shared).await {
-        Ok(read) => read,
-        Err(error) => return Follow::Read(error),
-    };
-    // Members that went while nobody watched are missing in this view, as of its revision.
-    known.publish(shared, read_at);
-    let start = members_store_prefix();
-    let end = prefix_end(&start);
-    let mut watch = match shared.store.watch(start, end, read_at).await {
-        Ok(watch) => watch,
-        Err(error) => return Follow::Read(error),
-    };
-    *backoff = Backoff::default();
-    loop {
-        match watch.next().await {
-            Ok(batch) => {
-                if !batch.events.is_empty() {
-                    for event in &batch.events {
-                        known.apply(event);
-                    }
-                    known.publish(shared, batch.revision);
-                }
-                shared.members_seen_to.send_replace(batch.revision);
+    fn apply(&mut self, batch: WatchBatch) {
+        if !batch.events.is_empty() {
+            for event in &batch.events {
+                self.known.apply(event);
             }
-            Err(end) => return Follow::Watch(end),
+            self.known.publish(self.state, batch.revision);
         }
+        self.state.members_seen_to.send_replace(batch.revision);
     }
-}
-
-async fn read(shared: &Arc<RingState>) -> Result<(Known, Revision), ReadError> {
-    let mut known = Known::default();
-    let mut read_at = None;
-    let mut request = Some(RangeRequest::prefix(members_store_prefix()));
-    while let Some(page) = request {
-        let reply = shared.store.range(page.clone()).await?;
-        request = page.next_page(&reply);
-        read_at.get_or_insert(reply.revision);
-        for item in &reply.items {
-            known.found(item);
-        }
-    }
-    Ok((known, read_at.unwrap_or_default()))
 }
 
 /// The members as the store has told them so far.
@@ -141,9 +107,27 @@ impl Known {
             let nobody = shared.options.id.clone();
             membership.remove(number, &nobody);
         }
-        shared.publish_view(membership.view());
+        publish_view(shared, membership.view());
         shared.members_seen_to.send_replace(at);
     }
+}
+
+/// Publishes a new view to every task of the membership.
+fn publish_view(state: &RingState, view: View) {
+    let now = state.now();
+    let holders: Vec<Holder> = view.members().map(holder).collect();
+    {
+        let mut witness = state.witness.lock();
+        witness.observe(now, view.number(), holders.iter().cloned());
+        let kept = u64::try_from(DEATHS_KEPT.as_nanos()).unwrap_or(u64::MAX);
+        let horizon = now.as_nanos().saturating_sub(kept);
+        witness.forget(Time::from_nanos(horizon));
+    }
+    let number = view.number();
+    tracing::info!(view = %number, members = holders.len(), "the ring has changed");
+    state.view.store(Arc::new(view));
+    state.view_changed.send_replace(number);
+    suspicion::view_changed(state, holders);
 }
 
 #[cfg(test)]

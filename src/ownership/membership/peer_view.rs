@@ -6,7 +6,7 @@
 //! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves no
 //! lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
 
-use crate::membership::ring::RingState;
+use crate::membership::state::RingState;
 use crate::peers::{PeerMessage, PeerReply, ViewMember};
 use polyplane_ring::{Member, View, ViewNumber};
 use std::sync::Arc;

@@ -4,23 +4,18 @@
 //! Must not know planes. Invariant: a judgement of a fence rests on a view, and a view is what the
 //! store said, in its order.
 
-use crate::membership::lease_terms::TermsSeen;
 use crate::membership::member_driver;
-use crate::membership::members;
+use crate::membership::member_driver::JoinError;
 use crate::membership::options::ReplicaOptions;
-use crate::membership::own_life::{OwnLife, clock_time};
+use crate::membership::own_life::OwnLife;
+use crate::membership::state::{Level, RingCommand, RingState, newcomer};
 use crate::membership::suspicion::Suspicion;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
-use crate::records::Damaged;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use polyplane_fencing::member::Cadence;
-use polyplane_fencing::{
-    Duration as Length, Fence, Holder, Member as Machine, Observed, Sighting, Terms, Time, Witness,
-};
-use polyplane_plane::LayerHash;
+use polyplane_fencing::{Fence, Holder, Observed, Sighting, Terms, Witness};
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
-use polyplane_storage::{Clock, LeaseError, Revision, Store, SystemClock};
+use polyplane_storage::{Clock, Revision, Store, SystemClock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,35 +24,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Between two reads of the own member key.
-pub(crate) const READ_EVERY: Duration = Duration::from_millis(100);
 /// Commands to the driver that may wait.
 const COMMANDS_MAX: usize = 16;
-
-/// Why a replica does not join.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    /// The store has been used by newer programs and cannot be served by this one any more.
-    #[error("the store has come to level {floor}, this program knows level {level} only")]
-    Floor {
-        /// The store's level.
-        floor: u32,
-        /// This program's.
-        level: u32,
-    },
-    /// What stands in the store was not written by this program.
-    #[error("the store cannot be understood")]
-    Damaged(#[from] Damaged),
-    /// The store gives no lease.
-    #[error("the store gives no lease")]
-    Lease(#[source] LeaseError),
-    /// No thread could be started.
-    #[error("the membership's thread cannot be started")]
-    Thread(#[source] std::io::Error),
-    /// The replica was told to stop before it had joined.
-    #[error("the replica was stopped before it had joined")]
-    Stopped,
-}
 
 /// How the ring is, for a metric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -76,48 +44,6 @@ pub struct RingStats {
     pub evictions: u64,
     /// Views taken from peers while the store said nothing.
     pub peer_views: u64,
-}
-
-/// What a binary can read and write.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Level {
-    pub(crate) number: u32,
-    /// The layer that belongs to it; none where an older program did not say.
-    pub(crate) layer: Option<LayerHash>,
-}
-
-/// What the driver is told.
-pub(crate) enum RingCommand {
-    /// Say Draining in the member key; answered when it stands there.
-    Drain(oneshot::Sender<()>),
-    /// Remove the own member key and end; answered when it is gone or the store does not answer.
-    Leave(oneshot::Sender<()>),
-}
-
-/// Everything that the tasks of one ring share.
-pub(crate) struct RingState {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) options: ReplicaOptions,
-    pub(crate) peers: Arc<dyn Peers>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) machine: Arc<Mutex<Machine>>,
-    pub(crate) witness: Mutex<Witness>,
-    pub(crate) life: watch::Sender<Option<Arc<OwnLife>>>,
-    pub(crate) view: ArcSwap<View>,
-    /// The newest view that a peer told while the store said nothing.
-    pub(crate) peer_view: ArcSwap<View>,
-    /// Told at each change of the view.
-    pub(crate) view_changed: watch::Sender<ViewNumber>,
-    /// Everything up to here has been told by the watch on the member keys.
-    pub(crate) members_seen_to: watch::Sender<Revision>,
-    /// What the store says of the lease terms, and each member of what it goes by.
-    pub(crate) terms: watch::Sender<TermsSeen>,
-    /// The level of each member's binary.
-    pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
-    pub(crate) suspicion: Suspicion,
-    pub(crate) stop: CancellationToken,
-    pub(crate) lives_lost: AtomicU64,
-    pub(crate) peer_views: AtomicU64,
 }
 
 /// The membership of this replica. A newcomer sees nobody and owns nothing; from [`Ring::join`] on
@@ -403,14 +329,10 @@ impl Ring {
         levels.iter().map(of).collect()
     }
 
-    /// What the machines say of an answer, for the test that the copies say the same.
+    /// The read lease as the machine has it, for the test that its copy says the same.
     #[cfg(test)]
-    pub(crate) fn verdict(
-        &self,
-        guard: &crate::planes::fence_driver::RingGuard,
-    ) -> polyplane_fencing::Verdict {
-        let lease = self.shared.machine.lock().lease().clone();
-        guard.verdict(&lease)
+    pub(crate) fn read_lease(&self) -> polyplane_fencing::ReadLease {
+        self.shared.machine.lock().lease().clone()
     }
 
     /// Ends with the membership.
@@ -423,57 +345,4 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.shared.stop.cancel();
     }
-}
-
-impl RingState {
-    /// The time, for a check made now.
-    pub(crate) fn now(&self) -> Time {
-        clock_time(&*self.clock)
-    }
-
-    /// The current life, over or not.
-    pub(crate) fn current(&self) -> Option<Arc<OwnLife>> {
-        self.life.borrow().clone()
-    }
-
-    /// The own view, or the one a peer told if that is newer.
-    pub(crate) fn newest_view(&self) -> Arc<View> {
-        let (own, of_peers) = (self.view.load_full(), self.peer_view.load_full());
-        match of_peers.number() > own.number() {
-            true => of_peers,
-            false => own,
-        }
-    }
-
-    /// A new view is known.
-    pub(crate) fn publish_view(&self, view: View) {
-        let now = self.now();
-        let holders: Vec<Holder> = view.members().map(members::holder).collect();
-        {
-            let mut witness = self.witness.lock();
-            witness.observe(now, view.number(), holders.iter().cloned());
-            let kept = u64::try_from(members::DEATHS_KEPT.as_nanos()).unwrap_or(u64::MAX);
-            let horizon = now.as_nanos().saturating_sub(kept);
-            witness.forget(Time::from_nanos(horizon));
-        }
-        let number = view.number();
-        tracing::info!(view = %number, members = holders.len(), "the ring has changed");
-        self.view.store(Arc::new(view));
-        self.view_changed.send_replace(number);
-        crate::membership::suspicion::view_changed(self, holders);
-    }
-}
-
-/// A newcomer's machine, and what it does first.
-pub(crate) fn newcomer(
-    options: &ReplicaOptions,
-) -> (Machine, Vec<polyplane_fencing::member::Action>) {
-    let length = |duration: Duration| {
-        Length::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
-    };
-    let cadence = Cadence {
-        read_every: length(READ_EVERY),
-        renew_every: length(options.member_ttl / 3),
-    };
-    Machine::new(options.id.clone(), options.terms, cadence, options.rules())
 }

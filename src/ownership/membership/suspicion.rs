@@ -5,8 +5,8 @@
 //! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
 //! time-outs evict only when half of the ring complains (PROTOCOL 18).
 
-use crate::backoff::Backoff;
-use crate::membership::ring::RingState;
+use crate::membership::range_copy::{self, RangeCopy};
+use crate::membership::state::RingState;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
 use crate::records::{COMPLAINTS, complaint_key, complaint_of, decode_life, encode_life};
 use crate::transactions::member_txn;
@@ -17,7 +17,7 @@ use polyplane_fencing::Holder;
 use polyplane_fencing::eviction::{Action, Event, Eviction, Trouble};
 use polyplane_ring::{Member, ReplicaId};
 use polyplane_storage::{
-    CommitError, Compare, KeyValue, Op, RangeRequest, Revision, StoreEvent, Txn, prefix_end,
+    CommitError, Compare, KeyValue, Op, Revision, StoreEvent, Txn, WatchBatch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -100,10 +100,7 @@ impl Suspicion {
 pub(crate) fn start_life(shared: &RingState, me: Holder) {
     *shared.suspicion.machine.lock() = Some(Eviction::new(me));
     let view = shared.view.load();
-    let members = view
-        .members()
-        .map(crate::membership::members::holder)
-        .collect();
+    let members = view.members().map(crate::peers::holder).collect();
     step(shared, Event::View(members));
 }
 
@@ -114,7 +111,7 @@ pub(crate) fn view_changed(shared: &RingState, members: Vec<Holder>) {
 
 /// Notes whether a member could be reached.
 pub(crate) fn report(shared: &RingState, about: &Member, result: Result<(), &PeerError>) {
-    if let Some(event) = evidence(crate::membership::members::holder(about), result) {
+    if let Some(event) = evidence(crate::peers::holder(about), result) {
         step(shared, event);
     }
 }
@@ -157,7 +154,7 @@ pub(crate) async fn call(
 /// Pings a member, and notes whether it answered.
 async fn ping_one(shared: &RingState, to: &Member) {
     let view = shared.view.load();
-    let (number, peer) = (view.number().get(), crate::membership::members::holder(to));
+    let (number, peer) = (view.number().get(), crate::peers::holder(to));
     drop(view);
     let patience = async {
         wait_turns(SILENT_TURNS).await;
@@ -297,11 +294,8 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
             _ = ticks.tick() => {}
         }
         let targets = ping_targets(&shared);
-        let is_target = |peer: &Holder| {
-            targets
-                .iter()
-                .any(|one| crate::membership::members::holder(one) == *peer)
-        };
+        let is_target =
+            |peer: &Holder| targets.iter().any(|one| crate::peers::holder(one) == *peer);
         shared.suspicion.keep_silent(is_target);
         for member in targets {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
@@ -339,46 +333,35 @@ fn ping_targets(shared: &RingState) -> Vec<Member> {
 }
 
 /// Follows the complaints of others until the ring ends.
-pub(crate) async fn follow_complaints(shared: Arc<RingState>) {
-    let mut backoff = Backoff::default();
-    loop {
-        tokio::select! {
-            // The end of the ring comes first.
-            biased;
-            () = shared.stop.cancelled() => return,
-            () = follow_complaints_once(&shared, &mut backoff) => {}
-        }
-        backoff.wait().await;
+pub(crate) async fn follow_complaints(state: Arc<RingState>) {
+    let mut follower = ComplaintFollower(&state);
+    let prefix = Bytes::from_static(COMPLAINTS);
+    tokio::select! {
+        // The end of the ring comes first.
+        biased;
+        () = state.stop.cancelled() => {}
+        () = range_copy::follow(&state.store, prefix, "the complaints", &mut follower) => {}
     }
 }
 
-/// Reads all complaints, then follows them until the watch ends.
-async fn follow_complaints_once(shared: &RingState, backoff: &mut Backoff) {
-    let request = RangeRequest::prefix(Bytes::from_static(COMPLAINTS));
-    let Ok(reply) = shared.store.range(request).await else {
-        return;
-    };
-    let fresh: BTreeMap<Bytes, &KeyValue> = reply
-        .items
-        .iter()
-        .map(|item| (item.key.clone(), item))
-        .collect();
-    let known: Vec<Bytes> = shared.suspicion.complaints.lock().keys().cloned().collect();
-    for gone in known.iter().filter(|key| !fresh.contains_key(*key)) {
-        observe_complaint(shared, gone, None);
+struct ComplaintFollower<'a>(&'a RingState);
+
+impl RangeCopy for ComplaintFollower<'_> {
+    fn replace(&mut self, items: Vec<KeyValue>, _: Revision) {
+        let fresh: BTreeMap<&Bytes, &KeyValue> =
+            items.iter().map(|item| (&item.key, item)).collect();
+        let known: Vec<Bytes> = self.0.suspicion.complaints.lock().keys().cloned().collect();
+        for gone in known.iter().filter(|key| !fresh.contains_key(key)) {
+            observe_complaint(self.0, gone, None);
+        }
+        for (key, item) in &fresh {
+            observe_complaint(self.0, key, Some(&item.value));
+        }
     }
-    for (key, item) in &fresh {
-        observe_complaint(shared, key, Some(&item.value));
-    }
-    let start = Bytes::from_static(COMPLAINTS);
-    let end = prefix_end(&start);
-    let Ok(mut watch) = shared.store.watch(start, end, reply.revision).await else {
-        return;
-    };
-    *backoff = Backoff::default();
-    while let Ok(batch) = watch.next().await {
+
+    fn apply(&mut self, batch: WatchBatch) {
         for StoreEvent { key, value, .. } in &batch.events {
-            observe_complaint(shared, key, value.as_ref());
+            observe_complaint(self.0, key, value.as_ref());
         }
     }
 }

@@ -177,20 +177,20 @@ async fn guard_and_machine_agree() {
     use polyplane_plane::CommitGuard;
     assert_eq!(guard.answerable(), Answerable::Yes);
     assert_eq!(
-        replica.ring.verdict(&guard),
+        guard.verdict(&replica.ring.read_lease()),
         polyplane_fencing::Verdict::Answer
     );
     replica.planes.put_to_sleep(vec![slot]).await;
     assert_eq!(guard.answerable(), Answerable::Lost);
     assert_eq!(
-        replica.ring.verdict(&guard),
+        guard.verdict(&replica.ring.read_lease()),
         polyplane_fencing::Verdict::Moved
     );
     town.write(&birth, "x", "2").await;
     // A later tenure is not the old guard's.
     assert_eq!(guard.answerable(), Answerable::Lost);
     assert_eq!(
-        replica.ring.verdict(&guard),
+        guard.verdict(&replica.ring.read_lease()),
         polyplane_fencing::Verdict::Moved
     );
 }

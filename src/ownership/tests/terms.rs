@@ -70,15 +70,15 @@ async fn what_no_ring_can_go_by_is_refused() {
     let a = town.join("a").await;
     until("it is seen", || members(&a) == ["a"]).await;
     let before = stored(&town).await;
-    let refused = a.planes.change_terms(terms(500, 150)).await;
+    let refused = a.ring.change_terms(terms(500, 150)).await;
     let Err(ChangeError::Floor { floor: 0 }) = refused else {
         panic!("older programs may join: {refused:?}");
     };
     a.planes.raise_floor().await.expect("the level of all");
-    let refused = a.planes.change_terms(terms(500, 150)).await;
+    let refused = a.ring.change_terms(terms(500, 150)).await;
     assert!(matches!(refused, Err(ChangeError::Floor { floor: 1 })));
     for (read_lease, margin) in [(199, 100), (60_001, 7000), (1000, 99), (1000, 60_001)] {
-        let refused = a.planes.change_terms(terms(read_lease, margin)).await;
+        let refused = a.ring.change_terms(terms(read_lease, margin)).await;
         assert!(
             matches!(refused, Err(ChangeError::Terms(_))),
             "{read_lease}"
@@ -123,7 +123,7 @@ async fn terms_change_under_load_while_replicas_come_and_go() {
                 plan.commits_matching(goes_on, CommitFault::UnknownApplied, 1);
             }
         }
-        let begun = town.any().planes.change_terms(wanted).await;
+        let begun = town.any().ring.change_terms(wanted).await;
         begun.expect("no other is under way");
         match misfortune {
             "join" => drop(town.join_as(changeable("d")).await),
@@ -155,7 +155,7 @@ async fn a_change_waits_for_each_member_and_outwaits_the_dead() {
     let plan = b.store.plan();
     plan.commits_matching(speaks, CommitFault::UnknownNotApplied, 1_000_000);
     let wanted = terms(200, 50);
-    a.planes.change_terms(wanted).await.expect("it begins");
+    a.ring.change_terms(wanted).await.expect("it begins");
     until("only b is awaited", || a.ring.terms_awaited() == [id("b")]).await;
     let changing = Terms {
         current: LeaseTerms::default(),
@@ -166,9 +166,9 @@ async fn a_change_waits_for_each_member_and_outwaits_the_dead() {
     // Meanwhile both are in force: answers by the shorter, waits by the longer.
     until("b goes by both, unheard", || b.ring.terms() == changing).await;
     assert!(b.ring.stats().read_lease_margin <= Duration::from_millis(200));
-    let again = a.planes.change_terms(wanted).await;
+    let again = a.ring.change_terms(wanted).await;
     assert_eq!(again.expect("it is under way"), changing);
-    let other = a.planes.change_terms(terms(600, 100)).await;
+    let other = a.ring.change_terms(terms(600, 100)).await;
     assert!(matches!(other, Err(ChangeError::UnderWay { .. })));
     assert_eq!(
         stored(&town).await,
@@ -186,7 +186,7 @@ async fn a_change_waits_for_each_member_and_outwaits_the_dead() {
     assert_eq!(a.ring.terms_awaited(), []);
     // Nothing more happens: a second wish for the same is no change.
     let done = stored(&town).await;
-    let again = a.planes.change_terms(wanted).await;
+    let again = a.ring.change_terms(wanted).await;
     assert_eq!(again.expect("they are so"), Terms::settled(wanted));
     let plane = town.plane("p").await;
     town.write(&plane, "x", "1").await;
@@ -200,7 +200,7 @@ async fn replicas_answer_and_wait_by_the_new_terms() {
     let replicas = ring(&town, &["a", "b"]).await;
     let (a, b) = (&replicas[0], &replicas[1]);
     let long = terms(1500, 300);
-    a.planes.change_terms(long).await.expect("it begins");
+    a.ring.change_terms(long).await.expect("it begins");
     settled(&town, long).await;
     let lasts = |replica: &Replica| replica.ring.stats().read_lease_margin;
     until("the read lease is longer", || {
@@ -216,7 +216,7 @@ async fn replicas_answer_and_wait_by_the_new_terms() {
     drop(dead);
 
     let short = terms(200, 50);
-    b.planes.change_terms(short).await.expect("it begins");
+    b.ring.change_terms(short).await.expect("it begins");
     settled(&town, short).await;
     assert!(lasts(b) <= Duration::from_millis(200));
     let soon = Instant::now() + Duration::from_millis(500);

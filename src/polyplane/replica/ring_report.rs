@@ -134,7 +134,7 @@ async fn change_terms(directory: &PlaneDirectory, lengths: &str) -> Result<Shown
     let wanted = lengths.ok_or_else(|| {
         ApiError::bad_request("the terms are a read lease and a margin in milliseconds, not 0")
     })?;
-    match directory.planes.change_terms(wanted).await {
+    match directory.planes.ring().change_terms(wanted).await {
         Ok(terms) => Ok(show_terms(directory, terms)),
         Err(error @ ChangeError::Floor { .. }) => Err(ApiError::bad_request(format!(
             "{}, with `kubectl plane ring --raise-floor`",

@@ -1,0 +1,101 @@
+//! What the tasks of one replica's membership share. Owns the fields and no decision: each is changed
+//! by the module whose type it has, so this module and those name each other.
+
+use crate::membership::lease_terms::TermsSeen;
+use crate::membership::options::ReplicaOptions;
+use crate::membership::own_life::{OwnLife, clock_time};
+use crate::membership::suspicion::Suspicion;
+use crate::peers::Peers;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use polyplane_fencing::member::Cadence;
+use polyplane_fencing::{Duration as Length, Member as Machine, Time, Witness};
+use polyplane_plane::LayerHash;
+use polyplane_ring::{ReplicaId, View, ViewNumber};
+use polyplane_storage::{Clock, Revision, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// Between two reads of the own member key.
+pub(crate) const READ_EVERY: Duration = Duration::from_millis(100);
+
+/// What a binary can read and write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub(crate) number: u32,
+    /// The layer that belongs to it; none where an older program did not say.
+    pub(crate) layer: Option<LayerHash>,
+}
+
+/// What the driver is told.
+pub(crate) enum RingCommand {
+    /// Say Draining in the member key; answered when it stands there.
+    Drain(oneshot::Sender<()>),
+    /// Remove the own member key and end; answered when it is gone or the store does not answer.
+    Leave(oneshot::Sender<()>),
+}
+
+/// Everything that the tasks of one ring share.
+pub(crate) struct RingState {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: ReplicaOptions,
+    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) machine: Arc<Mutex<Machine>>,
+    pub(crate) witness: Mutex<Witness>,
+    pub(crate) life: watch::Sender<Option<Arc<OwnLife>>>,
+    pub(crate) view: ArcSwap<View>,
+    /// The newest view that a peer told while the store said nothing.
+    pub(crate) peer_view: ArcSwap<View>,
+    /// Told at each change of the view.
+    pub(crate) view_changed: watch::Sender<ViewNumber>,
+    /// Everything up to here has been told by the watch on the member keys.
+    pub(crate) members_seen_to: watch::Sender<Revision>,
+    /// What the store says of the lease terms, and each member of what it goes by.
+    pub(crate) terms: watch::Sender<TermsSeen>,
+    /// The level of each member's binary.
+    pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
+    pub(crate) suspicion: Suspicion,
+    pub(crate) stop: CancellationToken,
+    pub(crate) lives_lost: AtomicU64,
+    pub(crate) peer_views: AtomicU64,
+}
+
+impl RingState {
+    /// The time, for a check made now.
+    pub(crate) fn now(&self) -> Time {
+        clock_time(&*self.clock)
+    }
+
+    /// The current life, over or not.
+    pub(crate) fn current(&self) -> Option<Arc<OwnLife>> {
+        self.life.borrow().clone()
+    }
+
+    /// The own view, or the one a peer told if that is newer.
+    pub(crate) fn newest_view(&self) -> Arc<View> {
+        let (own, of_peers) = (self.view.load_full(), self.peer_view.load_full());
+        match of_peers.number() > own.number() {
+            true => of_peers,
+            false => own,
+        }
+    }
+}
+
+/// A newcomer's machine, and what it does first.
+pub(crate) fn newcomer(
+    options: &ReplicaOptions,
+) -> (Machine, Vec<polyplane_fencing::member::Action>) {
+    let length = |duration: Duration| {
+        Length::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    };
+    let cadence = Cadence {
+        read_every: length(READ_EVERY),
+        renew_every: length(options.member_ttl / 3),
+    };
+    Machine::new(options.id.clone(), options.terms, cadence, options.rules())
+}
