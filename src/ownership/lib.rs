@@ -60,7 +60,7 @@ pub use planes::delete::DeleteError;
 pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};
 pub use planes::level_floor::RaiseError;
 pub use planes::metrics::PlanesStats;
-pub use planes::{Planes, PlanesOptions, ROOT, StartError, WakeError};
+pub use planes::{Planes, PlanesOptions, ROOT, StartError, Unavailable, WakeError};
 pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
 pub use polyplane_ring::{
     Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,

@@ -22,6 +22,7 @@ use crate::directory::Directory;
 use crate::directory::birth::Birth;
 use crate::membership::options::PlaneLocation;
 use crate::membership::ring::Ring;
+use crate::peers::PeerError;
 use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
 use crate::planes::metrics::{PlaneMetrics, PlanesStats};
@@ -93,15 +94,57 @@ pub enum WakeError {
     /// It cannot be loaded.
     #[error("cannot load the control plane")]
     Open(#[source] Arc<OpenError>),
-    /// It cannot be had for now: the store, its holder or this replica's membership is in the way.
-    #[error("the control plane cannot be had for now: {0}")]
-    Unavailable(String),
+    /// It cannot be taken for now: the store, its holder or this replica's membership is in the way.
+    /// A later try may succeed.
+    #[error("the control plane is not available for now: {0}")]
+    Unavailable(Unavailable),
     /// It is being deleted.
     #[error("the control plane is being deleted")]
     Deleted,
     /// It is not to be served here: it is, or is to be, this member's. None if nobody is known.
     #[error("the control plane is another replica's")]
     Moved(Option<Box<Member>>),
+}
+
+/// Why a plane cannot be taken for now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// This replica has no member key.
+    #[error("this replica is not in the ring")]
+    NotInRing,
+    /// The member key was lost while the plane was taken.
+    #[error("this replica lost its member key")]
+    MemberKeyLost,
+    /// The fence was another's again before the plane could be served.
+    #[error("the fence was lost again")]
+    FenceLost,
+    /// The fence was changed while it was taken.
+    #[error("the fence has changed")]
+    FenceChanged,
+    /// The fence could not be read.
+    #[error("the fence cannot be read: {0}")]
+    FenceUnreadable(Arc<ReadError>),
+    /// The store refuses writes.
+    #[error("the store takes no writes")]
+    StoreReadOnly,
+    /// Its holder hands as many other planes over as it may at once.
+    #[error("its holder is handing other control planes over")]
+    HolderBusy,
+    /// Its holder tried to hand it over and did not succeed; in its own words.
+    #[error("{0}")]
+    HolderFailed(String),
+    /// Its holder answered something else than the protocol says.
+    #[error("its holder gave a wrong answer")]
+    HolderConfused,
+    /// Its holder gave no answer.
+    #[error("its holder was asked: {0}")]
+    HolderUnreachable(PeerError),
+    /// No try succeeded in time, and none gave another reason.
+    #[error("it took too long")]
+    TimedOut,
+    /// The task that took it has ended, or panicked.
+    #[error("the task that took it has ended")]
+    TaskEnded,
 }
 
 /// The planes of one store.
@@ -325,8 +368,7 @@ impl Planes {
                     }
                 }
                 Err(_) => {
-                    let why = "the task that took it has ended".to_owned();
-                    return Err(WakeError::Unavailable(why));
+                    return Err(WakeError::Unavailable(Unavailable::TaskEnded));
                 }
             }
         }
@@ -345,7 +387,7 @@ impl Planes {
         let woken = tokio::spawn(async move { planes.take_and_load(&taken).await }).await;
         let woken = woken.unwrap_or_else(|panic| {
             tracing::error!(plane = slot.birth.id, %panic, "waking a control plane panicked");
-            Err(WakeError::Unavailable("waking it panicked".to_owned()))
+            Err(WakeError::Unavailable(Unavailable::TaskEnded))
         });
         if woken.is_err() {
             slot.abandon_wake();
@@ -360,8 +402,7 @@ impl Planes {
     /// The plane's slot in this life; made if there is none.
     async fn slot(&self, birth: &Birth) -> Result<Arc<PlaneSlot>, WakeError> {
         let life = self.ring.await_life(LIFE_PATIENCE).await;
-        let life = life
-            .ok_or_else(|| WakeError::Unavailable("this replica is not in the ring".to_owned()))?;
+        let life = life.ok_or(WakeError::Unavailable(Unavailable::NotInRing))?;
         let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(&birth.id)
             && Arc::ptr_eq(slot.fence.life(), &life)

@@ -8,6 +8,7 @@ use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::ring::Ring;
 use crate::membership::state::{READ_EVERY, RingState};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -47,9 +48,20 @@ pub(crate) struct TermsSeen {
 /// Why the lease terms are not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// No replica could live by them.
-    #[error("{0}")]
-    Terms(String),
+    /// The read lease is too short or too long.
+    #[error("the read lease must be between 200 ms and 60 s, not {given}")]
+    ReadLease {
+        /// What was asked for.
+        given: Millis,
+    },
+    /// The margin is too short for the read lease, or too long.
+    #[error("the margin must be between {least}, a tenth of the read lease, and 60 s, not {given}")]
+    Margin {
+        /// The shortest margin for this read lease.
+        least: Millis,
+        /// What was asked for.
+        given: Millis,
+    },
     /// Programs may join that do not know that terms change.
     #[error(
         "the store's level floor is {floor}, and lease terms change from level {CHANGE_LEVEL} on: \
@@ -77,6 +89,16 @@ pub enum ChangeError {
     /// What stands there was not written by this program.
     #[error("the store's lease terms cannot be understood")]
     Damaged(#[from] Damaged),
+}
+
+/// A length of time as a message shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Millis(Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ms", self.0.as_nanos().div_ceil(1_000_000))
+    }
 }
 
 impl TermsSeen {
@@ -271,12 +293,14 @@ fn check(terms: LeaseTerms) -> Result<(), ChangeError> {
     let reads = u64::try_from(READ_EVERY.as_millis()).unwrap_or(u64::MAX);
     let read_lease_min = Duration::from_millis(READS_MIN * reads);
     let (read_lease, margin) = (terms.read_lease(), terms.margin());
-    let problem = if read_lease < read_lease_min || read_lease > LENGTH_MAX {
-        "the read lease must be between 200 ms and 60 s"
-    } else if margin.as_nanos() < read_lease.as_nanos() / MARGIN_SHARE || margin > LENGTH_MAX {
-        "the margin must be between a tenth of the read lease and 60 s"
-    } else {
-        return Ok(());
-    };
-    Err(ChangeError::Terms(problem.to_owned()))
+    if read_lease < read_lease_min || read_lease > LENGTH_MAX {
+        let given = Millis(read_lease);
+        return Err(ChangeError::ReadLease { given });
+    }
+    let least = Duration::from_nanos(read_lease.as_nanos() / MARGIN_SHARE);
+    if margin < least || margin > LENGTH_MAX {
+        let (least, given) = (Millis(least), Millis(margin));
+        return Err(ChangeError::Margin { least, given });
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 //! fence first. Must not know the directory: who calls this removes the record afterwards.
 
 use crate::directory::birth::Birth;
-use crate::peers::{PeerMessage, PeerReply};
+use crate::peers::{PeerError, PeerMessage, PeerReply};
 use crate::planes::plane_slot::{AwakePlane, PlaneSlot};
 use crate::planes::release::{ReleaseOutcome, end_in_memory, resume};
 use crate::planes::take::{TakeError, TakeFor};
@@ -28,9 +28,18 @@ pub enum DeleteError {
     /// Its fence cannot be had.
     #[error("cannot take the fence of the control plane")]
     Fence(#[source] WakeError),
-    /// Its holder does not delete it.
-    #[error("the control plane's holder did not delete it: {0}")]
-    Holder(String),
+    /// Its holder was asked to delete it, and did not.
+    #[error("the control plane's holder answered {0:?} to the request to delete it")]
+    Holder(Box<PeerReply>),
+    /// Its holder was asked to delete it, and gave no answer.
+    #[error("the control plane's holder did not answer the request to delete it")]
+    HolderUnreachable(#[source] PeerError),
+    /// Another replica holds it and is not to be asked: it left the view, or a peer asked for this.
+    #[error("the control plane is held by another replica")]
+    HeldElsewhere,
+    /// The task that deleted it has ended before it was done.
+    #[error("the task that deletes the control plane has ended")]
+    TaskEnded,
     /// Its fence does not say Deleted yet: something is in flight, or the store refused or did not
     /// answer. Calling again goes on.
     #[error("the fence of the control plane could not be put to Deleted yet")]
@@ -55,7 +64,7 @@ impl Planes {
             tokio::spawn(async move { planes.delete_now(&birth, Forward::Allowed).await });
         match deleting.await {
             Ok(result) => result,
-            Err(error) => Err(DeleteError::Holder(error.to_string())),
+            Err(_) => Err(DeleteError::TaskEnded),
         }
     }
 
@@ -150,7 +159,7 @@ impl Planes {
         let member = view.member(&holder.replica);
         let member = member.filter(|member| member.incarnation == holder.incarnation);
         let (Some(member), Forward::Allowed) = (member, forward) else {
-            return Err(DeleteError::Holder("it is not held here".to_owned()));
+            return Err(DeleteError::HeldElsewhere);
         };
         let message = PeerMessage::Delete {
             birth: birth.clone(),
@@ -158,8 +167,8 @@ impl Planes {
         let reply = self.ring().call(member, message.into(), DELETE_PATIENCE);
         match reply.await {
             Ok(PeerReply::Done) => Ok(()),
-            Ok(other) => Err(DeleteError::Holder(format!("it answered {other:?}"))),
-            Err(error) => Err(DeleteError::Holder(error.to_string())),
+            Ok(other) => Err(DeleteError::Holder(Box::new(other))),
+            Err(error) => Err(DeleteError::HolderUnreachable(error)),
         }
     }
 

@@ -119,7 +119,7 @@ impl Planes {
         let successor = self.designated(birth);
         match self.hand_off(&slot, successor.as_ref()).await {
             HandOffOutcome::Released => PeerReply::Done,
-            HandOffOutcome::Kept(reason) => PeerReply::Failed { reason },
+            HandOffOutcome::Kept(reason) => failed(&reason.to_string()),
         }
     }
 
@@ -141,7 +141,7 @@ impl Planes {
             {
                 match self.adopt(&slot, fence).await {
                     Ok(()) => None,
-                    Err(reason) => Some(failed(&reason)),
+                    Err(reason) => Some(failed(&reason.to_string())),
                 }
             }
             Ok(_) => Some(PeerReply::NotHeld),

@@ -146,7 +146,7 @@ impl Planes {
                 }
                 HandOffOutcome::Released => {}
                 HandOffOutcome::Kept(reason) => {
-                    tracing::info!(plane = slot.birth.id, reason, "a plane was not handed off");
+                    tracing::info!(plane = slot.birth.id, %reason, "a plane was not handed off");
                 }
             }
         }

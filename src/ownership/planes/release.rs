@@ -35,7 +35,21 @@ pub(crate) enum HandOffOutcome {
     /// The fence says Released, or is another's already.
     Released,
     /// The plane stays, for this reason.
-    Kept(String),
+    Kept(NotReleased),
+}
+
+/// Why a plane was not released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotReleased {
+    /// Its commits in flight did not settle in time.
+    #[error("what is in flight does not settle")]
+    Unsettled,
+    /// The hand-off was called off; the plane is served on.
+    #[error("the hand-off was called off")]
+    CalledOff,
+    /// The release got no final reply. What the fence says, holds.
+    #[error("the store does not say what became of it")]
+    Unknown,
 }
 
 /// What the machine's actions came to.
@@ -67,7 +81,7 @@ impl Planes {
         let deadline = Instant::now() + PAUSE_PATIENCE;
         if !self.settle(slot, awake.as_ref(), deadline).await {
             self.metrics().kept();
-            return HandOffOutcome::Kept("what is in flight does not settle".to_owned());
+            return HandOffOutcome::Kept(NotReleased::Unsettled);
         }
         let streaming = match (successor, &awake) {
             (Some(member), Some(_)) => Streaming::To(member.id.clone()),
@@ -133,12 +147,12 @@ impl Planes {
         match word {
             ReleaseOutcome::CalledOff => {
                 resume(slot);
-                HandOffOutcome::Kept("the hand-off was called off".to_owned())
+                HandOffOutcome::Kept(NotReleased::CalledOff)
             }
             ReleaseOutcome::Unknown => {
                 end_in_memory(slot, Ended::Moved);
                 slot.fence.abandon();
-                HandOffOutcome::Kept("the store does not say what became of it".to_owned())
+                HandOffOutcome::Kept(NotReleased::Unknown)
             }
             ReleaseOutcome::Released | ReleaseOutcome::RemoveRange(_) => {
                 end_in_memory(slot, Ended::Moved);

@@ -6,7 +6,7 @@ use crate::membership::member_record::members_prefix;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply};
 use crate::planes::fence_driver::RingGuard;
 use crate::planes::plane_slot::{AwakePlane, NewTenure, PlaneSlot};
-use crate::planes::{Planes, ROOT, WakeError};
+use crate::planes::{Planes, ROOT, Unavailable, WakeError};
 use crate::transactions::revision;
 use polyplane_fencing::{Action, Epoch, Event, Fence, Holder, Load, NotTaken, Observed, Revision};
 use polyplane_plane::{CommitGuard, Ended, Import, Plane, PlaneParams, PlaneRecord, uid_seed};
@@ -75,9 +75,7 @@ impl Planes {
         slot.fence.until(held.serve_from).await;
         if !held.guard.holds() {
             plane.end(Ended::Lost);
-            return Err(WakeError::Unavailable(
-                "the fence was lost again".to_owned(),
-            ));
+            return Err(WakeError::Unavailable(Unavailable::FenceLost));
         }
         self.metrics().taken(began.elapsed(), waited);
         tracing::info!(
@@ -103,12 +101,12 @@ impl Planes {
         wanted: TakeFor,
     ) -> Result<NewTenure, TakeError> {
         let deadline = Instant::now() + TAKE_PATIENCE;
-        let unavailable = |why: String| TakeError::Failed(WakeError::Unavailable(why));
+        let unavailable = |why| TakeError::Failed(WakeError::Unavailable(why));
         let mut backoff = Backoff::default();
-        let mut why = "it took too long".to_owned();
+        let mut why = Unavailable::TimedOut;
         while Instant::now() < deadline {
             if slot.fence.life().over().is_cancelled() {
-                return Err(unavailable("this replica lost its member key".to_owned()));
+                return Err(unavailable(Unavailable::MemberKeyLost));
             }
             if wanted == TakeFor::Serving {
                 self.check_designated(slot)?;
@@ -163,18 +161,18 @@ impl Planes {
         &self,
         slot: &PlaneSlot,
         fence: Observed<Fence>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Unavailable> {
         match self.acquire(slot, Some(fence)).await {
             AcquireOutcome::Held(_) => Ok(()),
             AcquireOutcome::Again | AcquireOutcome::Ask(_) | AcquireOutcome::NotTaken(_) => {
-                Err("the fence has changed".to_owned())
+                Err(Unavailable::FenceChanged)
             }
         }
     }
 
-    async fn read_fence(&self, slot: &PlaneSlot) -> Result<Option<Observed<Fence>>, String> {
+    async fn read_fence(&self, slot: &PlaneSlot) -> Result<Option<Observed<Fence>>, Unavailable> {
         let read = slot.fence.read_fence().await;
-        read.map_err(|error| format!("the fence cannot be read: {error}"))
+        read.map_err(|error| Unavailable::FenceUnreadable(Arc::new(error)))
     }
 
     /// One try, by the rules.
@@ -245,7 +243,7 @@ impl Planes {
                 Err(TakeError::Failed(WakeError::Deleted))
             }
             (NotTaken::Rejected, _) => {
-                let why = "the store takes no writes".to_owned();
+                let why = Unavailable::StoreReadOnly;
                 Err(TakeError::Failed(WakeError::Unavailable(why)))
             }
             (NotTaken::Changed | NotTaken::ViewTooOld, _) => Ok(()),
@@ -281,26 +279,22 @@ impl Planes {
                 let member = Some(Box::new(member.clone()));
                 Err(TakeError::Failed(WakeError::Moved(member)))
             }
-            Ok(PeerReply::Busy) => Ok(HolderReply::Declined(
-                "its holder hands others over".to_owned(),
-            )),
-            Ok(PeerReply::Failed { reason }) => Ok(HolderReply::Declined(reason)),
+            Ok(PeerReply::Busy) => Ok(HolderReply::Declined(Unavailable::HolderBusy)),
+            Ok(PeerReply::Failed { reason }) => {
+                Ok(HolderReply::Declined(Unavailable::HolderFailed(reason)))
+            }
             Ok(
                 PeerReply::Pong { .. }
                 | PeerReply::Load { .. }
                 | PeerReply::Figures { .. }
                 | PeerReply::View { .. },
-            ) => Ok(HolderReply::Declined(
-                "its holder gave a wrong answer".to_owned(),
-            )),
+            ) => Ok(HolderReply::Declined(Unavailable::HolderConfused)),
             Err(
                 error @ (PeerError::Refused
                 | PeerError::TimedOut
                 | PeerError::Ended(_)
                 | PeerError::Failed(_)),
-            ) => Ok(HolderReply::Declined(format!(
-                "its holder was asked: {error}"
-            ))),
+            ) => Ok(HolderReply::Declined(Unavailable::HolderUnreachable(error))),
         }
     }
 
@@ -352,5 +346,5 @@ enum HolderReply {
     /// The fence is to be looked at again at once.
     LookAgain,
     /// It did not let go, for now.
-    Declined(String),
+    Declined(Unavailable),
 }

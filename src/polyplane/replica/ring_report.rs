@@ -140,7 +140,9 @@ async fn change_terms(directory: &PlaneDirectory, lengths: &str) -> Result<Shown
             "{}, with `kubectl plane ring --raise-floor`",
             chain(&error)
         ))),
-        Err(error @ ChangeError::Terms(_)) => Err(ApiError::bad_request(chain(&error))),
+        Err(error @ (ChangeError::ReadLease { .. } | ChangeError::Margin { .. })) => {
+            Err(ApiError::bad_request(chain(&error)))
+        }
         Err(error) => Err(ApiError::service_unavailable(chain(&error))),
     }
 }
