@@ -1,10 +1,12 @@
-//! How long a failed try waits for the next: a little at first, never long. Owns no decision to
-//! try again.
+//! The pause between two tries of something that failed: short at first, then doubled, at most a
+//! second. Must not decide whether there is a next try.
 
 use std::time::Duration;
 use tokio::time::sleep;
 
+/// The first pause. A shorter one would load a store that has just failed.
 const FIRST: Duration = Duration::from_millis(20);
+/// The longest pause: how late a store that is back is noticed.
 const LAST: Duration = Duration::from_secs(1);
 
 /// The pause before the next try.
@@ -23,7 +25,7 @@ impl Backoff {
         sleep(self.next()).await;
     }
 
-    /// How long to wait now; the next wait is longer.
+    /// Returns how long to wait now; the next wait is longer.
     pub(crate) fn next(&mut self) -> Duration {
         let now = self.0;
         self.0 = (now * 2).min(LAST);

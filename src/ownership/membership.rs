@@ -1,7 +1,8 @@
-//! This replica in the ring: its member key and read lease, the view of all members, who is
-//! suspected and evicted. Open this folder if a replica does not join, loses its life or is evicted.
+//! The membership of this replica: its member key and read lease, the view of all members, and the
+//! eviction of members that are gone. Open this folder if a replica does not join, loses its member
+//! key or is evicted.
 //!
-//! Must not know planes: [`crate::planes`] is told of views and of the end of a life.
+//! Must not know planes: [`crate::planes`] subscribes to views and to the end of a life.
 
 pub(crate) mod lease_terms;
 pub(crate) mod member_driver;

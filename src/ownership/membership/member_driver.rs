@@ -1,8 +1,8 @@
-//! The membership's driver: one thread that does what [`member::Action`] says and feeds the
-//! outcomes back, life after life. Must not know planes or peers.
+//! The driver of the member machine: performs each [`Action`] and reports its outcome to the machine,
+//! life after life. Must not know planes or peers.
 //!
-//! It is a thread of its own so that a stuck plane executor does not look alive: a task of that
-//! executor beats between two ticks, or the lease is not renewed (PROTOCOL 18).
+//! It runs on a thread of its own, so that it notices when the executor of the planes is stuck: the
+//! lease is renewed only if a task of that executor has run between two ticks (PROTOCOL 18).
 
 use crate::backoff::Backoff;
 use crate::membership::lease_terms;
@@ -26,40 +26,42 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-/// Between two ticks of the machine.
+/// Pause between two ticks of the machine. Longer ones renew the member lease late.
 const TICK: Duration = Duration::from_millis(50);
-/// Member reads without a reply, at most.
+/// Member reads in flight, at most. More would only load a store that is slow already.
 const READS_MAX: usize = 3;
-/// A member read without a reply is given up after this.
+/// How long a member read may take. A later reply proves nothing.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
-/// How often one renewal is tried.
+/// Tries of one renewal. The next renewal follows at a third of the TTL anyway.
 const RENEWALS_MAX: usize = 3;
-/// Between two tries of one renewal.
+/// Pause between two tries of one renewal.
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
-/// How long the store may take to remove the own key at the end.
+/// How long the store may take to remove the own key at the end; after that the key lapses by itself.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a replica does not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The store has been used by newer programs and cannot be served by this one any more.
-    #[error("the store has come to level {floor}, this program knows level {level} only")]
+    /// The store has been raised to a level that this program does not know.
+    #[error(
+        "the store is at level {floor}, but this program knows level {level} only; use a newer release"
+    )]
     Floor {
         /// The store's level.
         floor: u32,
         /// This program's.
         level: u32,
     },
-    /// What stands in the store was not written by this program.
-    #[error("the store cannot be understood")]
+    /// A record of the store was not written by this program.
+    #[error("a record of the store cannot be understood")]
     Damaged(#[from] Damaged),
-    /// The store gives no lease.
-    #[error("the store gives no lease")]
+    /// The store grants no lease.
+    #[error("the store grants no lease")]
     Lease(#[source] LeaseError),
     /// No thread could be started.
-    #[error("the membership's thread cannot be started")]
+    #[error("the thread of the membership cannot be started")]
     Thread(#[source] std::io::Error),
-    /// The replica was told to stop before it had joined.
+    /// The ring was stopped before the replica had joined, or join was called twice.
     #[error("the replica was stopped before it had joined")]
     Stopped,
 }
@@ -76,7 +78,7 @@ pub(crate) async fn start(
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(JoinError::Thread)?;
     let run = move || runtime.block_on(run(driver, commands, planes, tell));
-    // Ends when the ring is told to stop.
+    // Not joined: it ends when `stop` is cancelled, and nobody waits for that.
     drop(thread.spawn(run).map_err(JoinError::Thread)?);
     joined.await.unwrap_or(Err(JoinError::Stopped))?;
     let own = {
@@ -94,7 +96,7 @@ pub(crate) async fn start(
     };
     while !seen(shared) {
         tokio::select! {
-            // A stopped ring sees nothing any more.
+            // Stop first: a stopped ring publishes no further view.
             biased;
             () = shared.stop.cancelled() => return Err(JoinError::Stopped),
             changed = views.changed() => drop(changed),
@@ -123,7 +125,7 @@ async fn run(
             match driver.join().await {
                 Ok(life) => {
                     if let Some(tell) = tell.take() {
-                        // Nobody waits any more if the caller gave up.
+                        // An error means that the caller of `start` is gone.
                         let _ = tell.send(Ok(()));
                     }
                     backoff = Backoff::default();
@@ -146,7 +148,7 @@ async fn run(
         }
     };
     tokio::select! {
-        // Whoever stops the ring waits for nothing.
+        // Stop first: whatever the others are doing, a stopped ring ends at once.
         biased;
         () = shared.stop.cancelled() => {}
         () = members::follow(&shared) => {}
@@ -159,12 +161,12 @@ async fn run(
     }
 }
 
-/// What follows a life.
+/// Why a life ended, which says what follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// Another one: the key was lost.
+    /// The key was lost: the replica joins again.
     Newcomer,
-    /// Nothing: the replica was told to leave.
+    /// The replica was asked to leave: nothing follows.
     Left,
 }
 
@@ -173,12 +175,12 @@ struct Driver {
     commands: mpsc::Receiver<RingCommand>,
     beats: Beats,
     reads: Arc<Semaphore>,
-    /// Whom to tell that Draining stands in the member key.
+    /// The caller that waits until Draining is in the member key.
     draining: Option<oneshot::Sender<()>>,
 }
 
 impl Driver {
-    /// From newcomer to a life whose lease is proven.
+    /// Joins: from newcomer to a life whose read lease is proven.
     async fn join(&mut self) -> Result<Arc<OwnLife>, JoinError> {
         let shared = Arc::clone(&self.shared);
         let (machine, actions) = newcomer(&shared.options);
@@ -254,8 +256,8 @@ impl Driver {
                 }
                 Err(error @ LeaseError::Closed) => return Err(JoinError::Lease(error)),
                 Err(error) => {
-                    tracing::warn!(%error, "the store gives no lease; joining waits");
-                    // Nothing was sent.
+                    tracing::warn!(%error, "the store grants no lease; joining waits");
+                    // The transaction was not sent, so the machine may try again.
                     return Ok(Outcome::Rejected);
                 }
             }
@@ -263,14 +265,14 @@ impl Driver {
         let txn = member_txn(transaction, put.as_ref());
         let outcome = member_outcome(store.commit(txn).await);
         if let (Some(put), false) = (put, matches!(outcome, Outcome::Applied(_))) {
-            // Whatever a late copy puts under it goes with it; an error only means that it ends
-            // by itself.
+            // If a late copy of the transaction still puts the key, the key goes with this lease. An
+            // error only means that the lease lapses by itself.
             let _ = store.lease_revoke(put.lease).await;
         }
         Ok(outcome)
     }
 
-    /// The key stands. The first read proves the read lease.
+    /// The member key is in the store. The first read of it proves the read lease.
     async fn begin(&self, holder: Holder, record: MemberRecord, lease: LeaseId) -> Arc<OwnLife> {
         let shared = &self.shared;
         tracing::info!(
@@ -303,7 +305,7 @@ impl Driver {
         loop {
             let changes = self.shared.terms.borrow().changes();
             tokio::select! {
-                // The end comes first, then what was asked for, then routine.
+                // The end of the life first, then requests, then routine.
                 biased;
                 () = life.over().cancelled() => return After::Newcomer,
                 command = self.commands.recv() => match command {
@@ -332,7 +334,8 @@ impl Driver {
         }
     }
 
-    /// What a living member does again and again, each on a task of its own.
+    /// Performs what a living member does repeatedly, each on a task of its own. These tasks have no
+    /// owner: each has a time limit or one commit, and its result is ignored once the life is over.
     fn routine(&self, life: &Arc<OwnLife>, action: Action) {
         let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
         match action {
@@ -402,7 +405,7 @@ impl Driver {
         let mut ticks = interval(TICK);
         loop {
             tokio::select! {
-                // The outcome is what is waited for.
+                // The outcome first: it ends the wait.
                 biased;
                 result = &mut sending => return member_outcome(result),
                 _ = ticks.tick() => {
@@ -415,25 +418,27 @@ impl Driver {
         }
     }
 
-    /// Removes the own key with its lease. Whoever waits for this life's end waits R and the
-    /// margin no longer than from here.
+    /// Removes the own key by revoking its lease. A replica that waits for the end of this life then
+    /// waits for the read lease and the margin at most.
     async fn leave(&self, life: &Arc<OwnLife>) {
         life.end();
         let revoked = timeout(LEAVE_PATIENCE, self.shared.store.lease_revoke(life.lease()));
         match revoked.await {
             Ok(Ok(()) | Err(LeaseError::NotFound | LeaseError::Closed)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the member key was left to its time"),
-            Err(_) => tracing::warn!("the member key was left to its time"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the member key was not removed and lapses by itself")
+            }
+            Err(_) => tracing::warn!("the member key was not removed and lapses by itself"),
         }
     }
 }
 
-/// Waits until the store says whether this program may serve it.
+/// Waits until the store has answered, and checks whether this program may join it.
 pub(crate) async fn admitted(shared: &RingState) -> Result<(), JoinError> {
     facts(shared, &mut Backoff::default()).await.map(drop)
 }
 
-/// What a newcomer reads before it joins.
+/// Reads what a newcomer needs to know before it joins; waits while the store does not answer.
 async fn facts(shared: &RingState, backoff: &mut Backoff) -> Result<JoinFacts, JoinError> {
     loop {
         match read_facts(shared).await {
@@ -444,7 +449,7 @@ async fn facts(shared: &RingState, backoff: &mut Backoff) -> Result<JoinFacts, J
     }
 }
 
-/// Read one after the other: the transaction that joins compares all three.
+/// Three reads at different revisions are enough: the transaction that joins compares all three.
 async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, ReadError> {
     let store = &shared.store;
     let own = member_key(&shared.options.id);
@@ -476,8 +481,8 @@ async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, 
         }))
 }
 
-/// Reads the own member key and tells the life. The time is taken before the read is handed to
-/// the store's client (PROTOCOL 11).
+/// Reads the own member key and reports the result to the life. The clock is read before the read is
+/// handed to the store's client (PROTOCOL 11).
 async fn read_member(store: &Arc<dyn Store>, life: &Arc<OwnLife>) {
     let sent = life.now();
     match store.get(life.member_key()).await {
@@ -503,12 +508,12 @@ async fn renew(store: Arc<dyn Store>, life: Arc<OwnLife>) {
     }
 }
 
-/// Whether tasks of the plane executor get anywhere.
+/// Tells whether tasks of the plane executor make progress.
 struct Beats {
     planes: Handle,
     count: Arc<AtomicU64>,
     seen: u64,
-    /// A task is on its way.
+    /// A task was spawned and has not run yet.
     under_way: Arc<AtomicBool>,
 }
 
@@ -522,7 +527,7 @@ impl Beats {
         }
     }
 
-    /// Whether a task has run since the last call; sends the next one.
+    /// Returns whether a task has run since the last call, and spawns the next one.
     fn progress(&mut self) -> Progress {
         let count = self.count.load(Ordering::Acquire);
         let made = count != self.seen;

@@ -1,8 +1,9 @@
-//! One life of this replica, as every plane's guard sees it: its name, the read lease in a form
-//! that is read without a lock at each check, and its end.
+//! One life of this replica, from joining to losing the member key: its name, a copy of its read
+//! lease that each answer checks without a lock, and its end. Must not know planes.
 //!
-//! Invariant: what is copied here comes out of the [`Member`](polyplane_fencing::Member) machine;
-//! nothing here decides. The clock is read for each check and runs in suspend (PROTOCOL 11).
+//! Invariant: the copy comes out of the [`Member`](polyplane_fencing::Member) machine; nothing here
+//! decides. The clock is read for each check, and goes on while the machine is suspended
+//! (PROTOCOL 11).
 
 use crate::membership::member_record::member_key;
 use crate::transactions::MemberPut;
@@ -20,10 +21,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// The lease of a life whose first proof is still to come.
+/// `until` of a life whose read lease has not been proven yet: no answer is allowed.
 const UNPROVEN: u64 = 0;
 
-/// Reads a clock in the words of the protocol.
+/// The time of a clock as the protocol's type.
 pub(crate) fn clock_time(clock: &dyn Clock) -> Time {
     let nanos = clock.now().as_nanos();
     Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -43,7 +44,7 @@ pub(crate) struct OwnLife {
     observed: AtomicU64,
     /// When the newest member read that found this life was sent.
     read_sent: AtomicU64,
-    /// Told at each proof, and at the end.
+    /// Notified at each proof, and at the end.
     changed: Notify,
     ended: AtomicBool,
     over: CancellationToken,
@@ -75,7 +76,7 @@ impl OwnLife {
         })
     }
 
-    /// Who this is.
+    /// The name and incarnation of this life.
     pub(crate) fn holder(&self) -> &Holder {
         &self.holder
     }
@@ -85,12 +86,12 @@ impl OwnLife {
         &self.member_key
     }
 
-    /// What the member key hangs on.
+    /// The store's lease that the member key is attached to.
     pub(crate) fn lease(&self) -> LeaseId {
         self.put.lease
     }
 
-    /// What a further put of the member key says.
+    /// Record and lease for a further put of the member key.
     pub(crate) fn put(&self) -> &MemberPut {
         &self.put
     }
@@ -105,12 +106,12 @@ impl OwnLife {
         clock_time(&*self.clock)
     }
 
-    /// Ends with this life.
+    /// Cancelled when this life ends.
     pub(crate) fn over(&self) -> &CancellationToken {
         &self.over
     }
 
-    /// Told at each proof and at the end of the life.
+    /// Notified at each proof and at the end of the life.
     pub(crate) fn changed(&self) -> &Notify {
         &self.changed
     }
@@ -133,7 +134,7 @@ impl OwnLife {
         until.saturating_sub(self.now().as_nanos())
     }
 
-    /// How long the read lease has been run out.
+    /// How long ago the read lease ran out; zero while it runs.
     pub(crate) fn silent(&self) -> Duration {
         let until = self.until.load(Ordering::Acquire);
         Duration::from_nanos(self.now().as_nanos().saturating_sub(until))
@@ -147,7 +148,7 @@ impl OwnLife {
     /// A member read that was sent at `sent` found this life at a revision.
     pub(crate) fn read_found(&self, sent: Time, at: Revision) {
         let found = Some(self.holder.incarnation);
-        self.tell(member::Event::MemberRead { sent, found });
+        self.step_only(member::Event::MemberRead { sent, found });
         if !self.ended.load(Ordering::Acquire) {
             self.observed.fetch_max(at.0, Ordering::AcqRel);
             self.read_sent.fetch_max(sent.as_nanos(), Ordering::AcqRel);
@@ -163,26 +164,26 @@ impl OwnLife {
 
     /// A commit that compared this life's member key was acknowledged; it was sent at `sent`.
     pub(crate) fn proven(&self, sent: Time) {
-        self.tell(member::Event::Proven(Proof { sent }));
+        self.step_only(member::Event::Proven(Proof { sent }));
     }
 
     /// The member key was found gone or another's, or its lease unknown to the store.
     pub(crate) fn lost(&self) {
-        self.tell(member::Event::LossProven);
+        self.step_only(member::Event::LossProven);
     }
 
-    /// A peer's view of this number shows this life, another of its name, or none.
+    /// Observes a peer's view with this number: `found` is the life that it shows under this name.
     pub(crate) fn observe_peer_view(&self, number: ViewNumber, found: Option<Incarnation>) {
-        self.tell(member::Event::PeerView { number, found });
+        self.step_only(member::Event::PeerView { number, found });
     }
 
-    /// The store's record of the lease terms. What is returned is done in order; the read lease goes
-    /// by the record already.
+    /// Observes the store's record of the lease terms. The read lease follows the record at once;
+    /// perform the returned actions in order.
     pub(crate) fn see_terms(&self, terms: Observed<Terms>) -> Vec<member::Action> {
         self.step(member::Event::Terms(terms))
     }
 
-    /// Which record of the lease terms each member goes by.
+    /// Observes which record of the lease terms each member follows.
     pub(crate) fn see_adopters(
         &self,
         at: ViewNumber,
@@ -191,29 +192,28 @@ impl OwnLife {
         self.step(member::Event::Adopters { at, members })
     }
 
-    /// What became of a transaction about the lease terms.
+    /// Reports the outcome of a transaction about the lease terms.
     pub(crate) fn done(&self, attempt: Attempt, outcome: Outcome) {
-        self.tell(member::Event::Done { attempt, outcome });
+        self.step_only(member::Event::Done { attempt, outcome });
     }
 
-    /// Steps the machine with an event that asks for nothing but the end.
-    fn tell(&self, event: member::Event) {
+    /// Steps the machine with an event whose only possible action is the end of the life.
+    fn step_only(&self, event: member::Event) {
         let _ = self.step(event);
     }
 
     /// Steps the machine and copies its lease.
     fn step(&self, event: member::Event) -> Vec<member::Action> {
         let mut machine = self.machine.lock();
-        // A later life's machine stands there once this life is over; and that the key of one that
-        // has left is gone is no loss.
+        // Once this life is over the machine belongs to a later one. And after leaving, a missing key
+        // is no loss.
         if machine.holder() != Some(&self.holder) || self.ended.load(Ordering::Acquire) {
             return Vec::new();
         }
         let actions = machine.step(self.now(), event);
         let ends = actions.contains(&member::Action::CloseAllPlanes);
         if !ends {
-            // Under the lock: the lease may have become shorter, and a copy of the longer one must
-            // not follow.
+            // Under the lock, or a concurrent step could overwrite a shorter lease with a longer one.
             let until = machine.lease().until().map_or(UNPROVEN, Time::as_nanos);
             self.until.store(until, Ordering::Release);
         }

@@ -1,4 +1,4 @@
-//! The ring as this replica sees it: its own life, the view of all members, and what it has
+//! The ring as this replica sees it: its own life, the view of all members, and what it has itself
 //! witnessed of the others' lives. What runs behind it is in `member_driver`, `members` and `suspicion`.
 //!
 //! Must not know planes. Invariant: a judgement of a fence rests on a view, and a view is what the
@@ -24,39 +24,39 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Commands to the driver that may wait.
+/// Requests to the driver that may be queued.
 const COMMANDS_MAX: usize = 16;
 
-/// How the ring is, for a metric.
+/// Figures of the ring, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingStats {
     /// The number of the newest view.
     pub view: u64,
     /// Members that take planes.
     pub serving: usize,
-    /// Members that give theirs away.
+    /// Members that hand their planes over.
     pub draining: usize,
-    /// How long this replica could still answer from memory without a further proof.
+    /// How long this replica could still answer from memory if no further proof came.
     pub read_lease_margin: Duration,
     /// Lives of this replica that have ended since the process began.
     pub lives_lost: u64,
     /// Peers this replica has removed from the ring.
     pub evictions: u64,
-    /// Views taken from peers while the store said nothing.
+    /// Views taken from peers while the store did not answer this replica.
     pub peer_views: u64,
 }
 
-/// The membership of this replica. A newcomer sees nobody and owns nothing; from [`Ring::join`] on
-/// it goes on by itself: whoever loses the member key starts again as a newcomer without planes.
+/// The membership of this replica. Before [`Ring::join`] it sees nobody and owns nothing. Afterwards
+/// it runs by itself: a replica that loses its member key joins again as a newcomer without planes.
 pub struct Ring {
     shared: Arc<RingState>,
-    /// To the driver; none before it was told to join.
+    /// Requests to the driver; unset until [`Ring::join`].
     commands: OnceLock<mpsc::Sender<RingCommand>>,
 }
 
 impl Ring {
-    /// The ring of a store for a replica that is to join it. Nothing is written. While the store
-    /// does not answer this waits.
+    /// The ring of a store, for a replica that is to join it. Writes nothing. Waits while the store does
+    /// not answer.
     ///
     /// # Errors
     /// [`JoinError::Floor`] and [`JoinError::Damaged`]: the store is not for this program.
@@ -96,13 +96,13 @@ impl Ring {
         Ok(Arc::new(Self { shared, commands }))
     }
 
-    /// Joins, and returns once the view shows it. A predecessor of the same name is over from then
-    /// on. Peers give planes to a member and remove one that does not answer, so whoever joins is
-    /// served to them already.
+    /// Joins, and returns once the view shows this replica. From then on the life of a predecessor of
+    /// the same name is over. Serve peers before calling this: they hand planes to every member and
+    /// evict one that does not answer.
     ///
-    /// The membership runs on a thread of its own and renews only while tasks of the calling
-    /// runtime get anywhere: alive but stuck is dead (PROTOCOL 18). While the store does not answer
-    /// this waits.
+    /// The membership runs on a thread of its own and renews its lease only while tasks of the calling
+    /// runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits while the
+    /// store does not answer.
     ///
     /// # Errors
     /// See [`JoinError`]; [`JoinError::Stopped`] if it has been called before.
@@ -126,18 +126,18 @@ impl Ring {
         self.shared.view.load_full()
     }
 
-    /// Told at each change of the view.
+    /// Notified at each change of the view.
     pub fn view_changes(&self) -> watch::Receiver<ViewNumber> {
         self.shared.view_changed.subscribe()
     }
 
-    /// This life; none while the replica is a newcomer.
+    /// The name and incarnation of this life; none while the replica has no member key.
     pub fn holder(&self) -> Option<Holder> {
         Some(self.life()?.holder().clone())
     }
 
-    /// Ends when this life has lost its member key: every plane taken in it is lost. Ended already
-    /// while the replica is a newcomer.
+    /// Cancelled when this life has lost its member key: every plane taken in it is lost. Already
+    /// cancelled while the replica has no member key.
     pub fn over(&self) -> CancellationToken {
         match self.life() {
             Some(life) => life.over().clone(),
@@ -159,14 +159,14 @@ impl Ring {
         self.view().member(self.id()).cloned()
     }
 
-    /// The newest revision that a member read of this life has seen: a directory that has been
-    /// told up to here knows every plane created before that read was sent (PROTOCOL 21).
+    /// The newest revision that a member read of this life returned. A directory that has reached it
+    /// knows every plane created before that read was sent (PROTOCOL 21).
     pub fn observed(&self) -> Revision {
         self.life().map_or(Revision(0), |life| life.observed())
     }
 
-    /// Waits for the answer of a member read that is sent from now on and returns its revision;
-    /// none if it does not come before the deadline.
+    /// Waits for the answer of a member read that is sent after this call, and returns its revision;
+    /// none if no such answer comes before the deadline.
     pub async fn next_observed(&self, deadline: Instant) -> Option<Revision> {
         let life = self.life()?;
         let from = life.now();
@@ -184,7 +184,7 @@ impl Ring {
         }
     }
 
-    /// Waits until the view has come to this number or a newer one; whether it did in time.
+    /// Waits until the view has this number or a newer one. Returns whether it does in time.
     pub async fn reach(&self, number: ViewNumber, patience: Duration) -> bool {
         let mut told = self.shared.members_seen_to.subscribe();
         if told.borrow().0 >= number.get() {
@@ -197,8 +197,8 @@ impl Ring {
         matches!(timeout(patience, reached).await, Ok(Ok(_)))
     }
 
-    /// Who should own a plane, by the newest view. A replica that the store does not reach goes by
-    /// what its peers say; it is no member of such a view.
+    /// The member that should own a plane, by the newest view. A replica that does not reach the store
+    /// uses a peer's view; it is no member of that one.
     pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
         let view = self.shared.newest_view();
         view.designated(plane, pin).cloned()
@@ -217,32 +217,32 @@ impl Ring {
         crate::membership::suspicion::call(&self.shared, to, request, patience).await
     }
 
-    /// Notes that a member could not be reached, or was. For whoever else talks to peers. A
-    /// time-out of a request that may take its time proves nothing and is not told.
+    /// Reports whether a member could be reached, for callers that talk to peers by other ways. Do not
+    /// report a time-out of a request that may take long: it proves nothing.
     pub fn report(&self, about: &Member, result: Result<(), &PeerError>) {
         crate::membership::suspicion::report(&self.shared, about, result);
     }
 
-    /// Whether a member has left a ping of this replica without an answer for a while and has not
-    /// answered another one since. It may be gone, stuck or cut off, or merely slow: nothing is
-    /// proven, but what can wait should not be sent to it now.
+    /// Whether a member owes this replica the answer to a ping for longer than usual. It may be gone,
+    /// stuck, cut off or merely slow: that proves nothing, but a request that can wait should not be
+    /// sent to it now.
     pub fn is_silent(&self, replica: &str) -> bool {
         self.shared.suspicion.is_silent(replica)
     }
 
-    /// Says Draining in the member key: planes are given away from now on. There is no way back
-    /// for this process. Returns when the store has taken it.
+    /// Puts Draining into the member key: from then on planes are handed to other members. A process
+    /// cannot take that back. Returns once the store has it.
     pub async fn announce_drain(&self) {
         self.send_command(RingCommand::Drain).await;
     }
 
-    /// Removes the own member key and ends the membership. Every plane must have been let go.
+    /// Removes the own member key and ends the membership. Release every plane before.
     pub async fn leave(&self) {
         self.send_command(RingCommand::Leave).await;
         self.shared.stop.cancel();
     }
 
-    /// Returns when it is done, or there is no driver that could.
+    /// Sends a request to the driver. Returns once it is done, or if the driver has ended.
     async fn send_command(&self, command: impl FnOnce(oneshot::Sender<()>) -> RingCommand) {
         let (done, complaints) = oneshot::channel();
         if let Some(commands) = self.commands.get()
@@ -253,12 +253,12 @@ impl Ring {
         }
     }
 
-    /// Ends the membership as a crash would: nothing is said to the store. For tests.
+    /// Ends the membership as a crash would: nothing is sent to the store. For tests.
     pub fn vanish(&self) {
         self.shared.stop.cancel();
     }
 
-    /// How the ring is.
+    /// The figures of the ring, for metrics.
     pub fn stats(&self) -> RingStats {
         let view = self.view();
         let of = |standing| view.members().filter(|m| m.standing == standing).count();
@@ -279,7 +279,7 @@ impl Ring {
         &self.shared.store
     }
 
-    /// What the replica was told of itself.
+    /// The options of this replica.
     pub fn options(&self) -> &ReplicaOptions {
         &self.shared.options
     }
@@ -290,7 +290,7 @@ impl Ring {
         life.filter(|life| !life.over().is_cancelled())
     }
 
-    /// The current life, or the next one if it begins in time.
+    /// Waits for a life that is not over, at most for `patience`.
     pub(crate) async fn await_life(&self, patience: Duration) -> Option<Arc<OwnLife>> {
         let mut lives = self.shared.life.subscribe();
         let living = |life: &Option<Arc<OwnLife>>| {
@@ -312,12 +312,12 @@ impl Ring {
         levels.values().min_by_key(|level| level.number).cloned()
     }
 
-    /// The lease terms this replica goes by.
+    /// The lease terms that this replica follows.
     pub fn terms(&self) -> Terms {
         self.shared.machine.lock().terms()
     }
 
-    /// While the lease terms change: the members that have not said yet that they go by both.
+    /// While the lease terms change: the members that have not said yet that they follow both.
     pub fn terms_awaited(&self) -> Vec<ReplicaId> {
         crate::membership::lease_terms::awaited(&self.shared)
     }
@@ -335,7 +335,7 @@ impl Ring {
         self.shared.machine.lock().lease().clone()
     }
 
-    /// Ends with the membership.
+    /// Cancelled when the membership ends.
     pub(crate) fn stopped(&self) -> &CancellationToken {
         &self.shared.stop
     }

@@ -20,22 +20,22 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Between two reads of the own member key.
+/// Pause between two reads of the own member key. The read lease must outlast at least two of them.
 pub(crate) const READ_EVERY: Duration = Duration::from_millis(100);
 
-/// What a binary can read and write.
+/// The level of a binary: which records and layers it can read and write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Level {
     pub(crate) number: u32,
-    /// The layer that belongs to it; none where an older program did not say.
+    /// The layer of that level; none if the binary is too old to name it.
     pub(crate) layer: Option<LayerHash>,
 }
 
-/// What the driver is told.
+/// A request to the member driver.
 pub(crate) enum RingCommand {
-    /// Say Draining in the member key; answered when it stands there.
+    /// Put Draining into the member key; answered once the store has it.
     Drain(oneshot::Sender<()>),
-    /// Remove the own member key and end; answered when it is gone or the store does not answer.
+    /// Remove the own member key and stop; answered once it is removed, or the store does not answer.
     Leave(oneshot::Sender<()>),
 }
 
@@ -49,13 +49,13 @@ pub(crate) struct RingState {
     pub(crate) witness: Mutex<Witness>,
     pub(crate) life: watch::Sender<Option<Arc<OwnLife>>>,
     pub(crate) view: ArcSwap<View>,
-    /// The newest view that a peer told while the store said nothing.
+    /// The newest view that a peer sent while the store did not answer this replica.
     pub(crate) peer_view: ArcSwap<View>,
-    /// Told at each change of the view.
+    /// Notified at each change of the view.
     pub(crate) view_changed: watch::Sender<ViewNumber>,
-    /// Everything up to here has been told by the watch on the member keys.
+    /// The watch on the member keys has delivered every change up to this revision.
     pub(crate) members_seen_to: watch::Sender<Revision>,
-    /// What the store says of the lease terms, and each member of what it goes by.
+    /// The lease terms in the store, and which record of them each member follows.
     pub(crate) terms: watch::Sender<TermsSeen>,
     /// The level of each member's binary.
     pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
@@ -76,7 +76,7 @@ impl RingState {
         self.life.borrow().clone()
     }
 
-    /// The own view, or the one a peer told if that is newer.
+    /// The own view, or the one of a peer if that is newer.
     pub(crate) fn newest_view(&self) -> Arc<View> {
         let (own, of_peers) = (self.view.load_full(), self.peer_view.load_full());
         match of_peers.number() > own.number() {
@@ -86,7 +86,7 @@ impl RingState {
     }
 }
 
-/// A newcomer's machine, and what it does first.
+/// The machine of a replica that has not joined, and its first actions.
 pub(crate) fn newcomer(
     options: &ReplicaOptions,
 ) -> (Machine, Vec<polyplane_fencing::member::Action>) {
