@@ -90,8 +90,8 @@ pub(crate) fn tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError>
     conversion::stored_tree(kinds, object)
 }
 
-/// A stored object's `metadata`, which no conversion changes but for labels and annotations: objects
-/// that nobody here can convert have finalizers and owners too.
+/// A stored object's `metadata`, which no conversion changes but for labels and annotations:
+/// objects that nobody here can convert have finalizers and owners too.
 ///
 /// # Errors
 /// 500 if its bytes are damaged.

@@ -1,9 +1,10 @@
-//! The directory: every plane there is, in compact form, on every replica, from a store watch.
+//! The directory: a compact row for every plane there is, on every replica, kept by a watch on the
+//! store.
 //!
 //! Its rows are the objects of one resource of the root plane, read from the store and not from the
-//! root's owner. It must not know the kind: a [`ReadRow`] says what an object's bytes mean. A name
-//! that is not in it is refused once it has come to the revision of the next member read, without a
-//! store read of its own (PROTOCOL 21).
+//! root's owner. Must not know the kind: a [`ReadRow`] says what an object's bytes mean. An unknown
+//! name is refused once the directory has reached the revision of the next member read, so it costs
+//! no store read of its own (PROTOCOL 21).
 
 pub(crate) mod birth;
 
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries to follow a store that does not answer.
+/// Pause between two tries to follow a store that does not answer.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// What an object of the directory's resource says of its plane.
@@ -58,7 +59,7 @@ pub struct DirectoryEntry {
     pub pin: Pin,
     /// The version of its object's first put.
     pub born: Version,
-    /// It is on its way out.
+    /// It is being deleted.
     pub deleting: bool,
 }
 
@@ -102,14 +103,14 @@ pub struct Directory {
     prefix: Bytes,
     read: ReadRow,
     rows: RwLock<Rows>,
-    /// Everything up to this revision is in it.
+    /// The rows include every change up to this revision.
     reached: watch::Sender<Revision>,
     /// Grows with each change.
     changes: watch::Sender<u64>,
-    /// Grows whenever a plane that was known is wanted elsewhere.
+    /// Grows whenever the pin of a known plane changes.
     pins: watch::Sender<u64>,
     failure: Mutex<Option<String>>,
-    /// Some row was passed over because it could not be read.
+    /// Some row was skipped because it could not be read.
     skipped: AtomicBool,
 }
 
@@ -139,7 +140,7 @@ impl Directory {
         let following = Arc::clone(&directory);
         tokio::spawn(async move {
             tokio::select! {
-                // Nobody asks a stopped directory.
+                // Stop first: a stopped directory needs no changes.
                 biased;
                 () = stop.cancelled() => {}
                 () = following.run(at) => {}
@@ -187,13 +188,13 @@ impl Directory {
         entries
     }
 
-    /// Tells each time that planes came, went or changed.
+    /// Notified each time that planes come, go or change.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Tells each time that users want planes elsewhere.
+    /// Notified each time that the pin of a plane changes.
     #[must_use]
     pub fn pin_changes(&self) -> watch::Receiver<u64> {
         self.pins.subscribe()
@@ -358,7 +359,7 @@ impl Directory {
 }
 
 impl Rows {
-    /// Returns whether a plane that was known is wanted elsewhere now.
+    /// Returns whether the pin of a known plane has changed.
     fn put(&mut self, mut entry: DirectoryEntry, layer: &str) -> bool {
         let known = self.layers.iter().find(|known| ***known == *layer);
         entry.layer = known.cloned().unwrap_or_else(|| {

@@ -1,8 +1,8 @@
-//! What replicas say to each other about planes: the messages, and the two traits they travel by.
+//! The messages between replicas, and the two traits that carry and answer them.
 //!
-//! Owns the vocabulary; must not know sockets, certificates or encodings beyond serde. A message is
-//! small and goes as JSON; only [`PeerRequest::payload`] is large and goes as it is. Nothing said
-//! here is proof of anything: a peer's word is acted on only through the fence in the store.
+//! Must not know sockets, certificates or encodings beyond serde. A message is small and sent as
+//! JSON; only [`PeerRequest::payload`] is large and sent as it is. No message proves anything: what
+//! a peer says takes effect only through the fence in the store.
 
 use crate::directory::birth::Birth;
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use polyplane_fencing::{Holder, Incarnation};
 use polyplane_ring::{InvalidName, Member, ReplicaId, Standing, Weight};
 use serde::{Deserialize, Serialize};
 
-/// The way to other replicas.
+/// Sends requests to other replicas.
 #[async_trait]
 pub trait Peers: Send + Sync + 'static {
     /// Sends a request to a member and waits for its reply. Every call has a deadline of its own
@@ -22,17 +22,17 @@ pub trait Peers: Send + Sync + 'static {
     async fn call(&self, to: &Member, request: PeerRequest) -> Result<PeerReply, PeerError>;
 }
 
-/// Who answers other replicas.
+/// Answers the requests of other replicas.
 #[async_trait]
 pub trait PeerHandler: Send + Sync + 'static {
-    /// Handles one request. `from` is who the peer's certificate says it is.
+    /// Handles one request. `from` is the name in the peer's certificate.
     async fn handle(&self, from: &ReplicaId, request: PeerRequest) -> PeerReply;
 }
 
 /// One request to a peer.
 #[derive(Debug, Clone)]
 pub struct PeerRequest {
-    /// What is asked.
+    /// The message.
     pub message: PeerMessage,
     /// The exported plane of [`PeerMessage::State`]; empty for all others.
     pub payload: Bytes,
@@ -52,7 +52,7 @@ impl From<PeerMessage> for PeerRequest {
     }
 }
 
-/// What a replica asks of another.
+/// A request to another replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "kind",
@@ -65,13 +65,14 @@ pub enum PeerMessage {
         /// The number of the asker's view.
         view: u64,
     },
-    /// Let go of a plane that you hold and I am to own.
+    /// Hand over a plane that you hold and I am to own.
     HandOver {
         /// The plane.
         birth: Birth,
-        /// Who takes it.
+        /// The replica that takes it.
         taker: Life,
-        /// The number of the view that says so. Whoever has the older one catches up first.
+        /// The number of the view that designates the taker. The replica with the older view
+        /// catches up first.
         view: u64,
     },
     /// The state of a plane that is about to be released to you; the payload is its export. Used
@@ -98,11 +99,11 @@ pub enum PeerMessage {
     Load,
     /// How large are the planes you have in memory?
     Figures,
-    /// What is the newest view you have? Asked by a replica that hears nothing of the store.
+    /// What is the newest view you have? Sent by a replica that does not reach the store.
     View,
 }
 
-/// What a replica answers.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "kind",
@@ -115,8 +116,7 @@ pub enum PeerReply {
         /// The number of the answerer's view.
         view: u64,
     },
-    /// It is done: the fence says Released or Deleted, the state was taken in, the plane is
-    /// being taken.
+    /// Done: the fence says Released or Deleted, the state is kept, or the plane is being taken.
     Done,
     /// The plane stays: this replica is designated in its view.
     Kept {
@@ -156,7 +156,7 @@ pub enum PeerReply {
 }
 
 impl PeerReply {
-    /// Planes that one reply tells of at most.
+    /// Planes in one reply, at most. More would make the reply too long for a message.
     pub const FIGURES_MAX: usize = 10_000;
 }
 
@@ -172,7 +172,7 @@ pub struct Figures {
     pub bytes: u64,
 }
 
-/// One member of a view, as replicas tell each other of it.
+/// One member of a view, as a message carries it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ViewMember {
@@ -184,7 +184,7 @@ pub struct ViewMember {
     pub zone: Option<String>,
     /// Its share of the planes.
     pub weight: u16,
-    /// It gives its planes away.
+    /// It hands its planes over.
     pub draining: bool,
 }
 
@@ -201,7 +201,7 @@ impl From<&Member> for ViewMember {
 }
 
 impl ViewMember {
-    /// The member; none if this makes no sense.
+    /// The member; none if a field is invalid.
     pub(crate) fn member(&self) -> Option<Member> {
         let Holder {
             replica,
@@ -280,7 +280,7 @@ impl TryFrom<&Life> for Holder {
     }
 }
 
-/// The peers of a replica that has none: one process, one replica.
+/// The peers of a replica that is alone in its ring: every call fails.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPeers;
 

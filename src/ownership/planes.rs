@@ -1,9 +1,9 @@
-//! The planes of one store at this replica: where they are, those that are awake, and the way to
-//! wake one.
+//! The planes of one store at this replica: where each is, which ones are awake, and how one wakes.
+//! The files of the folder add methods to [`Planes`], so they and this file name each other.
 //!
-//! A plane that nobody uses is a row of the root plane and nothing else: no task, no timer, no
-//! entry here, and a released fence. `take` takes and loads, `release` hands off and puts to sleep,
-//! `delete` deletes, `rebalance` follows the ring.
+//! A plane that nobody uses is a row of the root plane and nothing else: it has no task, no timer,
+//! no slot here, and its fence is released. `take` takes and loads, `release` hands off and puts to
+//! sleep, `delete` deletes, `rebalance` follows the ring.
 
 pub(crate) mod delete;
 pub(crate) mod fence_driver;
@@ -51,9 +51,9 @@ pub const ROOT: &str = "root";
 const ROOT_KEY: &str = "root";
 const SECRET_KEY: &str = "secret";
 const SECRET_BYTES: usize = 32;
-/// Planes handed to others at once.
+/// Planes that are handed off at once. More would make each hand-off, and so each pause, longer.
 const HAND_OFFS_MAX: usize = 16;
-/// How long a wake waits for this replica to have a life.
+/// How long a wake waits until this replica has a member key.
 const LIFE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How planes are served.
@@ -94,15 +94,15 @@ pub enum WakeError {
     /// It cannot be loaded.
     #[error("cannot load the control plane")]
     Open(#[source] Arc<OpenError>),
-    /// It cannot be taken for now: the store, its holder or this replica's membership is in the way.
-    /// A later try may succeed.
+    /// It cannot be taken for now: the store, its holder or this replica's membership is in the
+    /// way. A later try may succeed.
     #[error("the control plane is not available for now: {0}")]
     Unavailable(Unavailable),
     /// It is being deleted.
     #[error("the control plane is being deleted")]
     Deleted,
-    /// It is not to be served here: it is, or is to be, this member's. None if nobody is known.
-    #[error("the control plane is another replica's")]
+    /// Another member serves it, or is to serve it; none if no such member is known.
+    #[error("another replica serves the control plane")]
     Moved(Option<Box<Member>>),
 }
 
@@ -153,7 +153,7 @@ pub struct Planes {
     ring: Arc<Ring>,
     committer: Arc<Committer>,
     layers: Arc<Layers>,
-    /// The layer the store began with: planes are born with it until the floor says another.
+    /// The layer that the store began with. Planes are born with it until the floor names another.
     first_layer: LayerHash,
     floor: FloorSeen,
     options: PlanesOptions,
@@ -162,13 +162,13 @@ pub struct Planes {
     started: Instant,
     slots: Mutex<HashMap<String, Arc<PlaneSlot>>>,
     streamed_states: StreamedStates,
-    /// Where users want planes; none in a ring whose planes are not in a directory.
+    /// Where users want planes; unset until [`Planes::attach_directory`].
     directory: OnceLock<Arc<Directory>>,
-    /// Hand-offs to others at once. What comes in has limits of its own, so that two replicas that
-    /// swap planes never wait for each other (PROTOCOL 19).
+    /// Limits hand-offs to others. Incoming states have limits of their own, so that two replicas
+    /// that swap planes never wait for each other (PROTOCOL 19).
     hand_off_permits: Semaphore,
     metrics: PlaneMetrics,
-    /// No plane is taken any more.
+    /// Cancelled when the service ends: no plane is taken any more.
     closing: CancellationToken,
 }
 
@@ -235,8 +235,8 @@ impl Planes {
         self.ring.store()
     }
 
-    /// Obeys the directory from now on: a plane is wanted where its row says, whatever its birth
-    /// said, and one that is awake moves when the row changes. Once.
+    /// Follows the pins of the directory from now on: a plane belongs where its row says, whatever
+    /// its birth says, and a plane that is awake moves when its row changes. Call it once.
     pub fn attach_directory(&self, directory: &Arc<Directory>) {
         if self.directory.set(Arc::clone(directory)).is_ok() {
             crate::planes::rebalance::follow_pins(self.me.clone(), directory.pin_changes());
@@ -258,7 +258,7 @@ impl Planes {
         &self.layers
     }
 
-    /// The layer that planes are born with now: one that every binary knows which may still join.
+    /// The layer that planes are born with now. Every binary that may still join knows it.
     pub fn birth_layer(&self) -> LayerHash {
         let floor = self.floor();
         floor.layer.unwrap_or_else(|| self.first_layer.clone())
@@ -279,8 +279,8 @@ impl Planes {
         }
     }
 
-    /// Where a plane is. Asks nobody: what is held or being taken here is here, all else is where
-    /// the newest view wants it.
+    /// Where a plane is, from memory alone: here if it is held or being taken here, else where the
+    /// newest view places it.
     pub fn location(&self, birth: &Birth) -> PlaneLocation {
         let slot = self.slots.lock().get(&birth.id).cloned();
         if slot.is_some_and(|slot| slot.is_here()) {
@@ -330,13 +330,13 @@ impl Planes {
         self.metrics.stats(owned, awake, epoch_max)
     }
 
-    /// The plane, taken and loaded if it is not in memory. Many who ask at once load it once.
+    /// The plane, taken and loaded if it is not in memory. Concurrent calls load it once.
     ///
     /// # Errors
     /// See [`WakeError`].
     ///
     /// # Cancel safety
-    /// The taking goes on without those who asked for it.
+    /// A wake that has begun goes on after the caller is dropped.
     pub async fn wake(&self, birth: &Birth) -> Result<Arc<Plane>, WakeError> {
         loop {
             if self.closing.is_cancelled() {
@@ -374,8 +374,8 @@ impl Planes {
         }
     }
 
-    /// Takes and loads the plane of a slot, and tells everybody who waits. A wake that fails or
-    /// panics leaves a slot that the next one begins with.
+    /// Takes and loads the plane of a slot, and notifies every waiting call. After a wake that
+    /// failed or panicked the next one starts afresh.
     async fn wake_slot(
         self: Arc<Self>,
         slot: Arc<PlaneSlot>,
@@ -383,7 +383,7 @@ impl Planes {
     ) {
         let busy = slot.busy().await;
         let (planes, taken) = (Arc::clone(&self), Arc::clone(&slot));
-        // A task of its own, so that a panic ends here.
+        // A task of its own contains a panic, so the waiting calls get an answer.
         let woken = tokio::spawn(async move { planes.take_and_load(&taken).await }).await;
         let woken = woken.unwrap_or_else(|panic| {
             tracing::error!(plane = slot.birth.id, %panic, "waking a control plane panicked");
@@ -399,7 +399,7 @@ impl Planes {
         tell.send_replace(Some(woken));
     }
 
-    /// The plane's slot in this life; made if there is none.
+    /// The plane's slot in this life; created if there is none.
     async fn slot(&self, birth: &Birth) -> Result<Arc<PlaneSlot>, WakeError> {
         let life = self.ring.await_life(LIFE_PATIENCE).await;
         let life = life.ok_or(WakeError::Unavailable(Unavailable::NotInRing))?;
@@ -411,7 +411,7 @@ impl Planes {
         }
         let fence = FenceDriver::new(Arc::clone(self.store()), life, birth);
         let slot = PlaneSlot::new(birth.clone(), fence);
-        // A slot of an earlier life holds nothing any more; `rebalance` ends its plane.
+        // A slot of an earlier life holds no fence any more; only its plane has to be ended.
         if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
             drop(slots);
             crate::planes::rebalance::end_slot(old);
@@ -429,13 +429,13 @@ impl Planes {
     }
 }
 
-/// What the other modules of this crate need of the planes.
+/// What the other files of this crate need of the planes.
 impl Planes {
     pub(crate) fn options(&self) -> &PlanesOptions {
         &self.options
     }
 
-    /// Which planes there are; none before the directory is read.
+    /// The directory of all planes, once attached.
     pub(crate) fn directory(&self) -> Option<&Arc<Directory>> {
         self.directory.get()
     }
@@ -456,7 +456,7 @@ impl Planes {
         &self.hand_off_permits
     }
 
-    /// This, for a task of its own; none while the planes are being dropped.
+    /// An owned handle for a task; none while the planes are being dropped.
     pub(crate) fn shared(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
@@ -477,7 +477,7 @@ impl Planes {
         self.started.elapsed().as_secs()
     }
 
-    /// All slots of now.
+    /// All slots at this moment.
     pub(crate) fn slots(&self) -> Vec<Arc<PlaneSlot>> {
         self.slots.lock().values().cloned().collect()
     }
@@ -492,7 +492,8 @@ impl Planes {
         self.slot(birth).await
     }
 
-    /// Takes a slot out of the map if nothing is held, under way or waited for in it.
+    /// Removes a slot from the map if it holds nothing, no task works on it and no call waits for
+    /// it.
     pub(crate) fn drop_if_idle(&self, slot: &Arc<PlaneSlot>) {
         let mut slots = self.slots.lock();
         let same = slots.get(&slot.birth.id);
@@ -501,7 +502,7 @@ impl Planes {
         }
     }
 
-    /// Takes a slot out of the map whose life is over.
+    /// Removes a slot whose life is over from the map.
     pub(crate) fn drop_dead(&self, slot: &Arc<PlaneSlot>) {
         let mut slots = self.slots.lock();
         let same = slots.get(&slot.birth.id);
@@ -510,7 +511,7 @@ impl Planes {
         }
     }
 
-    /// Who should own a plane, by the newest view. An id that is no plane id belongs to nobody.
+    /// The member that should own a plane, by the newest view; none for an invalid id.
     pub fn designated(&self, birth: &Birth) -> Option<Member> {
         let id: PlaneId = birth.id.parse().ok()?;
         let entry = self.directory.get().and_then(|rows| rows.by_id(&birth.id));
@@ -553,7 +554,7 @@ async fn ensure(
     };
     match store.commit(txn).await {
         Ok(committed) => Ok((committed.revision, value)),
-        // Another replica was faster.
+        // Another replica put it first: its value counts.
         Err(CommitError::Refused { found, .. }) => {
             let found = found.into_iter().flatten().find(|found| found.key == bytes);
             let found = found.ok_or(StartError::Damaged(key))?;

@@ -1,5 +1,6 @@
-//! What this crate keeps in the store beside planes and member keys: fences, lease terms, the level
-//! floor, complaints. Owns their keys and their JSON; must not know who writes them when.
+//! The records that this crate keeps in the store beside planes and member keys: fences, lease
+//! terms, the level floor, complaints. Owns their keys and their JSON; must not know when they are
+//! written.
 
 use crate::peers::Life;
 use bytes::Bytes;
@@ -10,15 +11,16 @@ use polyplane_plane::LayerHash;
 use polyplane_ring::ReplicaId;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The record of the lease terms (PROTOCOL 8). What members say of it stands behind it.
+/// The key of the lease terms (PROTOCOL 8). The members' adoptions have keys behind it, so that one
+/// watch covers both.
 pub(crate) const TERMS_KEY: &[u8] = b"terms";
-/// Where each member says which record of the lease terms it goes by.
+/// Prefix of the keys at which each member says which record of the lease terms it follows.
 const ADOPTIONS: &[u8] = b"terms/";
-/// The record of the level floor.
+/// The key of the level floor.
 pub(crate) const FLOOR_KEY: &[u8] = b"floor";
-/// Where complaints about unreachable peers stand (PROTOCOL 18).
+/// Prefix of the complaints about unreachable peers (PROTOCOL 18).
 pub(crate) const COMPLAINTS: &[u8] = b"complaint/";
-/// What the store keys of fences begin with.
+/// Prefix of the keys of fences.
 pub(crate) const FENCES: &str = "fence/";
 
 /// A record of the store that this program did not write.
@@ -31,7 +33,7 @@ pub(crate) fn fence_key(plane: &str) -> Bytes {
     format!("{FENCES}{plane}").into()
 }
 
-/// The id of the plane whose fence stands at this key.
+/// The id of the plane whose fence has this key.
 pub(crate) fn plane_of(fence: &[u8]) -> String {
     let id = fence.strip_prefix(FENCES.as_bytes()).unwrap_or(fence);
     String::from_utf8_lossy(id).into_owned()
@@ -44,18 +46,18 @@ pub(crate) fn complaint_key(from: &ReplicaId, about: &ReplicaId) -> Bytes {
     key.into()
 }
 
-/// The key at which a replica says which record of the lease terms it goes by.
+/// The key of a replica's adoption of the lease terms.
 pub(crate) fn adoption_key(replica: &ReplicaId) -> Bytes {
     [ADOPTIONS, replica.as_str().as_bytes()].concat().into()
 }
 
-/// Whose word on the lease terms stands at this key.
+/// The replica whose adoption of the lease terms has this key.
 pub(crate) fn adoption_of(key: &[u8]) -> Option<ReplicaId> {
     let name = key.strip_prefix(ADOPTIONS)?;
     std::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// Who complains about whom, by the key.
+/// The complaining replica and the one that it complains about, by the key.
 pub(crate) fn complaint_of(key: &[u8]) -> Option<(ReplicaId, ReplicaId)> {
     let text = std::str::from_utf8(key.strip_prefix(COMPLAINTS)?).ok()?;
     let (from, about) = text.split_once('/')?;
@@ -168,8 +170,8 @@ impl Lengths {
     }
 }
 
-/// While no change is under way this is what programs of level 1 write and read. They would take no
-/// notice of `next`, so it is written only where none of them may join any more.
+/// Without `next` this is what programs of level 1 write and read. They would ignore `next`, so it
+/// is written only once none of them may join.
 #[derive(Serialize, Deserialize)]
 struct TermsRecord {
     #[serde(flatten)]
@@ -196,7 +198,7 @@ pub(crate) fn decode_terms(value: &[u8]) -> Result<Terms, Damaged> {
     })
 }
 
-/// A member's word on the lease terms: which life of it goes by which record.
+/// An adoption: which life of a member follows which record of the lease terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Adoption {
     incarnation: u64,
@@ -212,18 +214,18 @@ impl Adoption {
         }
     }
 
-    /// The revision of the record, if it is the word of this life.
+    /// The revision of the record, if this life has adopted it.
     pub(crate) fn by(self, incarnation: Incarnation) -> Option<Revision> {
         (self.incarnation == incarnation.get()).then(|| Revision::new(self.terms))
     }
 }
 
-/// A member's word on the lease terms as it stands in the store.
+/// An adoption as the store has it.
 pub(crate) fn encode_adoption(adoption: Adoption) -> Bytes {
     json(&adoption)
 }
 
-/// A member's word on the lease terms read back.
+/// An adoption read back.
 pub(crate) fn decode_adoption(value: &[u8]) -> Option<Adoption> {
     serde_json::from_slice(value).ok()
 }
@@ -237,8 +239,7 @@ pub struct Floor {
     /// never raised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<LayerHash>,
-    /// Somebody is about to raise it to this level: who is below waits outside until that is
-    /// decided.
+    /// A rise to this level is announced: a member below it waits until the rise is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raising: Option<u32>,
 }

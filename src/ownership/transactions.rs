@@ -1,5 +1,5 @@
-//! Between the words of the fence protocol and those of the store: compares, writes, outcomes.
-//! Owns no decision: what a refusal means is said by the machines.
+//! Translates the transactions of the fence protocol into those of the store, and their outcomes
+//! back. Owns no decision: the machines say what a refusal means.
 
 use crate::directory::birth::DirectoryKey;
 use crate::membership::member_record::{MemberRecord, member_key};
@@ -13,7 +13,7 @@ use polyplane_fencing::{
 };
 use polyplane_storage::{CommitError, Committed, Compare, KeyValue, LeaseId, Op, Revision, Txn};
 
-/// What the keys of a transaction are, for one plane of one life.
+/// The store keys that the transactions of one plane name, during one life.
 #[derive(Debug, Clone)]
 pub(crate) struct PlaneKeys {
     /// The plane's fence.
@@ -29,22 +29,22 @@ pub(crate) struct PlaneKeys {
 pub(crate) struct MemberPut {
     /// What it says, the standing aside.
     pub(crate) record: MemberRecord,
-    /// What it hangs on: each put names it, or the key would become immortal (PROTOCOL 5).
+    /// The lease it is attached to. A put without it would detach the key, which would then never
+    /// lapse (PROTOCOL 5).
     pub(crate) lease: LeaseId,
 }
 
-/// The store's revision in the words of the protocol.
+/// The store's revision as the protocol's type.
 pub(crate) fn revision(revision: Revision) -> fencing::Revision {
     fencing::Revision::new(revision.0)
 }
 
-/// The protocol's revision in the words of the store.
+/// The protocol's revision as the store's type.
 pub(crate) fn stored(revision: fencing::Revision) -> Revision {
     Revision(revision.get())
 }
 
-/// A compare in the words of the store. `plane` is that of the machine that asks; a member's
-/// transactions name none.
+/// A compare as the store takes it. `plane` is none for the transactions of a member.
 fn compare(compare: &fencing::Compare, plane: Option<&PlaneKeys>) -> Compare {
     let fence = || {
         plane
@@ -110,7 +110,7 @@ fn op(write: &Write, plane: Option<&PlaneKeys>, member: Option<&MemberPut>) -> O
             key: member_key(replica),
         },
         Write::PutTerms(terms) => put(Bytes::from_static(TERMS_KEY), encode_terms(terms), None),
-        // It goes with the life, for whoever counts the members' words.
+        // Attached to the member's lease, so that it goes with this life and is not counted later.
         Write::PutAdoption { holder, terms } => {
             let member = member.expect("only a member says what it goes by");
             let adoption = Adoption::new(holder.incarnation, *terms);
@@ -120,12 +120,12 @@ fn op(write: &Write, plane: Option<&PlaneKeys>, member: Option<&MemberPut>) -> O
     }
 }
 
-/// A plane's transaction in the words of the store.
+/// A plane's transaction as the store takes it.
 pub(crate) fn plane_txn(transaction: &Transaction, plane: &PlaneKeys) -> Txn {
     txn(transaction, Some(plane), None)
 }
 
-/// A member's transaction in the words of the store.
+/// A member's transaction as the store takes it.
 pub(crate) fn member_txn(transaction: &Transaction, member: Option<&MemberPut>) -> Txn {
     txn(transaction, None, member)
 }
@@ -139,13 +139,13 @@ fn txn(transaction: &Transaction, plane: Option<&PlaneKeys>, member: Option<&Mem
     }
 }
 
-/// What a commit must compare, in the words of the store.
+/// What a commit must compare, as the store takes it.
 pub(crate) fn guard_compares(guard: &fencing::Guard, plane: &PlaneKeys) -> Vec<Compare> {
     let compares = guard.fence().into_iter().chain(guard.member());
     compares.map(|c| compare(&c, Some(plane))).collect()
 }
 
-/// What became of a plane's own transaction.
+/// The outcome of a plane's own transaction.
 pub(crate) fn plane_outcome(
     sent: &[Compare],
     result: Result<Committed, CommitError>,
@@ -169,8 +169,8 @@ pub(crate) fn plane_outcome(
     }
 }
 
-/// What a refused transaction found, as it concerns one plane. A fence that cannot be read is told
-/// as absent: whoever holds it, it is not this life.
+/// What a refused transaction found, as it concerns one plane. A fence that cannot be read is
+/// reported as absent: whichever life holds it, it is not this one.
 pub(crate) fn refusal(
     at: Revision,
     found: &[(Bytes, Option<KeyValue>)],
@@ -212,7 +212,7 @@ pub(crate) fn observed_fence(
     })
 }
 
-/// What became of a member's own transaction. Nothing is read out of its refusal.
+/// The outcome of a member's own transaction. The machine needs no more of a refusal than that.
 pub(crate) fn member_outcome(result: Result<Committed, CommitError>) -> Outcome {
     match result {
         Ok(committed) => Outcome::Applied(revision(committed.revision)),

@@ -1,5 +1,5 @@
-//! The commands and flags of the binary and of the plugin. Owns their names, defaults and help texts;
-//! must not know what a command does.
+//! The commands and flags of the binary and of the plugin. Owns their names, defaults and help
+//! texts; must not know what a command does.
 
 pub mod limits;
 pub mod memory;
@@ -49,11 +49,12 @@ pub struct UpOptions {
     /// Additional host name or IP address in the serving certificate. May be given several times.
     #[arg(long, value_name = "NAME")]
     pub host_name: Vec<String>,
-    /// Host and port under which clients reach the server; kubeconfigs name it. Without it they name
-    /// the first --listen address.
+    /// Host and port under which clients reach the server; kubeconfigs name it. Without it they
+    /// name the first --listen address.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Where to keep the data: `sled` keeps it in the folder, `memory` loses it when the process ends.
+    /// Where to keep the data: `sled` keeps it in the folder, `memory` loses it when the process
+    /// ends.
     #[arg(long, value_name = "STORE", default_value = "sled")]
     pub store: StoreKind,
     /// Seconds after which a control plane that nobody uses goes to sleep.
@@ -67,8 +68,8 @@ pub struct UpOptions {
     /// start. `kubectl plane ring --raise-floor` raises it at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub raise_floor_after: u64,
-    /// Replicas in this one process, to try a ring: the first listens on --listen, each further one on
-    /// the next port.
+    /// Replicas in this one process, to try a ring: the first listens on --listen, each further one
+    /// on the next port.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub replicas: u16,
     /// Bounds on what clients may take.
@@ -101,11 +102,12 @@ pub struct ServeOptions {
     /// Host and port under which the other replicas reach this one.
     #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ADVERTISE")]
     pub advertise: String,
-    /// Host and port under which clients reach the ring; kubeconfigs name it. Without it they name the
-    /// --listen address of this replica.
+    /// Host and port under which clients reach the ring; kubeconfigs name it. Without it they name
+    /// the --listen address of this replica.
     #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ENDPOINT")]
     pub endpoint: Option<String>,
-    /// Additional host name or IP address in the serving certificate. Several are separated by commas.
+    /// Additional host name or IP address in the serving certificate. Several are separated by
+    /// commas.
     #[arg(
         long,
         value_name = "NAME",
@@ -134,16 +136,16 @@ pub struct ServeOptions {
     /// administrators may. A replaced file is read again.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_METRICS_TOKEN_FILE")]
     pub metrics_token_file: Option<PathBuf>,
-    /// Accept peers whose certificates lack the DNS name peer.polyplane. Only needed while certificates
-    /// made by hand for the first release are being replaced.
+    /// Accept peers whose certificates lack the DNS name peer.polyplane. Only needed while
+    /// certificates made by hand for the first release are being replaced.
     #[arg(long, env = "POLYPLANE_ACCEPT_UNMARKED_PEERS")]
     pub accept_unmarked_peers: bool,
     /// Seconds after which the ring takes a silent replica for dead. Replicas of one ring may have
     /// different values: to change it, restart them one after another.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,
-    /// Seconds that stopping may take, in which control planes are handed over and requests in flight
-    /// end.
+    /// Seconds that stopping may take, in which control planes are handed over and requests in
+    /// flight end.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -151,8 +153,8 @@ pub struct ServeOptions {
         env = "POLYPLANE_GRACE"
     )]
     pub grace: u64,
-    /// Seconds for which a stopping replica keeps serving at least, so that load balancers notice that
-    /// it is not ready.
+    /// Seconds for which a stopping replica keeps serving at least, so that load balancers notice
+    /// that it is not ready.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -193,8 +195,8 @@ pub struct ServeOptions {
     /// Bounds on what clients may take.
     #[command(flatten)]
     pub limits: LimitOptions,
-    /// Requests that may wait for another replica's answer at a time, watches not counted. One more is
-    /// refused with 429.
+    /// Requests that may wait for another replica's answer at a time, watches not counted. One more
+    /// is refused with 429.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -209,8 +211,8 @@ pub struct ServeOptions {
 /// How much memory the process uses beside the objects of its control planes.
 #[derive(Debug, Args)]
 pub struct MemoryOptions {
-    /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers in flight;
-    /// objects are not counted. Without it, half of the memory of the container or machine.
+    /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers in
+    /// flight; objects are not counted. Without it, half of the memory of the container or machine.
     #[arg(long, value_name = "BYTES", env = "POLYPLANE_MEMORY_BUDGET", value_parser = crate::cli::memory::parse)]
     pub memory_budget: Option<usize>,
 }
@@ -221,8 +223,8 @@ pub struct StoreOptions {
     /// The store: etcd://HOST:PORT,HOST:PORT or, over TLS, etcds://HOST:PORT.
     #[arg(long, value_name = "URL", env = "POLYPLANE_STORE")]
     pub store: String,
-    /// CA certificates of etcd, PEM; only with etcds://. This file and the ones below are read again
-    /// when they change.
+    /// CA certificates of etcd, PEM; only with etcds://. This file and the ones below are read
+    /// again when they change.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
     /// Client certificate for etcd, PEM.
@@ -300,7 +302,8 @@ pub struct CertsOptions {
     /// Host and port under which clients reach the ring, for the kubeconfig in the folder.
     #[arg(long, value_name = "HOST:PORT", env = "POLYPLANE_ENDPOINT")]
     pub endpoint: Option<String>,
-    /// Additional host name or IP address in the serving certificate. Several are separated by commas.
+    /// Additional host name or IP address in the serving certificate. Several are separated by
+    /// commas.
     #[arg(
         long,
         value_name = "NAME",
@@ -331,8 +334,8 @@ pub struct PluginCommand {
     /// Kubeconfig file. Without it $KUBECONFIG, then ~/.kube/config.
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig whose server is asked. Without it the current one. Which control plane
-    /// the context names does not matter.
+    /// Context of the kubeconfig whose server is asked. Without it the current one. Which control
+    /// plane the context names does not matter.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// What to do.
@@ -366,8 +369,8 @@ pub enum PluginAction {
         /// Its name.
         name: String,
         /// Copy the credentials of the current user into it. They are valid in every control plane:
-        /// whoever gets the file can do all that this user can. Without this flag nothing is printed,
-        /// for a control plane has no users of its own yet.
+        /// whoever gets the file can do all that this user can. Without this flag nothing is
+        /// printed, for a control plane has no users of its own yet.
         #[arg(long)]
         with_my_credentials: bool,
     },
@@ -378,24 +381,24 @@ pub enum PluginAction {
     },
     /// Shows the replicas of the ring and what each of them owns.
     Ring {
-        /// First raise the store's level floor to the lowest level of all replicas: control planes get
-        /// that release's bootstrap objects, and no older release can start.
+        /// First raise the store's level floor to the lowest level of all replicas: control planes
+        /// get that release's bootstrap objects, and no older release can start.
         #[arg(long)]
         raise_floor: bool,
     },
     /// Shows the terms of the read lease, or changes them on the ring in use.
     ///
-    /// A replica answers from memory for the length of the read lease after the store last confirmed
-    /// it, and the replicas that take the planes of a dead one wait for the read lease and the margin.
-    /// All replicas change together. This command begins the change and waits until it is done. If it
-    /// is interrupted, the replicas go on; run it again to wait.
+    /// A replica answers from memory for the length of the read lease after the store last
+    /// confirmed it, and the replicas that take the planes of a dead one wait for the read lease
+    /// and the margin. All replicas change together. This command begins the change and waits until
+    /// it is done. If it is interrupted, the replicas go on; run it again to wait.
     Terms {
-        /// The new read lease, 200 to 60000. A longer one tolerates a slower store; a shorter one lets the
-        /// planes of a dead replica be served again sooner.
+        /// The new read lease, 200 to 60000. A longer one tolerates a slower store; a shorter one
+        /// lets the planes of a dead replica be served again sooner.
         #[arg(long, value_name = "MILLISECONDS", requires = "margin")]
         read_lease: Option<u64>,
-        /// The new margin, at least a tenth of the read lease: how far two clocks may drift apart during
-        /// one read lease.
+        /// The new margin, at least a tenth of the read lease: how far two clocks may drift apart
+        /// during one read lease.
         #[arg(long, value_name = "MILLISECONDS", requires = "read_lease")]
         margin: Option<u64>,
         /// Seconds to wait until all replicas follow the new terms.

@@ -1,4 +1,5 @@
-//! `polyplane drain`: asks a replica on this machine to hand its planes over, and waits until it has.
+//! `polyplane drain`: asks a replica on this machine to hand its planes over, and waits until it
+//! has.
 //!
 //! For the hook that runs before a container is stopped: the image has no shell and no curl.
 

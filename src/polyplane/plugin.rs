@@ -96,8 +96,8 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
 }
 
 /// Why `kubeconfig` prints nothing by default. Every credential that a plane accepts is an
-/// administrator's and valid in every plane, so a copy of it is not what a user expects who wants to
-/// give a team access to one plane.
+/// administrator's and valid in every plane, so a copy of it is not what a user expects who wants
+/// to give a team access to one plane.
 fn no_users_yet(target: &Target, plane: &str) -> String {
     format!(
         "kubeconfig {plane}: refused. A control plane has no users of its own yet, so this kubeconfig would \

@@ -1,5 +1,5 @@
-//! What all commands share: the TLS provider and the runtime; for servers also the log and the signals
-//! that stop them. Must not know what a command does.
+//! What all commands share: the TLS provider and the runtime; for servers also the log and the
+//! signals that stop them. Must not know what a command does.
 
 use anyhow::{anyhow, bail};
 use polyplane_batteries::{bootstrap, kind_tables};
@@ -39,8 +39,8 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
 }
 
 /// Computes on threads of their own what takes tens of milliseconds once in a process and is needed
-/// soon: the seed of the random generator, which waits for noise of the CPU, and the tables of kinds.
-/// A task that needs one of them earlier waits for it.
+/// soon: the seed of the random generator, which waits for noise of the CPU, and the tables of
+/// kinds. A task that needs one of them earlier waits for it.
 fn warm_up() -> std::io::Result<()> {
     let seed = || _ = environment::random_uuid();
     let tables = || _ = (bootstrap::layer(), kind_tables::root_kinds());

@@ -1,14 +1,14 @@
 //! `polyplane serve`: one replica of a ring on a shared store, in the foreground.
 //!
 //! While the store cannot be reached the replica waits: `/livez` succeeds, `/readyz` fails, the log
-//! names the reason, and `serve` exits at once if it receives SIGTERM. A cause that does not pass by
-//! itself, such as a wrong password, ends the process with an error.
+//! names the reason, and `serve` exits at once if it receives SIGTERM. A cause that does not pass
+//! by itself, such as a wrong password, ends the process with an error.
 //!
-//! How `serve` stops: at the first SIGTERM or at a POST to `/drain` the replica writes Draining into
-//! its member key, `/readyz` fails, and every request is still served while the planes are handed
-//! over. Once it owns no plane, or at the deadline, requests in flight get a last few seconds and the
-//! process exits. After `/drain` it first waits for SIGTERM. A second signal stops it at once. A store
-//! that does not answer delays nothing beyond the deadline.
+//! How `serve` stops: at the first SIGTERM or at a POST to `/drain` the replica writes Draining
+//! into its member key, `/readyz` fails, and every request is still served while the planes are
+//! handed over. Once it owns no plane, or at the deadline, requests in flight get a last few
+//! seconds and the process exits. After `/drain` it first waits for SIGTERM. A second signal stops
+//! it at once. A store that does not answer delays nothing beyond the deadline.
 
 pub mod waiting_server;
 
@@ -35,8 +35,8 @@ use tokio::net::TcpListener;
 
 /// The part of --grace that is kept for requests in flight once the planes are handed over.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
-/// How long a start may take before the waiting server answers health checks. Most starts take less,
-/// and a second server on the same sockets would only be in their way.
+/// How long a start may take before the waiting server answers health checks. Most starts take
+/// less, and a second server on the same sockets would only be in their way.
 const QUIET: Duration = Duration::from_millis(500);
 /// How long the store may take to close. Without a limit an etcd that is gone keeps the process.
 const CLOSE: Duration = Duration::from_secs(2);
@@ -244,7 +244,8 @@ async fn start(
 struct Times {
     /// From the first request to stop until the process exits.
     grace: Duration,
-    /// How long the replica keeps serving at least, so that load balancers notice that it is not ready.
+    /// How long the replica keeps serving at least, so that load balancers notice that it is not
+    /// ready.
     notice: Duration,
 }
 

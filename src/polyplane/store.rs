@@ -1,5 +1,5 @@
-//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. Must not
-//! know what is kept in it.
+//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. Must
+//! not know what is kept in it.
 
 use crate::cli::{StoreKind, StoreOptions};
 use crate::serve::waiting_server::StoreWait;
@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the first attempt may look for an etcd member that can be used: longer than a slow member
-/// takes to answer, and short enough that `/readyz` names the reason soon.
+/// How long the first attempt may look for an etcd member that can be used: longer than a slow
+/// member takes to answer, and short enough that `/readyz` names the reason soon.
 const ATTEMPT_FIRST: Duration = Duration::from_secs(3);
-/// How long a later attempt may take. Each attempt reads the credentials again, so with a longer one
-/// a replaced password is noticed later.
+/// How long a later attempt may take. Each attempt reads the credentials again, so with a longer
+/// one a replaced password is noticed later.
 const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
 /// Opens the embedded store of a folder.

@@ -1,5 +1,5 @@
-//! What is known of a plane's birth: all that opening it needs beside the store. Owns that shape;
-//! must not know where the directory keeps it.
+//! What was fixed when a plane was created, and opening it needs beside the store. Owns that shape
+//! and its form in messages; must not know where the directory keeps it.
 
 use bytes::Bytes;
 use polyplane_plane::{LayerHash, Version};
@@ -8,7 +8,7 @@ use polyplane_storage::Revision;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is known of a plane's birth: all that opening it needs beside the store.
+/// What was fixed when a plane was created, and opening it needs beside the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Written", try_from = "Written")]
 pub struct Birth {
@@ -22,7 +22,7 @@ pub struct Birth {
     pub born: Version,
     /// The time of that put, RFC 3339.
     pub born_at: String,
-    /// What fills the layer.
+    /// The values of the layer's placeholders.
     pub params: BTreeMap<String, String>,
     /// Its directory record, which every acquire compares (PROTOCOL 10). None for the root only.
     pub directory: Option<DirectoryKey>,

@@ -1,5 +1,5 @@
-//! The driver of the member machine: performs each [`Action`] and reports its outcome to the machine,
-//! life after life. Must not know planes or peers.
+//! The driver of the member machine: performs each [`Action`] and reports its outcome to the
+//! machine, life after life. Must not know planes or peers.
 //!
 //! It runs on a thread of its own, so that it notices when the executor of the planes is stuck: the
 //! lease is renewed only if a task of that executor has run between two ticks (PROTOCOL 18).
@@ -36,7 +36,8 @@ const READ_PATIENCE: Duration = Duration::from_secs(5);
 const RENEWALS_MAX: usize = 3;
 /// Pause between two tries of one renewal.
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
-/// How long the store may take to remove the own key at the end; after that the key lapses by itself.
+/// How long the store may take to remove the own key at the end; after that the key lapses by
+/// itself.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a replica does not join.
@@ -265,8 +266,8 @@ impl Driver {
         let txn = member_txn(transaction, put.as_ref());
         let outcome = member_outcome(store.commit(txn).await);
         if let (Some(put), false) = (put, matches!(outcome, Outcome::Applied(_))) {
-            // If a late copy of the transaction still puts the key, the key goes with this lease. An
-            // error only means that the lease lapses by itself.
+            // If a late copy of the transaction still puts the key, the key goes with this lease.
+            // An error only means that the lease lapses by itself.
             let _ = store.lease_revoke(put.lease).await;
         }
         Ok(outcome)
@@ -334,8 +335,9 @@ impl Driver {
         }
     }
 
-    /// Performs what a living member does repeatedly, each on a task of its own. These tasks have no
-    /// owner: each has a time limit or one commit, and its result is ignored once the life is over.
+    /// Performs what a living member does repeatedly, each on a task of its own. These tasks have
+    /// no owner: each has a time limit or one commit, and its result is ignored once the life is
+    /// over.
     fn routine(&self, life: &Arc<OwnLife>, action: Action) {
         let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
         match action {
@@ -418,8 +420,8 @@ impl Driver {
         }
     }
 
-    /// Removes the own key by revoking its lease. A replica that waits for the end of this life then
-    /// waits for the read lease and the margin at most.
+    /// Removes the own key by revoking its lease. A replica that waits for the end of this life
+    /// then waits for the read lease and the margin at most.
     async fn leave(&self, life: &Arc<OwnLife>) {
         life.end();
         let revoked = timeout(LEAVE_PATIENCE, self.shared.store.lease_revoke(life.lease()));
@@ -481,8 +483,8 @@ async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, 
         }))
 }
 
-/// Reads the own member key and reports the result to the life. The clock is read before the read is
-/// handed to the store's client (PROTOCOL 11).
+/// Reads the own member key and reports the result to the life. The clock is read before the read
+/// is handed to the store's client (PROTOCOL 11).
 async fn read_member(store: &Arc<dyn Store>, life: &Arc<OwnLife>) {
     let sent = life.now();
     match store.get(life.member_key()).await {

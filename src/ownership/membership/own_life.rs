@@ -205,15 +205,16 @@ impl OwnLife {
     /// Steps the machine and copies its lease.
     fn step(&self, event: member::Event) -> Vec<member::Action> {
         let mut machine = self.machine.lock();
-        // Once this life is over the machine belongs to a later one. And after leaving, a missing key
-        // is no loss.
+        // Once this life is over the machine belongs to a later one. And after leaving, a missing
+        // key is no loss.
         if machine.holder() != Some(&self.holder) || self.ended.load(Ordering::Acquire) {
             return Vec::new();
         }
         let actions = machine.step(self.now(), event);
         let ends = actions.contains(&member::Action::CloseAllPlanes);
         if !ends {
-            // Under the lock, or a concurrent step could overwrite a shorter lease with a longer one.
+            // Under the lock, or a concurrent step could overwrite a shorter lease with a longer
+            // one.
             let until = machine.lease().until().map_or(UNPROVEN, Time::as_nanos);
             self.until.store(until, Ordering::Release);
         }

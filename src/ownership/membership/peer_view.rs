@@ -1,10 +1,10 @@
 //! What peers say of the ring while the store says nothing to this replica alone: the newest view
-//! that one of them has. If it shows this life no more, the life is over; and requests are forwarded
-//! by it until the store speaks again.
+//! that one of them has. If it shows this life no more, the life is over; and requests are
+//! forwarded by it until the store speaks again.
 //!
 //! Owns the asking and what was heard. Must not touch the own view or what was witnessed: fences
-//! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves no
-//! lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
+//! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves
+//! no lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
 
 use crate::membership::state::RingState;
 use crate::peers::{PeerMessage, PeerReply, ViewMember};

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 /// What keeps a copy of a range.
 pub(crate) trait RangeCopy: Send {
-    /// Replaces the copy by all records of the range as of `at`. A record that is missing among them
-    /// was deleted while no watch ran.
+    /// Replaces the copy by all records of the range as of `at`. A record that is missing among
+    /// them was deleted while no watch ran.
     fn replace(&mut self, items: Vec<KeyValue>, at: Revision);
 
-    /// Applies the changes of one batch. A batch without events only says how far the watch has come.
+    /// Applies the changes of one batch. A batch without events only says how far the watch has
+    /// come.
     fn apply(&mut self, batch: WatchBatch);
 }
 

@@ -1,5 +1,6 @@
 //! The ring as this replica sees it: its own life, the view of all members, and what it has itself
-//! witnessed of the others' lives. What runs behind it is in `member_driver`, `members` and `suspicion`.
+//! witnessed of the others' lives. What runs behind it is in `member_driver`, `members` and
+//! `suspicion`.
 //!
 //! Must not know planes. Invariant: a judgement of a fence rests on a view, and a view is what the
 //! store said, in its order.
@@ -46,8 +47,9 @@ pub struct RingStats {
     pub peer_views: u64,
 }
 
-/// The membership of this replica. Before [`Ring::join`] it sees nobody and owns nothing. Afterwards
-/// it runs by itself: a replica that loses its member key joins again as a newcomer without planes.
+/// The membership of this replica. Before [`Ring::join`] it sees nobody and owns nothing.
+/// Afterwards it runs by itself: a replica that loses its member key joins again as a newcomer
+/// without planes.
 pub struct Ring {
     shared: Arc<RingState>,
     /// Requests to the driver; unset until [`Ring::join`].
@@ -55,8 +57,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The ring of a store, for a replica that is to join it. Writes nothing. Waits while the store does
-    /// not answer.
+    /// The ring of a store, for a replica that is to join it. Writes nothing. Waits while the store
+    /// does not answer.
     ///
     /// # Errors
     /// [`JoinError::Floor`] and [`JoinError::Damaged`]: the store is not for this program.
@@ -96,13 +98,13 @@ impl Ring {
         Ok(Arc::new(Self { shared, commands }))
     }
 
-    /// Joins, and returns once the view shows this replica. From then on the life of a predecessor of
-    /// the same name is over. Serve peers before calling this: they hand planes to every member and
-    /// evict one that does not answer.
+    /// Joins, and returns once the view shows this replica. From then on the life of a predecessor
+    /// of the same name is over. Serve peers before calling this: they hand planes to every member
+    /// and evict one that does not answer.
     ///
-    /// The membership runs on a thread of its own and renews its lease only while tasks of the calling
-    /// runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits while the
-    /// store does not answer.
+    /// The membership runs on a thread of its own and renews its lease only while tasks of the
+    /// calling runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits
+    /// while the store does not answer.
     ///
     /// # Errors
     /// See [`JoinError`]; [`JoinError::Stopped`] if it has been called before.
@@ -159,14 +161,14 @@ impl Ring {
         self.view().member(self.id()).cloned()
     }
 
-    /// The newest revision that a member read of this life returned. A directory that has reached it
-    /// knows every plane created before that read was sent (PROTOCOL 21).
+    /// The newest revision that a member read of this life returned. A directory that has reached
+    /// it knows every plane created before that read was sent (PROTOCOL 21).
     pub fn observed(&self) -> Revision {
         self.life().map_or(Revision(0), |life| life.observed())
     }
 
-    /// Waits for the answer of a member read that is sent after this call, and returns its revision;
-    /// none if no such answer comes before the deadline.
+    /// Waits for the answer of a member read that is sent after this call, and returns its
+    /// revision; none if no such answer comes before the deadline.
     pub async fn next_observed(&self, deadline: Instant) -> Option<Revision> {
         let life = self.life()?;
         let from = life.now();
@@ -197,8 +199,8 @@ impl Ring {
         matches!(timeout(patience, reached).await, Ok(Ok(_)))
     }
 
-    /// The member that should own a plane, by the newest view. A replica that does not reach the store
-    /// uses a peer's view; it is no member of that one.
+    /// The member that should own a plane, by the newest view. A replica that does not reach the
+    /// store uses a peer's view; it is no member of that one.
     pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
         let view = self.shared.newest_view();
         view.designated(plane, pin).cloned()
@@ -217,21 +219,21 @@ impl Ring {
         crate::membership::suspicion::call(&self.shared, to, request, patience).await
     }
 
-    /// Reports whether a member could be reached, for callers that talk to peers by other ways. Do not
-    /// report a time-out of a request that may take long: it proves nothing.
+    /// Reports whether a member could be reached, for callers that talk to peers by other ways. Do
+    /// not report a time-out of a request that may take long: it proves nothing.
     pub fn report(&self, about: &Member, result: Result<(), &PeerError>) {
         crate::membership::suspicion::report(&self.shared, about, result);
     }
 
-    /// Whether a member owes this replica the answer to a ping for longer than usual. It may be gone,
-    /// stuck, cut off or merely slow: that proves nothing, but a request that can wait should not be
-    /// sent to it now.
+    /// Whether a member owes this replica the answer to a ping for longer than usual. It may be
+    /// gone, stuck, cut off or merely slow: that proves nothing, but a request that can wait should
+    /// not be sent to it now.
     pub fn is_silent(&self, replica: &str) -> bool {
         self.shared.suspicion.is_silent(replica)
     }
 
-    /// Puts Draining into the member key: from then on planes are handed to other members. A process
-    /// cannot take that back. Returns once the store has it.
+    /// Puts Draining into the member key: from then on planes are handed to other members. A
+    /// process cannot take that back. Returns once the store has it.
     pub async fn announce_drain(&self) {
         self.send_command(RingCommand::Drain).await;
     }

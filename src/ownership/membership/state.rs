@@ -1,5 +1,5 @@
-//! What the tasks of one replica's membership share. Owns the fields and no decision: each is changed
-//! by the module whose type it has, so this module and those name each other.
+//! What the tasks of one replica's membership share. Owns the fields and no decision: each is
+//! changed by the module whose type it has, so this module and those name each other.
 
 use crate::membership::lease_terms::TermsSeen;
 use crate::membership::options::ReplicaOptions;
@@ -35,7 +35,8 @@ pub(crate) struct Level {
 pub(crate) enum RingCommand {
     /// Put Draining into the member key; answered once the store has it.
     Drain(oneshot::Sender<()>),
-    /// Remove the own member key and stop; answered once it is removed, or the store does not answer.
+    /// Remove the own member key and stop; answered once it is removed, or the store does not
+    /// answer.
     Leave(oneshot::Sender<()>),
 }
 

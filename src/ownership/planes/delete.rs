@@ -1,6 +1,6 @@
 //! Deleting a plane: the tenure ends, the fence says Deleted, the range goes in pieces under that
-//! fence (PROTOCOL 10). Only the holder deletes; where there is none, whoever deletes takes the
-//! fence first. Must not know the directory: who calls this removes the record afterwards.
+//! fence (PROTOCOL 10). Only the holder deletes; a replica that deletes a plane without a holder
+//! takes its fence first. Must not know the directory: the caller removes the record afterwards.
 
 use crate::directory::birth::Birth;
 use crate::peers::{PeerError, PeerMessage, PeerReply};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long what is in flight may take to settle before a deletion is tried again later.
+/// How long commits in flight may take to settle before the caller has to try again later.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long another holder may take to delete a plane.
+/// How long another holder may take to delete a plane: it removes every object before it answers.
 const DELETE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a plane's range could not be removed.
@@ -40,8 +40,8 @@ pub enum DeleteError {
     /// The task that deleted it has ended before it was done.
     #[error("the task that deletes the control plane has ended")]
     TaskEnded,
-    /// Its fence does not say Deleted yet: something is in flight, or the store refused or did not
-    /// answer. Calling again goes on.
+    /// Its fence does not say Deleted yet: a commit is in flight, or the store refused or did not
+    /// answer. A further call goes on from there.
     #[error("the fence of the control plane could not be put to Deleted yet")]
     NotYet,
     /// Its objects cannot be removed.
@@ -50,14 +50,15 @@ pub enum DeleteError {
 }
 
 impl Planes {
-    /// Ends a plane for good, wherever it is: nobody is answered any more, its fence is put to
-    /// Deleted, its objects are removed. Calling again goes on where it stopped.
+    /// Deletes a plane, wherever it is: it answers no request from then on, its fence is put to
+    /// Deleted, its objects are removed. After an error, call it again: it goes on where it
+    /// stopped.
     ///
     /// # Errors
     /// See [`DeleteError`].
     ///
     /// # Cancel safety
-    /// What has begun goes on without the caller.
+    /// A deletion that has begun goes on after the caller is dropped.
     pub async fn delete(self: &Arc<Self>, birth: &Birth) -> Result<(), DeleteError> {
         let (planes, birth) = (Arc::clone(self), birth.clone());
         let deleting =
@@ -68,8 +69,8 @@ impl Planes {
         }
     }
 
-    /// Deletes a plane that is held here, or by nobody alive. Of another holder it is asked, if
-    /// that is allowed: what a peer asks for is not asked on.
+    /// Deletes a plane that is held here or by no living replica. Another holder is asked to delete
+    /// it, if `forward` allows that: a request that came from a peer is not forwarded again.
     pub(crate) async fn delete_now(
         self: &Arc<Self>,
         birth: &Birth,
@@ -84,8 +85,8 @@ impl Planes {
         }
     }
 
-    /// Puts the fence of a slot's plane to Deleted. Returns its revision, under which the range goes;
-    /// none if another holder has deleted the plane.
+    /// Puts the fence of a slot's plane to Deleted. Returns the fence's revision, under which the
+    /// objects are removed; none if another holder has deleted the plane.
     async fn delete_slot(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
@@ -132,7 +133,7 @@ impl Planes {
                 slot.fence.abandon();
                 Err(DeleteError::NotYet)
             }
-            // It was lost to somebody else meanwhile: look again.
+            // Another replica has taken the fence meanwhile: the next call finds out.
             ReleaseOutcome::Released => {
                 end_in_memory(slot, Ended::Lost);
                 Err(DeleteError::NotYet)
@@ -172,8 +173,8 @@ impl Planes {
         }
     }
 
-    /// Removes the fence of a deleted plane, once its directory record is gone: the id never comes
-    /// back, and every acquire compares the record.
+    /// Removes the fence of a deleted plane once its directory record is gone. That is safe,
+    /// because the id is never used again and every acquire compares the record.
     ///
     /// # Errors
     /// What the store said.
@@ -196,7 +197,7 @@ impl Planes {
     }
 }
 
-/// Whether another holder may be asked.
+/// Whether another holder may be asked to delete the plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forward {
     Allowed,

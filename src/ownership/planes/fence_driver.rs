@@ -1,9 +1,10 @@
-//! One plane's fence at one life: the machine, and every store transaction it asks for. Owns the
-//! way from an action to its outcome; must not know what the plane contains.
+//! The driver of one plane's fence during one life of this replica: steps the fence's machine, and
+//! sends every store transaction that the machine asks for once. Must not know what the plane
+//! contains.
 //!
-//! Two sorts of callers step the machine: the plane's committer, through [`RingGuard`], and the
-//! slot's one task (take, hand off, delete). What the first causes and the second must do waits in
-//! `deferred`.
+//! Two callers step the machine: the plane's committer, through [`RingGuard`], and the one task
+//! that is busy with the slot (take, hand off, delete). Actions that a step of the committer leaves
+//! for that task wait in `deferred`.
 
 use crate::directory::birth::{Birth, DirectoryKey};
 use crate::membership::own_life::OwnLife;
@@ -23,10 +24,10 @@ mod guard;
 
 pub(crate) use guard::RingGuard;
 
-/// No tenure is open.
+/// `answers_from` while no tenure is open.
 const NO_TENURE: u64 = u64::MAX;
 
-/// A plane's fence at one life of this replica.
+/// The fence of one plane during one life of this replica.
 pub(crate) struct FenceDriver {
     store: Arc<dyn Store>,
     life: Arc<OwnLife>,
@@ -37,15 +38,16 @@ pub(crate) struct FenceDriver {
     answers_from: AtomicU64,
     /// Which tenure that is, so that a guard of an ended one cannot take a later one for its own.
     opening: AtomicU64,
-    /// Told whenever the machine has been stepped to some effect.
+    /// Notified at each step of the machine.
     changed: Notify,
 }
 
 struct Inner {
     machine: PlaneFence,
-    /// The barrier that still has to stand. Whoever settles the part sends it.
+    /// The put of the fence that settles an unknown outcome and is still to be sent, by the caller
+    /// that settles the part.
     barrier: Option<(Attempt, Transaction)>,
-    /// What a step of the committer asks the slot's task to do.
+    /// Actions that the committer's steps left for the slot's task.
     deferred: Vec<Action>,
     /// The head as the machine knows it.
     head: Revision,
@@ -63,7 +65,7 @@ pub(crate) struct Sending {
 }
 
 impl FenceDriver {
-    /// A plane that this life has nothing to do with yet.
+    /// The driver of a fence that this life has not looked at yet.
     pub(crate) fn new(store: Arc<dyn Store>, life: Arc<OwnLife>, birth: &Birth) -> Arc<Self> {
         let directory: Option<DirectoryKey> = birth.directory.clone();
         let keys = PlaneKeys {
@@ -110,13 +112,13 @@ impl FenceDriver {
         self.answers_from.load(Ordering::Acquire) != NO_TENURE && !self.life.over().is_cancelled()
     }
 
-    /// Whether a last word was sent whose outcome is not final: nothing is held, and the next task
-    /// that wants anything of the plane drives it on.
+    /// Whether a release was sent whose outcome is not final: no tenure is open, and the next task
+    /// that needs the plane drives the release on.
     pub(crate) fn is_parting(&self) -> bool {
         self.inner.lock().machine.is_parting()
     }
 
-    /// Before what moment of the clock the open tenure answers and parts with nothing.
+    /// The moment of the clock before which the open tenure neither answers nor releases.
     pub(crate) fn serve_from(&self) -> Time {
         match self.answers_from.load(Ordering::Acquire) {
             NO_TENURE => Time::from_nanos(0),
@@ -124,8 +126,8 @@ impl FenceDriver {
         }
     }
 
-    /// A tenure that was open before goes on for a plane that has to be loaded anew: guards of the
-    /// plane that was in memory are worthless from here on.
+    /// Makes the guards of the plane in memory worthless. For a tenure that goes on while its plane
+    /// is loaded again.
     pub(crate) fn outdate_guards(&self) {
         self.opening.fetch_add(1, Ordering::AcqRel);
     }
@@ -151,7 +153,8 @@ impl FenceDriver {
         observed.map_err(|damaged| ReadError::Corrupt(damaged.to_string()))
     }
 
-    /// Steps the machine for the slot's task. The ends of tenures in it are done already.
+    /// Steps the machine for the slot's task. Ends of tenures among the returned actions have taken
+    /// effect.
     pub(crate) fn step(&self, event: Event) -> Vec<Action> {
         let mut inner = self.inner.lock();
         let now = self.life.now();
@@ -182,8 +185,8 @@ impl FenceDriver {
         self.step(Event::Done { attempt, outcome })
     }
 
-    /// Commits a transaction of the machine once. Returns what the machine is to be told, and the
-    /// store's words if it was not applied.
+    /// Commits a transaction of the machine once. Returns the outcome for the machine, and the
+    /// store's error text if it was not applied.
     async fn commit(&self, transaction: &Transaction) -> (Outcome, Option<String>) {
         let txn = plane_txn(transaction, &self.keys);
         let compares = txn.compares.clone();
@@ -203,7 +206,8 @@ impl FenceDriver {
         })
     }
 
-    /// Keeps what the outcome of a put of the fence says, whatever the machine makes of it.
+    /// Keeps the revision of an applied put of the fence, whatever the machine makes of the
+    /// outcome.
     fn learn(&self, outcome: &Outcome) {
         self.watch_for_loss(outcome);
         if let Outcome::Applied(revision) = outcome {
@@ -220,8 +224,8 @@ impl FenceDriver {
         }
     }
 
-    /// Copies what the actions say about the tenure, at once: it ends before anything else is sent
-    /// (F7).
+    /// Copies what the actions say about the tenure, under the machine's lock: a tenure has ended
+    /// in the copy before anything else is sent (F7).
     fn note(&self, inner: &mut Inner, actions: &[Action]) {
         for action in actions {
             match action {
@@ -265,8 +269,8 @@ impl FenceDriver {
         }
     }
 
-    /// Gives a tenure up in memory without a word to the store: the plane cannot go on. What the
-    /// fence says, holds: it is adopted at the next use (PROTOCOL 17).
+    /// Gives a tenure up in memory and leaves the fence as it is in the store, because the plane
+    /// cannot go on. The fence is adopted at the next use (PROTOCOL 17).
     pub(crate) fn abandon(&self) {
         let mut inner = self.inner.lock();
         self.answers_from.store(NO_TENURE, Ordering::Release);
@@ -286,10 +290,10 @@ impl FenceDriver {
             }
             let left = std::time::Duration::from_nanos(left);
             tokio::select! {
-                // The end of the life ends every wait.
+                // The end of the life first: it ends every wait.
                 biased;
                 () = self.life.over().cancelled() => return,
-                // Timers run by another clock: look again.
+                // Timers run by another clock than the protocol, so the loop checks again.
                 () = tokio::time::sleep(left) => {}
             }
         }

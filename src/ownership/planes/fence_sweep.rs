@@ -1,6 +1,6 @@
-//! Fences that nobody needs any more. A deleted plane's fence goes with its directory record, in a
-//! transaction of its own: a root owner that dies between the two leaves the fence behind, and no
-//! object tells anybody of it.
+//! Removes left fences. A deleted plane's fence is removed after its directory record, in a
+//! transaction of its own: if the root's owner dies between the two, the fence is left, and no
+//! object names it. Must not know when this runs.
 
 use crate::planes::Planes;
 use crate::records::{FENCES, decode_fence, plane_of};
@@ -10,17 +10,17 @@ use polyplane_storage::{CommitError, Compare, KeyValue, Op, RangeRequest, ReadEr
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Fences read at once.
+/// Fences that one read returns at most.
 const PAGE: usize = 500;
 /// How long the directory may take to catch up with the fences that were read.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 impl Planes {
-    /// Removes the fences of deleted planes whose directory record is gone. Returns how many. For the
-    /// root's owner, now and then.
+    /// Removes the fences of deleted planes whose directory record is gone, and returns how many.
+    /// The root's owner calls this now and then.
     ///
     /// # Errors
-    /// The store cannot be read or does not answer; what is left is found the next time.
+    /// The store cannot be read or does not answer. The next call finds what is left.
     pub(crate) async fn sweep_fences(&self) -> Result<usize, SweepError> {
         let Some(directory) = self.directory() else {
             return Ok(0);
@@ -38,8 +38,8 @@ impl Planes {
             if deleted.is_empty() {
                 continue;
             }
-            // A record that is still there keeps its fence: until it is gone, only the fence says
-            // that the plane is not to be taken again.
+            // A fence stays while its record is there: until that is gone, only the fence says that
+            // the plane must not be taken again.
             let deadline = Instant::now() + CATCH_UP;
             if !directory.reach(reply.revision, deadline).await || !directory.is_whole() {
                 return Err(SweepError::DirectoryBehind);
@@ -80,7 +80,7 @@ fn is_deleted(item: &KeyValue) -> bool {
     fence.is_ok_and(|fence| fence.state == FenceState::Deleted)
 }
 
-/// Why fences that nobody needs were not all removed.
+/// Why not all left fences were removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SweepError {
     /// The fences cannot be read.

@@ -1,5 +1,5 @@
-//! What the ring tells of itself to people: fences as they stand in the store, sizes of planes. Owns
-//! reading them; nothing here is acted on.
+//! What the ring reports to people: fences as they are in the store, sizes of planes. Owns reading
+//! them; no decision rests on what is read here.
 
 use crate::directory::birth::Birth;
 use crate::peers::{Figures, PeerMessage, PeerReply};
@@ -13,17 +13,17 @@ use std::time::Duration;
 /// A plane's fence, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceSeen {
-    /// Who wrote it last.
+    /// The replica that wrote it last.
     pub replica: String,
     /// Which life of that replica.
     pub incarnation: u64,
-    /// How often the plane was taken.
+    /// How many times the plane was taken.
     pub epoch: u64,
     /// `Held`, `Released` or `Deleted`.
     pub state: &'static str,
     /// The plane's head when it was released.
     pub head: Option<u64>,
-    /// Who is to take it next, where its last holder knew.
+    /// The replica that is to take it next, if its last holder named one.
     pub successor: Option<String>,
 }
 
@@ -62,7 +62,8 @@ pub enum InspectError {
     Damaged(#[from] Damaged),
 }
 
-/// How long a replica may take to tell the figures of its planes.
+/// How long a replica may take to report the sizes of its planes. One that takes longer is left
+/// out.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Planes {
@@ -112,8 +113,8 @@ impl Planes {
         Ok(Some(seen(&found)?))
     }
 
-    /// Reads up to `limit` fences, from that of the plane `from` on, or the next one behind it; as of
-    /// now, or as of a revision.
+    /// Reads up to `limit` fences, from that of the plane `from` on, or the next one behind it; as
+    /// of now, or as of a revision.
     ///
     /// # Errors
     /// What the store said.

@@ -1,10 +1,10 @@
-//! The store's level floor: below it no binary joins, and the layer it names is the one that planes
-//! come to. Owns following it and raising it; must not know what a layer holds.
+//! The store's level floor: no binary below it may join, and planes step to the layer that it
+//! names. Owns following and raising it; must not know what a layer holds.
 //!
-//! It is raised in two transactions, for a view says nothing of who joins the moment after. The
-//! first says in the record which level is wanted: from then on nobody below it joins, because a
-//! joining member compares the record it has read. Once the watch on the members has told
-//! everything up to that transaction, the view is the whole truth, and the second one decides.
+//! It is raised in two transactions, because a view does not show a member that joins a moment
+//! later. The first one writes the wanted level: from then on no member below it joins, because a
+//! joining member compares the record that it has read. Once the watch on the member keys has
+//! reached that transaction, the view is complete, and the second one decides.
 //!
 //! Invariant: the floor never falls, and when it rises no member below it is in the ring.
 
@@ -22,7 +22,7 @@ use crate::planes::take::VIEW_PATIENCE;
 use crate::planes::{Planes, StartError};
 use crate::records::{Damaged, FLOOR_KEY, Floor, decode_floor, encode_floor};
 
-/// The floor as the store has told it.
+/// The floor as this replica has last seen it.
 pub(crate) struct FloorSeen {
     floor: watch::Sender<Floor>,
     from: Revision,
@@ -31,16 +31,16 @@ pub(crate) struct FloorSeen {
 /// Why the floor was not raised.
 #[derive(Debug, thiserror::Error)]
 pub enum RaiseError {
-    /// Nobody is known to be in the ring.
+    /// The view is empty.
     #[error("no member of the ring is known")]
     NoMember,
-    /// A member that the floor would shut out has joined meanwhile, or the view is not up to date.
-    #[error("the members of the ring are not all known to have level {0}")]
+    /// A member below the wanted level has joined meanwhile, or the view is not up to date.
+    #[error("not every member of the ring is known to have level {0}")]
     Members(u32),
     /// The store did not answer.
     #[error("the store's floor cannot be read")]
     Read(#[from] ReadError),
-    /// The store did not take it, or somebody else has changed it.
+    /// The store did not take it, or another replica has changed it meanwhile.
     #[error("the store's floor cannot be written")]
     Commit(#[from] CommitError),
     /// What stands there was not written by this program.
@@ -80,7 +80,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
         let end: Bytes = [FLOOR_KEY, b"\0"].concat().into();
         let mut backoff = Backoff::default();
         loop {
-            // Why it cannot be watched does not matter: the record is read then.
+            // A watch that cannot be opened needs no report: the record is read below instead.
             if let Ok(mut watch) = store.watch(start.clone(), end.clone(), after).await {
                 backoff = Backoff::default();
                 let ended = loop {
@@ -102,7 +102,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
                 }
             }
             backoff.wait().await;
-            // What was missed is in the record.
+            // The record has every change that no watch delivered.
             let (Ok((at, found)), Some(planes)) = (store.get(FLOOR_KEY).await, weak.upgrade())
             else {
                 continue;
@@ -113,7 +113,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
     };
     tokio::spawn(async move {
         tokio::select! {
-            // Nobody asks closed planes.
+            // The end first: closed planes need no floor.
             biased;
             () = closing.cancelled() => {}
             () = following => {}
@@ -133,24 +133,25 @@ fn of(found: Option<&KeyValue>) -> Result<Floor, Damaged> {
 }
 
 impl Planes {
-    /// The store's level floor, as last told.
+    /// The store's level floor, as last seen.
     pub fn floor(&self) -> Floor {
         self.floor_seen().floor.borrow().clone()
     }
 
-    /// Told at each change of the floor.
+    /// Notified at each change of the floor.
     pub fn floor_changes(&self) -> watch::Receiver<Floor> {
         self.floor_seen().floor.subscribe()
     }
 
-    /// Whether planes may come to this binary's own layer: every binary that may still join has it.
+    /// Whether planes may step to this binary's own layer: every binary that may still join knows
+    /// it.
     pub fn may_step(&self) -> bool {
         let (floor, own) = (self.floor(), self.ring().options());
         floor.level >= own.level && floor.layer.as_ref() == Some(&own.layer)
     }
 
-    /// Raises the store's floor to the level that all members have, and returns what it is then.
-    /// From then on no older binary joins, and planes come to that level's layer.
+    /// Raises the store's floor to the lowest level of all members, and returns the floor. From
+    /// then on no older binary joins, and planes step to that level's layer.
     ///
     /// # Errors
     /// See [`RaiseError`]; the floor is what it was.
@@ -161,7 +162,7 @@ impl Planes {
         let since = found.map(|found| found.modified);
         let named = floor.layer.is_some() || wanted.layer.is_none();
         if wanted.number < floor.level || wanted.number == floor.level && named {
-            // Whoever was about to raise it further has not: there are members below.
+            // An announced rise did not happen, and cannot while there are members below.
             if floor.raising.is_some() {
                 let settled = Floor {
                     raising: None,
@@ -200,7 +201,7 @@ impl Planes {
         Ok(raised)
     }
 
-    /// Puts the floor's record if it was not put since.
+    /// Puts the floor's record if it has not changed since `since`.
     async fn put_floor(
         &self,
         since: Option<Revision>,

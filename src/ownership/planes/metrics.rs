@@ -1,4 +1,4 @@
-//! Figures about planes and their moves, for a metric. Owns counters only.
+//! Counters and histograms about planes and their moves. Must not decide anything.
 
 use parking_lot::Mutex;
 use prometheus::core::Collector as _;

@@ -1,5 +1,5 @@
-//! What this replica answers its peers. Owns no decision about a fence: it looks at the view and
-//! calls what hands off, takes or deletes.
+//! Answers the requests of peers. Owns no decision about a fence: it waits for the view that the
+//! peer names, and calls the methods of [`Planes`] that hand off, take or delete.
 
 use crate::directory::birth::Birth;
 use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, ViewMember};
@@ -19,7 +19,7 @@ impl PeerHandler for Planes {
         let Some(planes) = self.shared() else {
             return failed("this replica is closing");
         };
-        // What has begun goes on if the peer does not wait for it.
+        // A task of its own: a request that has begun is finished even if the peer stops waiting.
         let from = from.clone();
         let handled = tokio::spawn(async move { planes.answer(&from, request).await });
         match handled.await {
@@ -83,8 +83,8 @@ impl Planes {
         }
     }
 
-    /// Lets go of a plane for the replica that is to own it. Who has the older view catches up
-    /// first, so that two views do not hand a plane back and forth (PROTOCOL 19).
+    /// Hands a plane to the replica that is to own it. The replica with the older view catches up
+    /// first, so that two views do not move a plane back and forth (PROTOCOL 19).
     async fn hand_over(
         self: &Arc<Self>,
         from: &ReplicaId,
@@ -123,8 +123,8 @@ impl Planes {
         }
     }
 
-    /// A fence that names this life without a tenure is adopted, to be handed over like any other
-    /// (PROTOCOL 17). Returns the answer if there is nothing to hand over.
+    /// Adopts a fence that names this life but has no tenure, so that it can be handed over
+    /// (PROTOCOL 17). Returns the reply if there is nothing to hand over.
     async fn adopt_forgotten(self: &Arc<Self>, birth: &Birth) -> Option<PeerReply> {
         let slot = match self.slot_of(birth).await {
             Ok(slot) => slot,

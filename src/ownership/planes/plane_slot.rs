@@ -1,8 +1,9 @@
-//! The place of one plane at this replica: asleep, waking or awake, and its fence. Owns the stages
-//! and who may change them; must not know how a plane is taken or let go.
+//! The slot of one plane at this replica: whether it is asleep, waking or awake, and its fence.
+//! Owns these stages and who may change them; must not know how a plane is taken or released.
 //!
-//! Invariant: of one plane there is at most one slot that may hold its fence. Whoever takes, hands
-//! off or deletes holds `busy` all the while; a slot leaves the map only when nothing is under way.
+//! Invariant: at most one slot of a plane may hold its fence. A task that takes, hands off or
+//! deletes the plane holds `busy` until it is done; a slot leaves the map only while nobody holds
+//! `busy`.
 
 use crate::directory::birth::Birth;
 use crate::planes::WakeError;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
-/// What those who wait for a plane are told.
+/// The result of a wake, for every call that waits for it.
 pub(crate) type WakeResult = Result<Arc<Plane>, WakeError>;
 
 /// One plane at this replica.
@@ -26,17 +27,17 @@ pub(crate) struct PlaneSlot {
     busy: Arc<AsyncMutex<()>>,
     /// Seconds since this process began at which the plane was last used.
     used: AtomicU64,
-    /// A hand-off is under way or waits for its turn.
+    /// A hand-off is under way or waits for a permit.
     leaving: AtomicBool,
 }
 
 enum Stage {
     /// Nothing is in memory.
     Asleep,
-    /// A task takes it or loads it.
+    /// A task takes or loads the plane.
     Waking(watch::Receiver<Option<WakeResult>>),
     Awake(AwakePlane),
-    /// The slot is out of the map: whoever still has it looks there again.
+    /// The slot was removed from the map: look there again.
     Gone,
 }
 
@@ -47,34 +48,34 @@ pub(crate) struct AwakePlane {
     pub(crate) guard: Arc<RingGuard>,
 }
 
-/// A tenure with what loading its plane needs.
+/// A tenure that has just been opened, with what loading its plane needs.
 #[derive(Clone)]
 pub(crate) struct NewTenure {
     pub(crate) guard: Arc<RingGuard>,
     /// The revision of the acquire.
     pub(crate) acquired: Revision,
-    /// Nothing is answered before.
+    /// No answer may leave before this moment.
     pub(crate) serve_from: Time,
     /// Where the state comes from.
     pub(crate) load: Load,
 }
 
-/// What somebody who wants the plane is to do.
+/// What a call that wants the plane has to do next.
 pub(crate) enum WakeStep {
-    /// Here it is.
+    /// The plane is awake.
     Ready(Arc<Plane>),
-    /// Wait for this.
+    /// A task wakes it already: wait for its result.
     WaitForWake(watch::Receiver<Option<WakeResult>>),
-    /// Wake it, and tell this. What was in memory has lost its tenure and is to be ended.
+    /// Wake it and send the result to `tell`. `lost` is a plane in memory whose tenure is over: end
+    /// it.
     Start {
         tell: watch::Sender<Option<WakeResult>>,
         told: watch::Receiver<Option<WakeResult>>,
         lost: Option<AwakePlane>,
     },
-    /// A task decides right now whether the plane stays: wait until the slot is not busy, then look
-    /// again.
+    /// A task is deciding whether the plane stays: wait until it is done, then call again.
     WaitForTask,
-    /// Look into the map again.
+    /// The slot is no longer in the map: look there again.
     LookAgain,
 }
 
@@ -91,7 +92,7 @@ impl PlaneSlot {
         })
     }
 
-    /// What to do to get the plane.
+    /// Marks the plane as used and says how to get it.
     pub(crate) fn begin_wake(&self, seconds: u64) -> WakeStep {
         self.used.store(seconds, Ordering::Relaxed);
         let mut stage = self.stage.lock();
@@ -99,7 +100,7 @@ impl PlaneSlot {
             Stage::Awake(awake) if awake.guard.holds() => {
                 return WakeStep::Ready(Arc::clone(&awake.plane));
             }
-            // Its last word was sent, and the plane goes on if that turns out not to be said.
+            // Its release was sent, and the plane goes on if the store did not take it.
             Stage::Awake(_) if self.busy.try_lock().is_err() => return WakeStep::WaitForTask,
             Stage::Waking(told) => return WakeStep::WaitForWake(told.clone()),
             Stage::Gone => return WakeStep::LookAgain,
@@ -122,13 +123,13 @@ impl PlaneSlot {
         }
     }
 
-    /// A plane in memory whose tenure has ended; nothing is in memory from now on.
+    /// Takes a plane whose tenure has ended out of memory.
     pub(crate) fn take_lost_plane(&self) -> Option<AwakePlane> {
         let lost = match &*self.stage.lock() {
             Stage::Awake(awake) => !awake.guard.holds(),
             Stage::Asleep | Stage::Waking(_) | Stage::Gone => false,
         };
-        // Whoever is busy with it deals with it.
+        // A task that is busy with the slot ends the plane itself.
         let _busy = self.try_busy().filter(|_| lost)?;
         self.take_awake()
     }
@@ -140,12 +141,12 @@ impl PlaneSlot {
         lives && (waking || self.fence.holds())
     }
 
-    /// The plane is in memory from now on.
+    /// Puts the plane into memory.
     pub(crate) fn set_awake(&self, awake: AwakePlane) {
         *self.stage.lock() = Stage::Awake(awake);
     }
 
-    /// Nothing is in memory from now on; returns what was.
+    /// Takes the plane out of memory, if it is there.
     pub(crate) fn take_awake(&self) -> Option<AwakePlane> {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Asleep) {
@@ -158,7 +159,7 @@ impl PlaneSlot {
         }
     }
 
-    /// A wake came to nothing.
+    /// Ends a wake that failed: the plane is asleep again.
     pub(crate) fn abandon_wake(&self) {
         let mut stage = self.stage.lock();
         if matches!(&*stage, Stage::Waking(_)) {
@@ -166,7 +167,8 @@ impl PlaneSlot {
         }
     }
 
-    /// Marks the slot as out of the map, if nothing is held, under way or waited for.
+    /// Marks the slot as removed, if it holds nothing, no task works on it and no call waits for
+    /// it.
     pub(crate) fn retire_if_idle(&self) -> bool {
         let mut stage = self.stage.lock();
         let idle = match &*stage {
@@ -186,12 +188,12 @@ impl PlaneSlot {
         Arc::clone(&self.busy).lock_owned().await
     }
 
-    /// The same if nobody has it.
+    /// The same, but only if no task has that right now.
     pub(crate) fn try_busy(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.busy).try_lock_owned().ok()
     }
 
-    /// Somebody uses the plane.
+    /// Marks the plane as used.
     pub(crate) fn touch(&self, seconds: u64) {
         self.used.store(seconds, Ordering::Relaxed);
     }
@@ -206,7 +208,7 @@ impl PlaneSlot {
         !self.leaving.swap(true, Ordering::AcqRel)
     }
 
-    /// The hand-off has ended, well or not.
+    /// Marks the hand-off as ended, whatever its outcome.
     pub(crate) fn end_leaving(&self) {
         self.leaving.store(false, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! What follows the ring in the background: planes that others are designated for are handed off,
+//! Follows the ring in the background: planes that others are designated for are handed off,
 //! planes of a life that is over are ended, and the root's owner keeps the store's upkeep: it
 //! compacts history that nobody may ask for any more and raises the level floor.
 
@@ -15,14 +15,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often everything is looked at even if nothing was told.
+/// How often all planes are checked even without a change of the view. A check costs no store read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Between two looks at the store's house, at most.
+/// Least pause between two rounds of house, at most.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
-/// Between two looks at all fences.
+/// Pause between two searches for left fences. A left fence does no harm.
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
-/// So many samples of the store's revision cover the history that is kept; the oldest is compacted
-/// to.
+/// Samples of the store's revision that cover the kept history. Compaction goes to the oldest one,
+/// so more samples keep the history closer to its limit.
 const SAMPLES: u32 = 10;
 
 /// Starts the rebalancing task. It ends with the planes.
@@ -39,10 +39,10 @@ pub(crate) fn start(planes: &Arc<Planes>) {
                 Some(planes) => planes.ring().over(),
                 None => return,
             };
-            // The end of a life is told once; while there is none the ticks go on.
+            // A cancelled token is ready at once, so it is only waited for while there is a life.
             let newcomer = over.is_cancelled();
             tokio::select! {
-                // The end first, then what was told, then the routine.
+                // The end first, then changes, then routine.
                 biased;
                 () = closing.cancelled() => return,
                 () = over.cancelled(), if !newcomer => {}
@@ -55,7 +55,8 @@ pub(crate) fn start(planes: &Arc<Planes>) {
             planes.end_dead();
             planes.hand_off_misplaced();
             tokio::select! {
-                // A store that does not answer must not keep dead planes in memory.
+                // The end of the life first: a store that hangs must not keep lost planes in
+                // memory.
                 biased;
                 () = over.cancelled(), if !newcomer => {}
                 () = upkeep.run(&planes) => {}
@@ -79,7 +80,7 @@ pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) 
     });
 }
 
-/// Ends the plane of a slot whose life is over. Its fence is its next holder's affair.
+/// Ends the plane of a slot whose life is over. Its fence is left to the next holder.
 pub(crate) fn end_slot(slot: Arc<PlaneSlot>) {
     slot.fence.step(Event::MemberLost);
     if let Some(awake) = slot.take_awake() {
@@ -88,7 +89,8 @@ pub(crate) fn end_slot(slot: Arc<PlaneSlot>) {
 }
 
 impl Planes {
-    /// Ends every plane that was taken in a life that is over, and those whose fence was lost.
+    /// Ends every plane that was taken in a life that is over, and every plane whose fence was
+    /// lost.
     fn end_dead(&self) {
         for slot in self.slots() {
             if slot.fence.life().over().is_cancelled() {
@@ -102,8 +104,8 @@ impl Planes {
         }
     }
 
-    /// Hands off every plane that another member is designated for; the root last. A few at a
-    /// time: the others wait for their turn.
+    /// Hands off every plane that another member is designated for, the root last. A few at a time:
+    /// the others wait for a permit.
     pub(crate) fn hand_off_misplaced(&self) {
         let mut misplaced: Vec<Arc<PlaneSlot>> = self.slots();
         misplaced.retain(|slot| slot.fence.holds() && self.is_misplaced(slot));
@@ -128,12 +130,12 @@ impl Planes {
 
     async fn hand_off_one(self: Arc<Self>, slot: Arc<PlaneSlot>) {
         let place = tokio::select! {
-            // Whoever closes lets go of everything itself.
+            // Closing first: it releases every plane itself.
             biased;
             () = self.closing().cancelled() => None,
             place = self.hand_off_permits().acquire() => place.ok(),
         };
-        // The view may have changed while it waited.
+        // The view may have changed while this waited for a permit.
         let designated = self.designated(&slot.birth);
         let successor = designated.filter(|member| member.id != *self.ring().id());
         let was_awake = slot.awake().is_some();
@@ -153,10 +155,9 @@ impl Planes {
         slot.end_leaving();
     }
 
-    /// Gives every plane away: Draining stands in the member key, planes in use go to their
-    /// successors, the others are released in bulk, the root goes last. Returns whether nothing is
-    /// held any more at the deadline. The replica stays a member and forwards until
-    /// [`Planes::close`].
+    /// Hands every plane over: puts Draining into the member key, hands planes in use to their
+    /// successors, releases the others in bulk, and the root last. Returns whether no plane is held
+    /// at the deadline. The replica stays a member and forwards requests until [`Planes::close`].
     pub async fn drain(&self, deadline: Instant) -> bool {
         let announced = tokio::time::timeout_at(deadline, self.ring().announce_drain());
         if announced.await.is_err() {
@@ -174,7 +175,7 @@ impl Planes {
                     return true;
                 }
                 if self.is_last() {
-                    // Nobody is there to take anything.
+                    // No member is left that takes planes.
                     self.release_all(held).await;
                     return true;
                 }
@@ -183,19 +184,19 @@ impl Planes {
             if looked >= deadline {
                 return false;
             }
-            // Whichever comes first: the view, or the next look at what is still held.
+            // Either way everything is checked again.
             let _ = tokio::time::timeout_at(looked, views.changed()).await;
         }
     }
 
-    /// Whether nobody is left who wants planes. Draining ones among themselves pass nothing on.
+    /// Whether every member is draining: then no member takes planes.
     fn is_last(&self) -> bool {
         let view = self.ring().view();
         view.members()
             .all(|member| member.standing == Standing::Draining)
     }
 
-    /// Releases what nobody watches or writes to at the moment, many fences at once.
+    /// Releases planes that have no watcher and no queued write, many fences at once.
     async fn release_unused(&self, deadline: Instant) {
         let unused = |slot: &Arc<PlaneSlot>| match slot.awake() {
             Some(awake) => {
@@ -212,15 +213,15 @@ impl Planes {
         if let Some(planes) = self.shared()
             && !misplaced.is_empty()
         {
-            // A task of its own: what was begun is ended, and what is late is handed off like the
-            // others.
+            // A task of its own, so that a release that has begun is finished after the deadline
+            // too.
             let released = tokio::spawn(async move { planes.put_to_sleep(misplaced).await });
             let _ = tokio::time::timeout_at(deadline, released).await;
         }
     }
 }
 
-/// What the root's owner does for the store.
+/// What the root's owner does for the store now and then.
 #[derive(Default)]
 struct StoreUpkeep {
     looked: Option<Instant>,
@@ -228,7 +229,7 @@ struct StoreUpkeep {
     samples: VecDeque<(Instant, Revision)>,
     /// Since when all members have had this level.
     level: Option<(u32, Instant)>,
-    /// When fences were looked through last by this owner.
+    /// When this owner searched for left fences last.
     swept: Option<Instant>,
 }
 
@@ -255,7 +256,7 @@ impl StoreUpkeep {
         self.sweep_fences(planes, now).await;
     }
 
-    /// A fence that is left behind does no harm, so once for each owner and then rarely is enough.
+    /// Removes left fences: once after the root was taken, then rarely.
     async fn sweep_fences(&mut self, planes: &Planes, now: Instant) {
         if self.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
             return;
@@ -264,13 +265,13 @@ impl StoreUpkeep {
             Ok(_) => self.swept = Some(now),
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::debug!(error, "fences of deleted planes were not looked through");
+                tracing::debug!(error, "fences of deleted planes were not searched for");
             }
         }
     }
 
-    /// Compacts to the newest sample that is older than the history to be kept. A late request can
-    /// only name an older revision, so nothing has to be compared (PROTOCOL 14).
+    /// Compacts to the newest sample that is older than the history to be kept. Needs no compare: a
+    /// late request can only name an older revision (PROTOCOL 14).
     async fn compact(&mut self, planes: &Planes, now: Instant) {
         let history = planes.ring().options().history;
         let newest = self.samples.back();

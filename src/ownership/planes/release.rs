@@ -1,5 +1,6 @@
-//! Letting planes go: to sleep, to a successor, at the end. Owns the order of pause, stream and
-//! release; the last word and what follows an unknown outcome are the machine's.
+//! Releases planes: puts them to sleep, hands them to a successor, closes them at the end. Owns the
+//! order of pause, stream and release; what the release says, and what follows an unknown outcome,
+//! is decided by the fence's machine.
 
 use crate::backoff::Backoff;
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
@@ -18,23 +19,24 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-/// Fences of one bulk release. Each is one compare and one operation, the member key one more.
+/// Fences of one bulk release. Each needs one compare and one operation and the member key one
+/// compare more; etcd takes 128 of each in a transaction.
 const BULK_MAX: usize = 100;
-/// How long a plane may take to settle what is in flight before its hand-off is called off.
+/// How long a plane may take to settle its commits in flight before its hand-off is called off.
 const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a successor may take to take a streamed state in.
 const STREAM_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a successor may take to hear that a plane is released for it.
+/// How long a successor may take to answer the hint that a plane is released for it.
 const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a last word is repeated until its outcome is final.
+/// How long a release is sent again until its outcome is final.
 const FINAL_REPLY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a plane parted from this replica, or did not.
+/// The outcome of a hand-off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HandOffOutcome {
-    /// The fence says Released, or is another's already.
+    /// The fence says Released, or already names another holder.
     Released,
-    /// The plane stays, for this reason.
+    /// The plane was not released, for this reason.
     Kept(NotReleased),
 }
 
@@ -52,20 +54,21 @@ pub(crate) enum NotReleased {
     Unknown,
 }
 
-/// What the machine's actions came to.
+/// The outcome of a release or a deletion that the machine has driven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
+    /// The fence says Released, or already names another holder.
     Released,
-    /// The range goes, under this fence.
+    /// The fence says Deleted: remove the objects under this revision of it.
     RemoveRange(FenceRevision),
-    /// The hand-off was called off: nothing was said.
+    /// It was called off: the tenure goes on.
     CalledOff,
-    /// No final reply came; what the fence says, holds.
+    /// No final reply came. Whatever the fence says in the store counts.
     Unknown,
 }
 
 impl Planes {
-    /// Hands a plane to its successor, or just lets it go if there is none.
+    /// Hands a plane to its successor, or only releases it if there is none.
     pub(crate) async fn hand_off(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
@@ -92,12 +95,12 @@ impl Planes {
             streaming,
         };
         let actions = slot.fence.step(hand_off);
-        let word = self
+        let outcome = self
             .drive_release(slot, actions, awake.as_ref(), successor)
             .await;
-        let parted = Self::hand_off_outcome(slot, word);
+        let outcome = Self::hand_off_outcome(slot, outcome);
         drop(busy);
-        match &parted {
+        match &outcome {
             HandOffOutcome::Released => {
                 tracing::info!(
                     plane = slot.birth.id,
@@ -112,10 +115,11 @@ impl Planes {
             }
             HandOffOutcome::Kept(_) => self.metrics().kept(),
         }
-        parted
+        outcome
     }
 
-    /// Has the plane's head stand still before the last word names it. Says whether it does.
+    /// Pauses the plane and waits until its commits are settled, because the release names its
+    /// head. Returns whether it is settled in time.
     pub(crate) async fn settle(
         &self,
         slot: &PlaneSlot,
@@ -124,7 +128,7 @@ impl Planes {
     ) -> bool {
         let Some(awake) = awake else {
             if slot.fence.holds() {
-                // Nothing of it is in memory, and nothing was committed since the fence was put.
+                // Nothing is in memory, and nothing was committed since the fence was put.
                 let head = revision(slot.fence.put_at());
                 slot.fence.step(Event::Loaded { head });
                 slot.fence.until(slot.fence.serve_from()).await;
@@ -132,7 +136,7 @@ impl Planes {
             return true;
         };
         match awake.plane.pause(deadline).await {
-            // The root's head moves with the member keys too; paused it stays.
+            // The member keys move the root's head too, but not while it is paused.
             Ok(head) => {
                 let head = revision(head);
                 slot.fence.step(Event::Published { head });
@@ -143,8 +147,8 @@ impl Planes {
         }
     }
 
-    fn hand_off_outcome(slot: &PlaneSlot, word: ReleaseOutcome) -> HandOffOutcome {
-        match word {
+    fn hand_off_outcome(slot: &PlaneSlot, outcome: ReleaseOutcome) -> HandOffOutcome {
+        match outcome {
             ReleaseOutcome::CalledOff => {
                 resume(slot);
                 HandOffOutcome::Kept(NotReleased::CalledOff)
@@ -161,8 +165,9 @@ impl Planes {
         }
     }
 
-    /// The fence is released for it and the plane was in use: it is to take it at once, not at the
-    /// next request. Only a hint. Who asked for the plane is not told: it waits for the answer.
+    /// Hints to the successor of a plane in use that the fence is released, so that it takes the
+    /// plane now and not at the next request. A successor that has asked for the plane needs no
+    /// hint.
     pub(crate) async fn notify_successor(&self, slot: &PlaneSlot, member: &Member) {
         let take = PeerMessage::Take {
             birth: slot.birth.clone(),
@@ -174,7 +179,8 @@ impl Planes {
         }
     }
 
-    /// Carries out what the machine asks for until the last word is said, or called off.
+    /// Performs the actions of the machine until the fence is released or deleted, or that is
+    /// called off.
     pub(crate) async fn drive_release(
         &self,
         slot: &Arc<PlaneSlot>,
@@ -195,7 +201,7 @@ impl Planes {
                         transaction,
                     } => {
                         if sent {
-                            // The same words again: the last reply was not final.
+                            // The same transaction again: its last reply was not final.
                             if Instant::now() >= deadline || fence.life().over().is_cancelled() {
                                 return ReleaseOutcome::Unknown;
                             }
@@ -211,7 +217,7 @@ impl Planes {
                     }
                     Action::Released { .. } => return ReleaseOutcome::Released,
                     Action::RemoveRange { fence } => return ReleaseOutcome::RemoveRange(fence),
-                    // Called off, or refused for good: the tenure goes on.
+                    // Called off, or refused by the store: the tenure goes on.
                     Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
                         return ReleaseOutcome::CalledOff;
                     }
@@ -224,7 +230,7 @@ impl Planes {
                 }
             }
             if !fence.holds() {
-                // Lost before or while it was said: somebody else's word stands.
+                // The fence was lost meanwhile: another holder's record stands.
                 return ReleaseOutcome::Released;
             }
             let changed = fence.changed().notified();
@@ -232,7 +238,8 @@ impl Planes {
             changed.as_mut().enable();
             queue.extend(fence.take_deferred());
             if queue.is_empty() {
-                // An unsettled part comes first; its barrier is the committer's.
+                // A commit is unsettled. The committer sends its barrier and then defers the rest
+                // to us.
                 if tokio::time::timeout_at(deadline, changed).await.is_err() {
                     queue.extend(fence.step(Event::CallOff));
                 }
@@ -240,7 +247,7 @@ impl Planes {
         }
     }
 
-    /// Streams a paused plane to its successor. Says how the hand-off goes on.
+    /// Streams a paused plane to its successor. Returns the event with which the hand-off goes on.
     async fn stream(
         &self,
         slot: &PlaneSlot,
@@ -269,7 +276,7 @@ impl Planes {
         };
         let export = match awake.plane.export().await {
             Ok(export) if export.head == head => export,
-            // The fence names another head, or it is too large: the successor reads the store.
+            // Another head than the fence names, or too large: the successor reads the store.
             Ok(_) | Err(ExportError::TooLarge { .. } | ExportError::Full) => return Ok(()),
         };
         let request = PeerRequest {
@@ -280,15 +287,15 @@ impl Planes {
             payload: export.bytes,
         };
         match self.ring().call(member, request, STREAM_PATIENCE).await {
-            // One that has no room for the state reads the store.
+            // `Busy`: it has no room for the state and reads the store.
             Ok(PeerReply::Done | PeerReply::Busy) => Ok(()),
             Ok(other) => Err(format!("the successor answered {other:?}")),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Puts planes to sleep that nobody has used or watched for a while, and drops log events that
-    /// are too old. For one clock that runs for all planes together.
+    /// Puts planes to sleep that were not used for the idle time and have no watcher, and drops log
+    /// events that are too old. One timer calls this for all planes together.
     pub async fn sweep(&self) {
         self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
@@ -301,7 +308,7 @@ impl Planes {
             awake.plane.sweep_log();
             let unused = now.saturating_sub(slot.used()) >= idle;
             let stats = awake.plane.stats();
-            // A store that refuses writes refuses the last word too.
+            // A store that refuses writes would refuse the release too.
             let parts = slot.birth.id != ROOT && awake.plane.read_only().is_none();
             let sleeps = parts && unused && stats.watchers == 0 && stats.queued == 0;
             if sleeps && let Some(busy) = slot.try_busy() {
@@ -312,7 +319,7 @@ impl Planes {
         self.metrics().released(slept);
     }
 
-    /// Closes and releases these planes, but for those that a task is busy with.
+    /// Closes and releases these planes, except those that a task is busy with.
     pub(crate) async fn put_to_sleep(&self, slots: Vec<Arc<PlaneSlot>>) {
         let idle = slots.into_iter().filter_map(|slot| {
             let busy = slot.try_busy()?;
@@ -322,7 +329,7 @@ impl Planes {
         self.metrics().released(slept);
     }
 
-    /// Closes and releases these planes, those that a task is busy with too.
+    /// Closes and releases these planes, including those that a task is busy with.
     pub(crate) async fn release_all(&self, slots: Vec<Arc<PlaneSlot>>) {
         let (mut roots, mut tenants) = (Vec::new(), Vec::new());
         for slot in slots {
@@ -337,7 +344,7 @@ impl Planes {
                 group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
             self.release_many(group, Ended::Closed).await;
             for slot in slots {
-                // The store did not take its last word, and this replica ends all the same.
+                // The store did not take its release, but this replica ends all the same.
                 if let Some(kept) = slot.take_awake() {
                     slot.fence.abandon();
                     kept.plane.end(Ended::Closed);
@@ -346,8 +353,8 @@ impl Planes {
         }
     }
 
-    /// Releases the fences of planes, many in one transaction, and ends those in memory. A plane
-    /// whose last word the store refuses goes on. Returns how many were released.
+    /// Releases the fences of planes, many in one transaction, and ends the planes in memory. A
+    /// plane whose release the store refuses goes on. Returns how many were released.
     async fn release_many(
         &self,
         slots: Vec<(Arc<PlaneSlot>, OwnedMutexGuard<()>)>,
@@ -365,7 +372,11 @@ impl Planes {
                 streaming: Streaming::Nothing,
             });
             match next_release_step(&slot, actions) {
-                ReleaseStep::Send(word) => releasing.push(Releasing { slot, busy, word }),
+                ReleaseStep::Send(sending) => releasing.push(Releasing {
+                    slot,
+                    busy,
+                    sending,
+                }),
                 ReleaseStep::CalledOff => resume(&slot),
                 ReleaseStep::Done => end_in_memory(&slot, ended),
             }
@@ -379,8 +390,8 @@ impl Planes {
         released
     }
 
-    /// Says the last word of up to [`BULK_MAX`] planes in one transaction, again and again until
-    /// each has its final reply.
+    /// Sends the releases of up to [`BULK_MAX`] planes in one transaction, again until each has its
+    /// final reply or the time is up.
     async fn release_bulk(&self, mut releasing: Vec<Releasing>, ended: Ended) -> usize {
         let deadline = Instant::now() + FINAL_REPLY_PATIENCE;
         let mut backoff = Backoff::default();
@@ -417,21 +428,21 @@ impl Planes {
     }
 }
 
-/// A plane whose last word is still to be said.
+/// A plane whose release has no final reply yet.
 struct Releasing {
     slot: Arc<PlaneSlot>,
     busy: OwnedMutexGuard<()>,
-    /// What is to be sent next.
-    word: Sending,
+    /// The transaction to be sent next.
+    sending: Sending,
 }
 
-/// Where a plane stands on its way out.
+/// The next step of a release.
 enum ReleaseStep {
-    /// This is to be sent.
+    /// Send this transaction.
     Send(Sending),
-    /// It was said, or is somebody else's to say.
+    /// The fence is released, or another holder's.
     Done,
-    /// It will not be: the tenure goes on.
+    /// The plane is not released: its tenure goes on.
     CalledOff,
 }
 
@@ -459,39 +470,41 @@ fn next_release_step(slot: &PlaneSlot, actions: Vec<Action>) -> ReleaseStep {
     ReleaseStep::Done
 }
 
-/// Ends the plane in memory, if there is one: also one that a task left there when it died with its
-/// last word under way.
+/// Ends the plane in memory, if there is one; also one that a task left there when it panicked
+/// during a release.
 pub(crate) fn end_in_memory(slot: &PlaneSlot, ended: Ended) {
-    // Sleeping first: nobody finds the plane any more.
+    // Out of the slot first, so that no call finds a plane that is ending.
     if let Some(awake) = slot.take_awake() {
         awake.plane.end(ended);
     }
 }
 
-/// Lets the plane in memory, if there is one, go on as before its pause. Looks at the slot, for whoever
-/// paused the plane may be a task that died.
+/// Resumes the plane in memory, if there is one. It is looked up in the slot, because the task that
+/// paused it may have panicked.
 pub(crate) fn resume(slot: &PlaneSlot) {
     if let Some(awake) = slot.awake() {
         awake.plane.resume();
     }
 }
 
-/// The last words of many planes in one transaction.
+/// The releases of many planes as one transaction. Compares that planes share, such as that of the
+/// member key, stand in it once.
 fn bulk_txn(releasing: &[Releasing]) -> Txn {
     let mut txn = Txn::default();
     for releasing in releasing {
-        for compare in &releasing.word.txn.compares {
+        for compare in &releasing.sending.txn.compares {
             if !txn.compares.contains(compare) {
                 txn.compares.push(compare.clone());
             }
         }
-        txn.ops.extend(releasing.word.txn.ops.iter().cloned());
+        txn.ops.extend(releasing.sending.txn.ops.iter().cloned());
     }
     txn
 }
 
-/// Tells each machine its outcome. A refusal is told only to those whose own compare failed; for
-/// the others it is as if nothing had been sent, for nothing was done and nothing will be.
+/// Reports the outcome to each machine, and returns the planes that are done and those to send
+/// again. A refusal is reported only to machines whose own compare failed. The others send again: a
+/// refused transaction has no effect, now or later.
 fn sort_outcomes(
     releasing: Vec<Releasing>,
     compares: &[Compare],
@@ -502,7 +515,7 @@ fn sort_outcomes(
         let outcome = match result {
             Ok(committed) => Outcome::Applied(revision(committed.revision)),
             Err(CommitError::Refused { failed, at, found }) => {
-                let own = &releasing.word.txn.compares;
+                let own = &releasing.sending.txn.compares;
                 let concerned = failed.iter().filter_map(|at| compares.get(*at));
                 if !concerned.into_iter().any(|failed| own.contains(failed)) {
                     again.push(releasing);
@@ -517,10 +530,10 @@ fn sort_outcomes(
             Err(CommitError::Unknown(_)) => Outcome::Unknown,
         };
         let fence = Arc::clone(&releasing.slot.fence);
-        let actions = fence.outcome_of(&releasing.word, outcome);
+        let actions = fence.outcome_of(&releasing.sending, outcome);
         match next_release_step(&releasing.slot, actions) {
-            ReleaseStep::Send(word) => {
-                releasing.word = word;
+            ReleaseStep::Send(sending) => {
+                releasing.sending = sending;
                 again.push(releasing);
             }
             ReleaseStep::CalledOff => resume(&releasing.slot),

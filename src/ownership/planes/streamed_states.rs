@@ -1,5 +1,6 @@
-//! States that predecessors have streamed ahead of a release. Owns their limits: few at a time,
-//! for a short time. What is not used at the very next acquire is thrown away.
+//! Plane states that predecessors have streamed ahead of a release, until the fence is taken. Owns
+//! the limits of their number, bytes and time. A state that the next acquire does not use is
+//! dropped.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -10,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Streamed states kept at once.
+/// Streamed states kept at once. One more is refused, and its successor reads the store.
 const STATES_MAX: usize = 16;
-/// How long a state waits for its fence.
+/// How long a state waits for its fence. Longer would hold memory for hand-offs that were called
+/// off.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// One streamed state.
@@ -38,7 +40,8 @@ impl StreamedStates {
         }
     }
 
-    /// Takes a state in, in place of an earlier one of the same plane; false if there is no room.
+    /// Keeps a state, in place of an earlier one of the same plane. Returns false if there is no
+    /// room.
     pub(crate) fn put(&self, plane: String, head: Revision, export: Bytes) -> bool {
         self.sweep();
         let mut states = self.states.lock();
@@ -68,7 +71,7 @@ impl StreamedStates {
         self.states.lock().remove(plane)
     }
 
-    /// Throws away what nobody came for.
+    /// Drops states whose fence was not taken in time.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         self.states.lock().retain(|_, state| now < state.at + KEPT);

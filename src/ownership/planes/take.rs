@@ -16,14 +16,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long one wake tries to take a fence.
+/// How long one wake tries to take a fence. Longer than a dead holder's eviction takes; a client
+/// waits no longer.
 const TAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a holder may take to hand over.
+/// How long a holder may take to hand a plane over.
 const ASK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a view that is behind may take to catch up.
+/// How long this replica waits for a view that another one has seen already.
 pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who may take a plane.
+/// What a plane is taken for, which says who may take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TakeFor {
     /// The designated replica, to serve it.
@@ -32,17 +33,17 @@ pub(crate) enum TakeFor {
     Deleting,
 }
 
-/// What became of the actions of one step.
+/// The outcome of one try to acquire the fence.
 enum AcquireOutcome {
     Held(NewTenure),
-    /// Look at the fence again.
+    /// Read the fence again.
     Again,
     /// The holder lives.
     Ask(Holder),
     NotTaken(NotTaken),
 }
 
-/// Why a plane to be deleted was not taken.
+/// Why a fence was not taken.
 #[derive(Debug)]
 pub(crate) enum TakeError {
     /// A living replica holds it.
@@ -54,7 +55,7 @@ pub(crate) enum TakeError {
 }
 
 impl Planes {
-    /// Takes the fence of a plane and loads it. The slot's `busy` is held.
+    /// Takes the fence of a plane and loads it. The caller holds the slot's `busy`.
     pub(crate) async fn take_and_load(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
@@ -137,14 +138,14 @@ impl Planes {
         Err(unavailable(why))
     }
 
-    /// Waits so long, or until the view changes.
+    /// Waits for `patience`, or until the view changes.
     async fn wait_for_view_change(&self, patience: Duration) {
         let mut views = self.ring().view_changes();
-        // Either way everything is looked at again.
+        // Either way the caller checks everything again.
         let _ = tokio::time::timeout(patience, views.changed()).await;
     }
 
-    /// Refuses to serve what another member is to serve.
+    /// Fails if another member is designated.
     fn check_designated(&self, slot: &PlaneSlot) -> Result<(), TakeError> {
         let designated = self.designated(&slot.birth);
         match designated {
@@ -156,7 +157,7 @@ impl Planes {
         }
     }
 
-    /// Takes a fence that names this life without a tenure, for whoever is to have it next.
+    /// Opens a tenure for a fence that names this life but has none, so that it can be handed over.
     pub(crate) async fn adopt(
         &self,
         slot: &PlaneSlot,
@@ -175,7 +176,7 @@ impl Planes {
         read.map_err(|error| Unavailable::FenceUnreadable(Arc::new(error)))
     }
 
-    /// One try, by the rules.
+    /// One try to acquire the fence, by the four rules.
     async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> AcquireOutcome {
         if let Some(head) = self.streamed_states().head(&slot.birth.id) {
             slot.fence.step(Event::StreamReceived {
@@ -199,7 +200,7 @@ impl Planes {
                     load,
                 } => {
                     if let Load::Kept { .. } = load {
-                        // What was in memory is gone.
+                        // The plane that was in memory is gone, so its guards must not answer.
                         slot.fence.outdate_guards();
                     }
                     let guard = RingGuard::new(Arc::clone(&slot.fence), tenure);
@@ -250,7 +251,7 @@ impl Planes {
         }
     }
 
-    /// Rule 3: the living are asked, never robbed.
+    /// Rule 3: a living holder is asked to hand over; its fence is never taken.
     async fn ask_holder(
         &self,
         slot: &PlaneSlot,
@@ -259,7 +260,7 @@ impl Planes {
         let view = self.ring().view();
         let known = view.member(&holder.replica);
         let Some(member) = known.filter(|m| m.incarnation == holder.incarnation) else {
-            // The view has moved on: judge the fence anew.
+            // The holder has left the view, so the fence may be free.
             return Ok(HolderReply::LookAgain);
         };
         let message = PeerMessage::HandOver {
@@ -274,8 +275,8 @@ impl Planes {
                 let number = ViewNumber::new(theirs);
                 self.ring().reach(number, VIEW_PATIENCE).await;
                 self.check_designated(slot)?;
-                // Both think themselves designated, for a wish that one does not know yet: who
-                // holds it serves it.
+                // Both replicas think themselves designated, because one has not seen a changed pin
+                // yet. The holder goes on serving.
                 let member = Some(Box::new(member.clone()));
                 Err(TakeError::Failed(WakeError::Moved(member)))
             }
@@ -341,10 +342,10 @@ impl Planes {
     }
 }
 
-/// What the holder of a plane said.
+/// The answer of a plane's holder to the request to hand it over.
 enum HolderReply {
-    /// The fence is to be looked at again at once.
+    /// Read the fence again at once.
     LookAgain,
-    /// It did not let go, for now.
+    /// It did not hand over, for now.
     Declined(Unavailable),
 }

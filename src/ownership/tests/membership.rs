@@ -234,8 +234,8 @@ async fn the_roots_owner_keeps_the_house() {
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
 }
 
-/// The floor (DESIGN.md, Layers) names the layer of its level; planes are born with the older one and come
-/// to the newer one only once it has risen, which everybody is told.
+/// The floor (DESIGN.md, Layers) names the layer of its level; planes are born with the older one
+/// and come to the newer one only once it has risen, which everybody is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_floor_says_which_layer_planes_have() {
     let town = Town::new();

@@ -1,8 +1,8 @@
 //! Bugs that are put in on purpose, and a checker of what clients saw that must tell each of them.
 //!
 //! A scene is a run of a few replicas under one kind of misfortune; its seed picks objects, numbers
-//! and times. The same scene passes while all rules hold, so what is told of a run without a rule is
-//! that rule's work. The checker knows neither rules nor faults: it sees operations, lists and
+//! and times. The same scene passes while all rules hold, so what is told of a run without a rule
+//! is that rule's work. The checker knows neither rules nor faults: it sees operations, lists and
 //! watches, as clients do.
 //!
 //! What is put in: rules of the protocol that are taken out (`ReplicaOptions::rules`, which exists

@@ -101,8 +101,8 @@ fn goes_on(txn: &Txn) -> bool {
     })
 }
 
-/// Up and down, each with another misfortune in its middle: a join, the end of the replica that would
-/// finish it, the loss of every reply to what is sent about it.
+/// Up and down, each with another misfortune in its middle: a join, the end of the replica that
+/// would finish it, the loss of every reply to what is sent about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terms_change_under_load_while_replicas_come_and_go() {
     let town = Town::new();

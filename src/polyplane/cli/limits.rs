@@ -1,5 +1,5 @@
-//! The flags that limit what clients may use, and the limit of open files that the system sets. Must
-//! not know how the server enforces them.
+//! The flags that limit what clients may use, and the limit of open files that the system sets.
+//! Must not know how the server enforces them.
 
 use clap::Args;
 use polyplane_plane::{Memory, Share};
@@ -7,7 +7,8 @@ use polyplane_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
-/// Open files that a process needs beside its clients' connections: for its store, its peers, its log.
+/// Open files that a process needs beside its clients' connections: for its store, its peers, its
+/// log.
 const OTHER_FILES: u64 = 1024;
 /// The longest time that a flag may give, in seconds: a day. A longer one would limit nothing.
 const SECONDS_MAX: u64 = 24 * 60 * 60;
@@ -24,8 +25,8 @@ pub struct LimitOptions {
         env = "POLYPLANE_BODY_BYTES_MAX"
     )]
     pub body_bytes_max: usize,
-    /// Memory for the bodies of requests in flight to one control plane. A request that needs more is
-    /// refused with 429 and Retry-After.
+    /// Memory for the bodies of requests in flight to one control plane. A request that needs more
+    /// is refused with 429 and Retry-After.
     #[arg(
         long,
         value_name = "BYTES",
@@ -78,8 +79,8 @@ pub struct LimitOptions {
         env = "POLYPLANE_CONNECTIONS_MAX"
     )]
     pub connections_max: usize,
-    /// Connections that have not shown a valid credential, at most, beside --connections-max. Health
-    /// checks are among them. When one more is opened, the oldest one is closed.
+    /// Connections that have not shown a valid credential, at most, beside --connections-max.
+    /// Health checks are among them. When one more is opened, the oldest one is closed.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -96,8 +97,8 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub unproven_time_max: u64,
-    /// Seconds without any request or watch after which a connection is closed. The server checks at
-    /// this interval, so it may take up to twice as long.
+    /// Seconds without any request or watch after which a connection is closed. The server checks
+    /// at this interval, so it may take up to twice as long.
     #[arg(
         long,
         value_name = "SECONDS",

@@ -1,5 +1,5 @@
-//! How large the memory budget of this process is: as given, or a part of what the container or machine
-//! has. Must not know what the shares are used for.
+//! How large the memory budget of this process is: as given, or a part of what the container or
+//! machine has. Must not know what the shares are used for.
 
 use crate::cli::MemoryOptions;
 use crate::cli::limits::LimitOptions;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// The part of the machine's or container's memory that the budget takes if none is given. The
 /// rest is for the objects of the planes, the store and the connections.
 const PART: usize = 2;
-/// The smallest budget that is chosen by default, in bytes. With less the first long lists are refused.
+/// The smallest budget that is chosen by default, in bytes. With less the first long lists are
+/// refused.
 const BUDGET_MIN: usize = 128 << 20;
 /// Bytes assumed for a machine without /proc/meminfo.
 const MEMORY_UNKNOWN: usize = 1 << 30;

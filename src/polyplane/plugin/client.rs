@@ -17,8 +17,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::time::Duration;
 
-/// Bytes of an answer, at most: a page of 500 control planes of 128 KiB. Without a limit a server could
-/// fill the memory.
+/// Bytes of an answer, at most: a page of 500 control planes of 128 KiB. Without a limit a server
+/// could fill the memory.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// How long one request may take. Without a limit a server that hangs would keep the command.
 const PATIENCE: Duration = Duration::from_secs(30);

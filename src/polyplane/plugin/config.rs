@@ -175,8 +175,8 @@ impl Kubeconfig {
         })
     }
 
-    /// A kubeconfig that knows one plane of the target's server, with the credentials of the target's
-    /// user. It can be moved: what the user's entry names as files is copied into it.
+    /// A kubeconfig that knows one plane of the target's server, with the credentials of the
+    /// target's user. It can be moved: what the user's entry names as files is copied into it.
     ///
     /// # Errors
     /// If it cannot be written as text.

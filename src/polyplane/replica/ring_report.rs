@@ -1,5 +1,5 @@
-//! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as this replica sees it,
-//! with what the others say of themselves. The plugin prints it.
+//! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as
+//! this replica sees it, with what the others say of themselves. The plugin prints it.
 
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use polyplane_apimachinery::status::{ApiError, Qualified};

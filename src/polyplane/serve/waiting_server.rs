@@ -1,9 +1,9 @@
 //! A replica whose store does not answer yet: it waits for the store, answers health checks
 //! meanwhile, and reports why it is not ready.
 //!
-//! The replica waits for causes that pass by themselves: etcd members that do not answer, an election,
-//! a full quota. A cause that somebody has to mend (an invalid address, a certificate that is not
-//! trusted, a wrong password, an etcd that is too old) ends the process with an error.
+//! The replica waits for causes that pass by themselves: etcd members that do not answer, an
+//! election, a full quota. A cause that somebody has to mend (an invalid address, a certificate
+//! that is not trusted, a wrong password, an etcd that is too old) ends the process with an error.
 
 use crate::replica::access::{Access, authority};
 use parking_lot::Mutex;
@@ -41,8 +41,8 @@ pub struct StoreWait {
 struct WaitState {
     /// None while nothing has failed.
     reason: Option<String>,
-    /// When the reason is logged next, and the pause until then. The pause doubles, so that a long wait
-    /// does not fill the log.
+    /// When the reason is logged next, and the pause until then. The pause doubles, so that a long
+    /// wait does not fill the log.
     log_at: Option<Instant>,
     log_every: Duration,
 }
@@ -115,7 +115,8 @@ fn passes(error: &anyhow::Error) -> bool {
 }
 
 /// A server on the listeners of a replica that has not joined the ring. It answers health, version,
-/// metrics and `/drain` to callers who may ask for them, and 503 to everything that needs the store.
+/// metrics and `/drain` to callers who may ask for them, and 503 to everything that needs the
+/// store.
 pub struct WaitingServer {
     stop: StopHandle,
     running: JoinHandle<Stopped>,

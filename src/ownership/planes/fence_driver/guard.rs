@@ -1,5 +1,5 @@
-//! The plane's side of its fence: the [`CommitGuard`] over the fence protocol, for one tenure. Every
-//! decision is the machine's; this is the committer's way to step it.
+//! The [`CommitGuard`] of one tenure: how a plane's committer steps the fence's machine, and how an
+//! answer checks without a lock that it may leave. Every decision is the machine's.
 
 use super::{FenceDriver, Inner, NO_TENURE};
 use crate::membership::own_life::OwnLife;
@@ -30,20 +30,20 @@ pub(crate) struct RingGuard {
     sent: AtomicU64,
 }
 
-/// Where an answer stands.
+/// Whether an answer may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
-    /// It may leave.
+    /// It may leave now.
     Open,
-    /// Not before this.
+    /// Not before this moment.
     NotBefore(Time),
-    /// Not before the next proof of life.
+    /// Not before the read lease is proven again.
     Unproven,
     /// Never under this tenure.
     Ended,
 }
 
-/// Who puts the fence again after a part whose outcome is unknown.
+/// Which caller sends the barrier, the put of the fence after a part whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Barriers {
     /// The caller of this step, by [`CommitGuard::barrier`].
@@ -73,9 +73,10 @@ impl RingGuard {
         &self.fence.life
     }
 
-    /// May an answer leave at this moment? The lock-free form of
+    /// Whether an answer may leave now. The lock-free form of
     /// [`PlaneFence::answer`](polyplane_fencing::PlaneFence::answer): the same tenure is open, its
-    /// wait is over, and the replica's read lease runs. A plane is handed out only once it is loaded.
+    /// wait is over, and the replica's read lease runs. A plane is handed out only once it is
+    /// loaded.
     fn right(&self) -> Right {
         let fence = &self.fence;
         let from = fence.answers_from.load(Ordering::Acquire);
@@ -94,8 +95,8 @@ impl RingGuard {
         }
     }
 
-    /// The same for an answer. Whoever holds the map without a tenure answers nothing, unless a test
-    /// has taken that rule out.
+    /// The same for an answer of the plane. A test can take out the rule that an answer needs a
+    /// tenure.
     fn right_to_answer(&self) -> Right {
         let right = self.right();
         let life = self.life();
@@ -124,8 +125,8 @@ impl RingGuard {
         (inner.machine.tenure() == Some(self.tenure)).then_some(inner)
     }
 
-    /// Steps the machine for the plane itself, if the tenure is still open. What the slot's task has
-    /// to do then is left for it.
+    /// Steps the machine for the committer, if the tenure is still open. Actions for the slot's
+    /// task are deferred.
     fn step(&self, event: Event, barriers: Barriers) {
         let Some(mut inner) = self.machine() else {
             return;
@@ -139,7 +140,7 @@ impl RingGuard {
         self.fence.changed.notify_waiters();
     }
 
-    /// Sorts what a step asks for.
+    /// Takes up the actions of a step: a barrier for its sender, the others for the slot's task.
     fn absorb(&self, inner: &mut Inner, actions: Vec<Action>, barriers: Barriers) {
         self.fence.note(inner, &actions);
         for action in actions {
@@ -176,7 +177,7 @@ impl RingGuard {
         tokio::pin!(fence, life);
         fence.as_mut().enable();
         life.as_mut().enable();
-        // What changed before the waits began is seen here.
+        // A change before the waits were enabled is seen here, so it is not missed.
         let still = self.right();
         if std::mem::discriminant(&still) != std::mem::discriminant(&right) {
             return;
@@ -189,7 +190,7 @@ impl RingGuard {
             Right::Open | Right::Unproven | Right::Ended => latest,
         };
         tokio::select! {
-            // Whatever changed first; all are looked at again.
+            // The order does not matter: the caller checks everything again.
             biased;
             () = fence => {}
             () = life => {}
@@ -334,7 +335,8 @@ impl CommitGuard for RingGuard {
     }
 
     async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
-        // A barrier without a reply moves the fence too: no part of this tenure stands behind it.
+        // A barrier without a reply may have moved the fence too: no later part of this tenure
+        // exists.
         let compared = self.fence.inner.lock().compared;
         first_change(&self.fence.store, &self.fence.keys.fence, compared).await
     }
