@@ -1,4 +1,5 @@
-//! From credentials to a user.
+//! Authenticators: from credentials to a user. Must not know which paths a server has beyond the
+//! public ones.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,13 +21,13 @@ pub struct Credentials<'a> {
     pub now: SystemTime,
 }
 
-/// Why credentials were refused. The client only learns 401; this is for the log.
+/// Why credentials were refused, for the log. The client only gets 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// Nothing was offered and the path is not public.
     #[error("no credentials were given")]
     Nothing,
-    /// A bearer token that nobody knows.
+    /// An unknown bearer token.
     #[error("invalid bearer token")]
     Token,
     /// A certificate that does not chain to the plane's client CA or is not valid now.
@@ -51,8 +52,8 @@ pub trait Authenticator: Send + Sync {
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication>;
 }
 
-/// Several authenticators in order: the first that knows the user wins; a denial counts only if
-/// nobody does.
+/// Several authenticators in order. The first one that returns a user decides; a denial counts only
+/// if none does.
 pub struct UnionAuthenticator {
     members: Vec<Arc<dyn Authenticator>>,
 }

@@ -1,4 +1,4 @@
-//! May this user do this.
+//! Authorizers: whether a user may make a request. Must not know where roles are kept.
 
 use polyplane_apimachinery::quote::quote;
 

@@ -1,4 +1,5 @@
-//! Tokens that are known beforehand.
+//! Authenticators for tokens that the server is given at its start. Must not keep a token, only its
+//! digest.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The identity a request acts under.
+//! The identity that a request acts under, and the reserved users and groups.
 
 use polyplane_apimachinery::Str;
 

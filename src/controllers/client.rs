@@ -1,4 +1,5 @@
-//! Requests that the server makes of its own registry.
+//! Requests of the reconcilers to the registry, as the user `system:apiserver`. Must not know what
+//! they are for.
 
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long one of the server's own requests may take.
+/// How long one request of a reconciler may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One request, addressed.
@@ -90,8 +91,8 @@ pub(crate) fn tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError>
     conversion::stored_tree(kinds, object)
 }
 
-/// A stored object's `metadata`, which no conversion changes but for labels and annotations:
-/// objects that nobody here can convert have finalizers and owners too.
+/// The `metadata` of a stored object. Conversions change only labels and annotations of it, so it
+/// can be read even of an object that this program cannot convert.
 ///
 /// # Errors
 /// 500 if its bytes are damaged.

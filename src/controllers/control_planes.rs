@@ -1,4 +1,5 @@
-//! A plane that is deleted is removed with everything it holds, then its object.
+//! Removes a deleted plane with all its objects, then its ControlPlane object. Must not know how a
+//! fence is put to Deleted.
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -11,7 +12,7 @@ use polyplane_registry::{Tenant, Verb};
 
 pub(crate) use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 
-/// Ends the plane, removes its range, then lets its object go.
+/// Deletes the plane and its objects, then removes the finalizer of its ControlPlane object.
 pub(crate) async fn remove(
     context: &ReconcilerContext,
     root: &Tenant,
@@ -33,7 +34,7 @@ pub(crate) async fn remove(
     if !finalizers.contains(&Value::string(control_plane::FINALIZER)) {
         return Ok(Progress::Waiting);
     }
-    // The directory lags a little behind a plane that was made and deleted in one breath.
+    // The directory may lag behind a plane that was deleted right after it was created: try again.
     let birth = context.info.birth(name).filter(|birth| birth.id == id);
     let birth = birth.ok_or_else(|| ApiError::service_unavailable("the directory lags behind"))?;
     let removed = context.planes.delete(&birth).await;

@@ -1,9 +1,9 @@
-//! Objects that belong to others go when their owners are gone, and a deletion that asks for it
-//! waits for them or sets them free.
+//! Garbage collection: deletes objects whose owners are gone, and carries out foreground and
+//! orphaning deletions of owners. Must not know the queue.
 //!
-//! Who owns whom is kept in memory for awake planes, filled by one look through a plane that wakes
-//! and by every write; a plane without owner references keeps nothing. An entry is a hint: before
-//! anything is done the stored object is asked.
+//! For each awake plane, memory has the dependents of each owner, filled by one search of a plane
+//! that wakes and by every write. A plane without owner references has no entry. An entry is a
+//! hint: the stored object is checked before anything is done.
 
 use crate::client::{OwnRequest, metadata};
 use crate::work::{Progress, ReconcilerContext};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-/// Owners of owners that are looked at for a circle.
+/// Owners of owners that are followed to find a circle, at most.
 const ANCESTORS_MAX: usize = 32;
 
 /// Which objects name which owner, by plane.
@@ -87,7 +87,7 @@ impl Dependents {
         }
     }
 
-    /// What a write of `object` leaves to do: keys of dependents, and of owners that wait.
+    /// The work that a write of `object` causes: dependents to check, and owners that wait.
     pub(crate) fn written(
         &self,
         tenant: &Tenant,
@@ -98,7 +98,7 @@ impl Dependents {
         let owners = owners_in(&body);
         let deleting = object.flags().has(Flags::DELETING);
         if removal == Removal::Pending && owners.is_empty() && !deleting {
-            // Most writes: nothing to look up. Should it be gone already, that is told, too.
+            // Most writes. If the object is gone already, its deletion is a write of its own.
             return Vec::new();
         }
         let cut = tenant.plane.snapshot();
@@ -109,7 +109,7 @@ impl Dependents {
         if !owners.is_empty() {
             self.remember(tenant, key, &owners);
             let kinds = tenant.kinds();
-            // An owner that cannot be read keeps its dependents.
+            // An owner that cannot be read counts as present, so its dependents stay.
             let keeps = |owner: &Owner| {
                 let state = owner_state(&kinds, &cut, key, owner);
                 matches!(state, Ok(OwnerState::Solid) | Err(_))
@@ -152,7 +152,7 @@ impl Dependents {
         work
     }
 
-    /// Looks through a plane that woke.
+    /// Searches a plane that woke for work.
     pub(crate) async fn survey(&self, tenant: &Tenant) -> Vec<DependentWork> {
         let cut = tenant.plane.snapshot();
         if cut.own_bytes() == 0 {
@@ -227,10 +227,10 @@ fn awaits_dependents(body: &[u8]) -> bool {
     })
 }
 
-/// What is known of an owner.
+/// The state of an owner, for its dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerState {
-    /// It is there and stays, or cannot be judged.
+    /// It exists and stays, or its kind is unknown.
     Solid,
     /// It is deleted and waits for its dependents.
     Waiting,
@@ -327,7 +327,7 @@ pub(crate) async fn dependent(
     Ok(Progress::Done)
 }
 
-/// Sends a request about an object; that it is gone or another one is no failure.
+/// Sends a request about an object. It is no failure if the object is gone or has been replaced.
 async fn send(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -356,7 +356,8 @@ async fn send(
     }
 }
 
-/// Does for a deleted object what it waits for, and takes its finalizer away when that is done.
+/// Orphans or deletes the dependents of a deleted object, and removes its finalizer once that is
+/// done.
 pub(crate) async fn owner(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -394,8 +395,8 @@ pub(crate) async fn owner(
     remove_finalizer(context, tenant, key, &object, FOREGROUND).await
 }
 
-/// True if the dependent is there and its owner has to wait for it. One that itself waits for the
-/// owner does not block: neither would ever go.
+/// Whether the owner has to wait for this dependent. A dependent that is itself an owner of the
+/// owner does not block: neither would ever be removed.
 fn blocks(
     cut: &Snapshot,
     dependent: &Key,

@@ -1,9 +1,11 @@
-//! Planes of an older layer come to this program's, once every binary that may still join knows it.
+//! Steps planes of an older layer to this program's, once every binary that may still join knows
+//! it. Must not know when the floor rises.
 //!
-//! What a plane has of its own is brought up to date first, by requests like anybody's: what the
-//! user deleted and upstream's start hooks would make again is created, what he changed is merged by
-//! its kind's rule. Then the plane takes the next commit of the step, which claims that all this is
-//! still so. A crash anywhere leaves a plane that the next wake takes further.
+//! First the plane's own objects are brought up to date by ordinary requests: objects that the user
+//! deleted and upstream's start hooks would create again are created, objects that the user changed
+//! are merged by the rule of their kind. Then the plane takes the next commit of the step, which
+//! claims that these objects are still as they were. After a crash the next wake goes on from
+//! there.
 
 use crate::client::{OwnRequest, tree};
 use crate::restore;
@@ -21,16 +23,17 @@ use tokio::time::Instant;
 
 /// How long one commit may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So often objects of the plane's own are brought up to date before a commit goes on without.
+/// Rounds in which the plane's own objects are brought up to date, before a commit is tried without
+/// a further one. A user who changes them all the time must not keep the plane from stepping.
 const ROUNDS_MAX: u32 = 5;
 
-/// Whether a plane is to take a step.
+/// Whether a plane may step to this program's layer and has not yet.
 pub(crate) fn is_behind(context: &ReconcilerContext, tenant: &Tenant) -> bool {
     let layer = context.release.layer().hash();
     context.planes.may_step() && !tenant.plane.stands_on(layer)
 }
 
-/// Takes all steps that are to be taken.
+/// Takes all commits of the step to this program's layer.
 pub(crate) async fn take_steps(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -43,7 +46,7 @@ pub(crate) async fn take_steps(
         let recreates =
             |old: &ObjectRef, new: &ObjectRef| match (tree(&kinds, old), tree(&kinds, new)) {
                 (Ok(old_tree), Ok(new_tree)) => upgrade::recreates(old.key(), &old_tree, &new_tree),
-                // What cannot be read stays until it is brought up to date.
+                // An object that cannot be read is not recreated.
                 (Err(_), _) | (_, Err(_)) => false,
             };
         let now = Timestamp::from(SystemTime::now()).to_rfc3339();
@@ -54,7 +57,7 @@ pub(crate) async fn take_steps(
         let Some(ahead) = ahead else {
             break;
         };
-        // A program below that level may still join, and could not read the form.
+        // A program below that level may still join, and could not read a folded record.
         let ahead = match context.planes.floor().level >= FOLDS_LEVEL {
             true => ahead.folding(),
             false => ahead,
@@ -69,7 +72,7 @@ pub(crate) async fn take_steps(
         match plane.step(&ahead, Instant::now() + PATIENCE).await {
             Ok(Stepped::Done) => (rounds, commits) = (0, commits + 1),
             Ok(Stepped::Again) => {}
-            // Whoever has the plane now takes it further.
+            // The new owner takes the remaining commits.
             Err(SubmitError::Lost) => return Err(ApiError::moved()),
             Err(error) => return Err(ApiError::internal(error.to_string())),
         }
@@ -84,7 +87,8 @@ pub(crate) async fn take_steps(
     Ok(Progress::Done)
 }
 
-/// Brings what the plane has of its own up to date with a newer layer; whether anything was tried.
+/// Brings the plane's own objects up to date with a newer layer. Returns whether a request was
+/// sent.
 async fn bring_up_to_date(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -96,9 +100,10 @@ async fn bring_up_to_date(
         match bring_object_up_to_date(context, tenant, shadowed).await {
             Ok(one) => tried |= one,
             Err(error) if error.is_moved() => return Err(error),
-            // Somebody else was faster; the next look tells.
+            // A client changed it meanwhile: the next round reads it again.
             Err(error) if error.reason == Reason::Conflict => tried = true,
-            // One that cannot be mended keeps no other from it, as at upstream's start.
+            // One object that cannot be mended does not keep the others from it, as at upstream's
+            // start.
             Err(error) => {
                 tracing::warn!(plane = tenant.plane.id(), %key, %error, "not brought up to date");
             }
@@ -107,7 +112,7 @@ async fn bring_up_to_date(
     Ok(tried)
 }
 
-/// Does to one object what its kind's rule says; whether that was anything.
+/// Applies the rule of its kind to one object. Returns whether a request was sent.
 async fn bring_object_up_to_date(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -116,7 +121,7 @@ async fn bring_object_up_to_date(
     let Shadowed { key, new, own, .. } = shadowed;
     let Some(own) = own else {
         return match new {
-            // What comes back at once may be on its way; whoever is later does nothing.
+            // `restore` may be creating it at the same time; the later of the two does nothing.
             Some(new) if context.release.restore(&key).is_some() => {
                 restore::recreate(context, tenant, &new).await?;
                 Ok(true)
@@ -130,7 +135,7 @@ async fn bring_object_up_to_date(
     let (verb, body) = match upgrade::merge(&key, &own, new.as_ref()) {
         Merge::Keep => return Ok(false),
         Merge::Update(merged) => (Verb::Update, merged),
-        // The next look finds its place empty, and fills it.
+        // The next round finds it missing and creates it.
         Merge::Recreate | Merge::Delete => (Verb::Delete, only_this(&own)),
     };
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
@@ -144,7 +149,7 @@ async fn bring_object_up_to_date(
     Ok(true)
 }
 
-/// Options that delete this very state of an object.
+/// Options that delete the object only in this state.
 fn only_this(own: &Value) -> Value {
     let text = |field: &str| own.str_at(&["metadata", field]).to_owned();
     json!({

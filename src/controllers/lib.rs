@@ -1,13 +1,18 @@
 //! Reconcilers that run at a plane's owner.
 //!
-//! Nothing here watches or polls: a write through the registry wakes what it concerns, and a plane
-//! that is woken is looked through once for work that was left. So a plane without work has no
-//! task. One clock for all planes sweeps expired objects and writes the figures of planes.
+//! Nothing here watches or polls: each write through the registry queues the work that it causes,
+//! and a plane that wakes is searched once for work that was left. So a plane without work has no
+//! task. One timer for all planes removes expired objects and writes the sizes of planes.
 //!
-//! What runs: namespaces that are deleted are emptied and go; what every namespace and every plane
-//! has comes back when it is deleted; planes that are deleted are removed with all they hold;
-//! objects whose time has come go; objects go with their owners, or their owners wait for them;
-//! planes of an older layer come to this program's once the store's floor allows it.
+//! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates what
+//! every namespace and every plane has; `control_planes` removes deleted planes with their objects;
+//! `sweep` removes expired objects; `dependents` deletes objects whose owners are gone, and makes
+//! owners wait for them; `layers` has planes of an older layer step to this program's once the
+//! store's floor allows it. `work` queues and runs them: it names each of them, and they name its
+//! types.
+//!
+//! Invariant: objects change through the registry, as for any client. Two exceptions commit to the
+//! plane itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here knows HTTP.
 
 mod client;
 mod control_planes;

@@ -1,4 +1,5 @@
-//! A namespace that is deleted is emptied, told how that goes, and removed.
+//! Empties a deleted namespace, writes conditions that say what is left, and removes it. Must not
+//! know the queue.
 
 use crate::client::{OwnRequest, metadata, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -43,7 +44,7 @@ fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
         .then_some(namespace)
 }
 
-/// Which of a namespace's objects are meant.
+/// Which objects of a namespace are deleted in this phase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeletionPhase {
     Pods,
@@ -60,14 +61,14 @@ fn prefix(row: &Resource, namespace: &str) -> Prefix {
     Prefix::namespaced(&row.storage.group, &row.storage.resource, namespace)
 }
 
-/// Deletes a part of the content and returns how many objects of it are left.
+/// Deletes the objects of one phase and returns how many of them are left.
 async fn delete_content(
     context: &ReconcilerContext,
     tenant: &Tenant,
     namespace: &str,
     phase: DeletionPhase,
 ) -> Result<usize, ApiError> {
-    // Some kinds would leave their dependents, and so themselves, if it was not said.
+    // Named explicitly: the default of some kinds orphans their dependents, which would then stay.
     let options =
         json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
     let kinds = tenant.kinds();
@@ -106,7 +107,7 @@ fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>>
     left
 }
 
-/// Writes the conditions that tell why the namespace is still there.
+/// Writes the conditions that say why the namespace still exists.
 async fn report(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -138,7 +139,7 @@ async fn report(
     own.send(&context.registry, tenant).await.map(drop)
 }
 
-/// What is left in a namespace, as its conditions say it.
+/// The conditions of a namespace in which these objects are left.
 fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, ApiError> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {
@@ -211,7 +212,7 @@ fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
         .ok_or_else(|| ApiError::internal("namespaces are not served"))
 }
 
-/// Takes away what kept the namespace; the registry removes it then.
+/// Removes the finalizer of the namespace; then the registry removes the namespace.
 async fn finalize(
     context: &ReconcilerContext,
     tenant: &Tenant,

@@ -1,4 +1,5 @@
-//! What every namespace and every plane has comes back when somebody deletes it.
+//! Recreates what every namespace and every plane has, when a client deletes it. Must not know when
+//! it runs.
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -17,7 +18,7 @@ pub(crate) fn is_namespace_content(key: &Key) -> bool {
     )
 }
 
-/// Makes or mends what every namespace has, unless the namespace is on its way out.
+/// Creates or corrects what every namespace has, unless the namespace is being deleted.
 pub(crate) async fn namespace_content(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -83,7 +84,7 @@ async fn ensure(
     .await
 }
 
-/// Creates; that somebody else was faster, or the namespace is gone, is no failure.
+/// Creates an object. It is no failure if it exists already or the namespace is gone.
 async fn create(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -103,7 +104,7 @@ async fn create(
     }
 }
 
-/// Brings an object of the layer back, as a new object with a new uid.
+/// Recreates an object of the layer, as a new object with a new uid.
 pub(crate) async fn bootstrap(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -118,7 +119,7 @@ pub(crate) async fn bootstrap(
     Ok(Progress::Done)
 }
 
-/// Creates what a layer has as an object of the plane's own.
+/// Creates a copy of a layer's object as the plane's own object.
 pub(crate) async fn recreate(
     context: &ReconcilerContext,
     tenant: &Tenant,

@@ -1,5 +1,5 @@
-//! The one clock that runs for all planes: objects whose time has come, planes that nobody uses,
-//! figures that have changed.
+//! The one timer for all planes of a replica: removes expired objects, puts unused planes to sleep,
+//! and writes changed sizes of planes. Must not know when a plane counts as unused.
 
 use crate::client::OwnRequest;
 use crate::control_planes::{GROUP, RESOURCE};
@@ -15,15 +15,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Between two sweeps.
+/// Pause between two sweeps: how late an expired object is removed.
 const EVERY: Duration = Duration::from_secs(10);
-/// Expired objects that one sweep removes from one plane.
+/// Expired objects that one sweep removes from one plane, at most; the next sweep takes the rest.
 const EXPIRED_MAX: usize = 100;
-/// Figures that one sweep writes.
+/// Planes whose sizes one sweep writes, at most; the next sweep takes the rest.
 const FIGURES_MAX: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Gives the root plane while it is awake in this process.
+/// Returns the root plane while it is awake in this process.
 pub type RootHere = Box<dyn Fn() -> Option<Tenant> + Send + Sync>;
 
 /// Sweeps all planes of a process.
@@ -46,11 +46,11 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps until it is told to stop.
+    /// Sweeps until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             tokio::select! {
-                // A stopping server waits for nothing.
+                // Stop first: a stopping server sweeps nothing.
                 biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
@@ -65,8 +65,8 @@ impl Sweeper {
         }
     }
 
-    /// Writes the figures of planes awake anywhere in the ring into their objects, where they have
-    /// changed.
+    /// Writes the sizes of planes that are awake anywhere in the ring into their ControlPlane
+    /// objects, if they have changed.
     async fn write_figures(&self, root: &Tenant) {
         let figures = self.planes.figures_of_ring().await;
         let awake: HashMap<&str, (usize, u64)> = figures

@@ -1,4 +1,5 @@
-//! The queue of what has to be done, and who is told of writes.
+//! The queue of reconcilers, and the observer of writes that fills it. Owns when and how often a
+//! reconciler runs; must not know what it does.
 
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{control_planes, layers, namespaces, restore};
@@ -17,38 +18,39 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Reconcilers that run at once.
+/// Reconcilers that run at once. More would take the memory and the store from clients.
 const RUNNING_MAX: usize = 32;
-/// Planes that come to a newer layer at once.
+/// Planes that step to a newer layer at once.
 const STEPPING_MAX: usize = 4;
-/// How long a plane that woke answers before its layer is looked at.
+/// How long a plane that woke only serves requests before its layer is checked. A step would slow
+/// the requests that woke it.
 const ANSWERS_FIRST: Duration = Duration::from_secs(1);
 /// The first pause after a failure; it doubles up to the last.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LAST: Duration = Duration::from_secs(30);
 
-/// One thing that may need doing. Doing it twice is doing it once.
+/// One piece of work. Doing it twice has the effect of doing it once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WorkItem {
-    /// A namespace that is deleted is emptied and goes.
+    /// Empty a deleted namespace and remove it.
     Namespace(Str),
-    /// What every namespace has comes back.
+    /// Recreate what every namespace has.
     NamespaceContent(Str),
-    /// An object of the layer comes back.
+    /// Recreate an object of the layer.
     Bootstrap(Key),
-    /// A plane that is deleted is removed.
+    /// Remove a deleted plane.
     ControlPlane(Str),
-    /// The plane comes to this program's layer.
+    /// Step the plane to this program's layer.
     Layer,
-    /// A plane that woke is looked through for owners and dependents.
+    /// Search a plane that woke for owners and dependents.
     Survey,
-    /// Owners and dependents follow each other.
+    /// Delete a dependent, or finish the deletion of an owner.
     Belonging(DependentWork),
 }
 
-/// What reconcilers need to know of a plane beside its tenant.
+/// What reconcilers need to know of a plane that is not in the plane itself.
 pub trait PlaneInfo: Send + Sync {
-    /// All that deleting the plane of this name needs; `None` once it is gone.
+    /// What deleting the plane of this name needs; `None` once it is gone.
     fn birth(&self, name: &str) -> Option<Birth>;
 }
 
@@ -61,15 +63,15 @@ pub(crate) struct ReconcilerContext {
 }
 
 struct RunningItem {
-    /// True if it has to run once more when it is done.
+    /// It was queued again while it ran, so it has to run once more.
     again: bool,
 }
 
 /// Whether an item is done.
 pub(crate) enum Progress {
-    /// It is.
+    /// It is done.
     Done,
-    /// It waits for a write that will wake it.
+    /// It waits for a write, which will queue it again.
     Waiting,
 }
 
@@ -99,7 +101,7 @@ impl Default for Reconcilers {
 }
 
 impl Reconcilers {
-    /// Hands over what the reconcilers work with; until then nothing is done.
+    /// Sets what the reconcilers work with. Until then nothing is queued.
     pub fn attach(
         &self,
         registry: Arc<Registry>,
@@ -115,8 +117,8 @@ impl Reconcilers {
         }));
     }
 
-    /// Looks whether a plane is to come to this program's layer: when it woke, and when the
-    /// store's floor has risen. One that is there costs nothing.
+    /// Queues the step to this program's layer if the plane is behind it. Call it when the plane
+    /// wakes and when the store's floor rises.
     pub fn check_layer(self: &Arc<Self>, tenant: &Tenant) {
         let Some(context) = self.context.get() else {
             return;
@@ -132,7 +134,7 @@ impl Reconcilers {
         release.is_some_and(|release| release.restore(key) == Some(Restore::Now))
     }
 
-    /// Looks through a plane that was just loaded for work that was left.
+    /// Searches a plane that was just loaded for work that was left.
     pub fn plane_woke(self: &Arc<Self>, tenant: &Tenant) {
         self.add(tenant, WorkItem::Survey);
         self.check_layer(tenant);
@@ -182,7 +184,7 @@ impl Reconcilers {
         let mut _stepping = None;
         if item == WorkItem::Layer {
             tokio::select! {
-                // A stopping server steps no further.
+                // Stop first: a stopping server steps no plane.
                 biased;
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(ANSWERS_FIRST) => {}
@@ -198,7 +200,7 @@ impl Reconcilers {
             };
             let retry = match result {
                 Ok(Progress::Done | Progress::Waiting) => None,
-                // Whoever owns the plane now looks through it recreate.
+                // The new owner searches the plane for this work.
                 Err(error) if error.is_moved() => None,
                 Err(error) => {
                     tracing::warn!(plane = tenant.plane.id(), ?item, %error, "a reconciler failed");
@@ -218,7 +220,7 @@ impl Reconcilers {
             }
             let Some(wait) = retry else { continue };
             tokio::select! {
-                // A stopping server waits for nothing.
+                // Stop first: a stopping server retries nothing.
                 biased;
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
@@ -259,7 +261,7 @@ impl Reconcilers {
     }
 }
 
-/// Told of every write by the registry.
+/// Queues the work that each write causes. The registry calls it.
 pub struct WriteObserver(pub Arc<Reconcilers>);
 
 impl Observer for WriteObserver {
@@ -283,7 +285,7 @@ impl Observer for WriteObserver {
         }
         match key.namespace() {
             Some(namespace) if gone => self.0.gone_from_namespace(tenant, key, namespace),
-            // Somebody may have changed it.
+            // The write may have changed it, so it may have to be mended.
             Some(namespace) if row.group.is_empty() && restore::is_namespace_content(key) => {
                 self.0
                     .add(tenant, WorkItem::NamespaceContent(namespace.into()));

@@ -1,8 +1,8 @@
 //! The program behind the `polyplane` binary: a server on an embedded store, a replica of a ring on
 //! a shared one, and the kubectl plugin.
 //!
-//! A library so that a binary of another release can be made of it: what differs between two
-//! releases to their stores and planes is a [`Release`], and it is handed in.
+//! A library, so that a test can build a binary of another release from it: what differs between
+//! two releases for stores and planes is a [`Release`], and it is passed in.
 
 mod cli;
 mod drain;
@@ -27,7 +27,7 @@ pub fn command() -> clap::Command {
     cli::Cli::command()
 }
 
-/// Does what was typed, as the binary of a release.
+/// Parses the command line and runs the command, as the binary of a release.
 #[must_use]
 pub fn run(release: Arc<Release>) -> ExitCode {
     let called_as_plugin = std::env::args_os().next().is_some_and(|name| {
@@ -50,7 +50,7 @@ pub fn run(release: Arc<Release>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One line: what went wrong and why, outermost first.
-            // It may go to a disk that is full, which is no reason to panic.
+            // A failed write is ignored: standard error may be closed or on a full disk.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }

@@ -38,22 +38,24 @@ use tokio_util::sync::CancellationToken;
 
 /// Node ports that services get.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
-/// Between two tries to wake the root plane where it belongs.
+/// Pause between two tries to wake the root plane at the replica that it belongs to.
 const ROOT_RETRY: Duration = Duration::from_secs(1);
-/// Between two looks at what is awake for planes of an older layer.
+/// Pause between two checks of all awake planes for an older layer. A rise of the floor is noticed
+/// at once.
 const FLOOR_LOOK: Duration = Duration::from_secs(60);
-/// How long planes may take to close.
+/// How long planes may take to close. Without a limit a store that is gone keeps the process.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// What a replica is made of.
+/// The parts that a replica is put together from.
 pub struct Setup {
-    /// Where everything is kept.
+    /// The store.
     pub store: Arc<dyn Store>,
     /// The program's release.
     pub release: Arc<Release>,
-    /// What it says of itself in the ring.
+    /// Its member record: name, address, weight.
     pub replica: ReplicaOptions,
-    /// The channel to the others, and where they reach it; none if there are no others.
+    /// The transport to other replicas and the listeners for theirs; none for a replica that is
+    /// alone.
     pub peering: Option<(Arc<PeerTransport>, Vec<TcpListener>)>,
     /// The server's configuration.
     pub config: Config,
@@ -61,25 +63,25 @@ pub struct Setup {
     pub listeners: Vec<TcpListener>,
     /// Host and port under which clients reach the ring.
     pub endpoint: String,
-    /// Who decides what users may do.
+    /// The authorizers.
     pub authority: Authority,
     /// How long a plane stays awake without being used.
     pub idle: Duration,
     /// The token for metrics, if they have one of their own.
     pub metrics: Option<MetricsFile>,
-    /// What is told why the replica waits for a store that others share. Without it the first call
-    /// that the store does not answer ends the start.
+    /// Records why the replica waits for a shared store. Without it, the first call that the store
+    /// does not answer ends the start with its error.
     pub wait: Option<Arc<StoreWait>>,
-    /// The memory budget. Replicas in one process have one each.
+    /// The memory budget of this replica. Replicas in one process have one each.
     pub memory: Arc<Memory>,
 }
 
-/// What an error of joining begins with.
+/// The context of every error of joining.
 const CANNOT_JOIN: &str = "cannot join the ring";
 
 /// A replica that has joined the ring.
 pub struct Replica {
-    /// Where its planes are found.
+    /// Finds its planes.
     pub directory: Arc<PlaneDirectory>,
     shared: Arc<BackendState>,
     server: Server,
@@ -89,8 +91,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Puts everything together and joins the ring. Peers are served before it is joined: they
-    /// hand planes to whoever is in it, and remove who does not answer. Clients are served from
+    /// Puts the parts together and joins the ring. Peers are served before it is joined, because
+    /// they hand planes to every member and evict one that does not answer. Clients are served from
     /// [`Self::run`] on.
     ///
     /// # Errors
@@ -150,7 +152,7 @@ impl Replica {
         })
     }
 
-    /// Wakes the root plane if it belongs here; elsewhere it is somebody else's to wake.
+    /// Wakes the root plane if it belongs here; otherwise another replica wakes it.
     ///
     /// # Errors
     /// If it belongs here and cannot be loaded.
@@ -158,7 +160,8 @@ impl Replica {
         wake_root(&self.shared).await
     }
 
-    /// Serves until the server is stopped, then lets go of everything but the store.
+    /// Serves until the server is stopped, then releases the planes and leaves the ring. The store
+    /// stays open.
     pub async fn run(self) {
         let tasks = tokio_util::task::TaskTracker::new();
         tasks.spawn(keep_root(Arc::clone(&self.shared), self.stop.clone()));
@@ -188,47 +191,48 @@ impl Replica {
         if tokio::time::timeout(CLOSE, closing).await.is_err() {
             tracing::warn!("the planes did not close in time; what was acknowledged is kept");
         }
-        // Not before the ring is left: a member that refuses connections is taken for dead.
+        // Only after the ring is left: a member that refuses connections is evicted.
         self.peers.close().await;
     }
 
-    /// What gives its planes away.
+    /// A handle to drain it.
     pub fn drain(&self) -> Arc<Drain> {
         Arc::clone(&self.drain)
     }
 
-    /// What stops its server.
+    /// A handle to stop its server.
     pub fn stop_handle(&self) -> polyplane_server::StopHandle {
         self.server.stop_handle()
     }
 }
 
-/// The way a replica gives its planes away before it ends.
+/// How a replica hands its planes over before it ends.
 pub struct Drain {
     directory: Arc<PlaneDirectory>,
     requested: CancellationToken,
-    /// Cancelled once nothing more is handed over.
+    /// Cancelled once no further plane will be handed over.
     finished: CancellationToken,
 }
 
 impl Drain {
-    /// Waits until somebody has asked for it.
+    /// Waits until a client has asked for the drain.
     pub async fn requested(&self) {
         self.requested.cancelled().await;
     }
 
-    /// Says Draining in the lease and hands all planes over; returns whether nothing is known any
-    /// more at the deadline.
+    /// Puts Draining into the member key and hands all planes over. Returns whether no plane is
+    /// held at the deadline.
     pub async fn run(&self, deadline: Instant) -> bool {
         self.directory.planes.drain(deadline).await
     }
 
-    /// Nothing more will be handed over.
+    /// Says that no further plane will be handed over: clients that wait for the drain get their
+    /// answer.
     pub fn finish(&self) {
         self.finished.cancel();
     }
 
-    /// Asks for it and waits.
+    /// Requests the drain for a client and waits for its end.
     async fn requested_by_client(&self) -> Result<(), String> {
         self.requested.cancel();
         self.finished.cancelled().await;
@@ -256,8 +260,7 @@ async fn wake_root(shared: &Arc<BackendState>) -> anyhow::Result<()> {
     }
 }
 
-/// Wakes the root plane whenever it comes to belong here: its reconcilers have work that nobody
-/// asks for.
+/// Keeps the root plane awake while it belongs here: its reconcilers work without requests.
 async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut views = shared.directory.planes.ring().view_changes();
     loop {
@@ -265,7 +268,7 @@ async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
             tracing::warn!("{error:#}");
         }
         tokio::select! {
-            // A stopping replica wakes nothing.
+            // Stop first: a stopping replica wakes nothing.
             biased;
             () = stop.cancelled() => return,
             _ = views.changed() => {}
@@ -279,7 +282,7 @@ async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: Ca
     let mut views = ring.view_changes();
     loop {
         tokio::select! {
-            // A stopping replica drops them all.
+            // Stop first: the transport drops all connections at the end.
             biased;
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() {
@@ -299,7 +302,7 @@ async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: Ca
 async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken) {
     loop {
         tokio::select! {
-            // Nobody looks any more.
+            // Stop first: a stopped replica answers nobody.
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_secs(60)) => directory.sweep(),
@@ -307,8 +310,8 @@ async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken
     }
 }
 
-/// Has awake planes come to this program's layer when the store's floor allows it. One that wakes
-/// later is looked at then.
+/// Has awake planes step to this program's layer once the store's floor allows it. A plane that
+/// wakes later is checked then.
 async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut floor = shared.directory.planes.floor_changes();
     loop {
@@ -316,11 +319,11 @@ async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
             shared.reconcilers.check_layer(&tenant);
         }
         tokio::select! {
-            // A stopping replica looks at nothing.
+            // Stop first: a stopping replica starts no step.
             biased;
             () = stop.cancelled() => return,
             _ = floor.changed() => {}
-            // One that woke in the very moment was not in the list.
+            // A plane that woke while the list was made is not in it.
             () = tokio::time::sleep(FLOOR_LOOK) => {}
         }
     }
@@ -397,8 +400,8 @@ async fn build_directory(
     Ok(Arc::new(directory))
 }
 
-/// Carries out a step that needs the store. On a store that others share the step waits until the
-/// store answers, however often it has to be repeated.
+/// Carries out a step that needs the store. On a shared store the step is repeated until the store
+/// answers.
 async fn settled<T, E>(setup: &Setup, step: impl AsyncFn() -> Result<T, E>) -> anyhow::Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,
@@ -410,7 +413,7 @@ where
     }
 }
 
-/// What reconcilers ask.
+/// Answers the questions of reconcilers about planes.
 struct Info(Arc<PlaneDirectory>);
 
 impl PlaneInfo for Info {

@@ -30,7 +30,7 @@ pub(crate) fn clock_time(clock: &dyn Clock) -> Time {
     Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// One life. RingState by the membership driver and the guards of all planes taken in it.
+/// One life. Shared by the member driver and the guards of all planes taken in it.
 pub(crate) struct OwnLife {
     holder: Holder,
     member_key: Bytes,

@@ -1,6 +1,7 @@
-//! Follows the ring in the background: planes that others are designated for are handed off,
-//! planes of a life that is over are ended, and the root's owner keeps the store's upkeep: it
-//! compacts history that nobody may ask for any more and raises the level floor.
+//! Follows the ring in the background: hands off planes that other members are designated for, and
+//! ends planes of a life that is over. At the root's owner it also keeps the store in order: it
+//! compacts history that no request may name, raises the level floor and removes left fences. Must
+//! not know how a plane is released.
 
 use crate::planes::plane_slot::PlaneSlot;
 use crate::planes::release::HandOffOutcome;
@@ -17,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often all planes are checked even without a change of the view. A check costs no store read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Least pause between two rounds of house, at most.
+/// Longest pause between two rounds of that upkeep; shorter if the kept history is short.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
 /// Pause between two searches for left fences. A left fence does no harm.
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);

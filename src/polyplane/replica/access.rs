@@ -1,4 +1,5 @@
-//! What proves a caller and what it may do, until planes have users and roles of their own.
+//! How callers are authenticated and authorized, until planes have users and roles of their own.
+//! Owns which credentials the server accepts; must not know requests.
 
 use anyhow::{Context, bail};
 use polyplane_auth::{
@@ -13,14 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the file of the metrics token. A kubelet takes up to a minute to replace it.
+/// Pause between two reads of the file with the metrics token. A kubelet takes up to a minute to
+/// replace it, so a shorter one gains nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Bytes that are read of that file. A longer one is not a token.
+/// Bytes that are read of that file, at most. A longer file is not a token.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// A shorter token can be guessed.
+/// Bytes of a token, at least. A shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Who may do what: masters everything, everybody health and version, readers of metrics these.
+/// The authorizers: administrators may do everything, everybody may read health and version,
+/// metrics readers may read metrics.
 pub fn authority() -> Authority {
     Authority::new(vec![
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
@@ -29,18 +32,19 @@ pub fn authority() -> Authority {
     ])
 }
 
-/// What proves callers.
+/// The authenticators of callers.
 pub struct Access {
     /// The CA of client certificates.
     pub client_ca: ClientCa,
-    /// What proves bearer tokens at the root plane.
+    /// Checks bearer tokens at the root plane.
     pub root_bearer: Arc<dyn Authenticator>,
-    /// What proves them at every other plane.
+    /// Checks bearer tokens at every other plane.
     pub plane_bearer: Arc<dyn Authenticator>,
 }
 
 impl Access {
-    /// Access with the keys of a server; with `metrics` the root plane has a token for its metrics.
+    /// The authenticators for the keys of a server. With `metrics` the root plane also accepts the
+    /// metrics token.
     ///
     /// # Errors
     /// If the CA certificate cannot be used.
@@ -73,7 +77,7 @@ impl MetricsFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// If there is no token in it, or the administrator's.
+    /// If the file holds no token, or the administrator's.
     pub fn read(path: &Path, admin_token: &str) -> anyhow::Result<Self> {
         let token = token_in(path).context("--metrics-token-file")?;
         if token == admin_token {
@@ -89,13 +93,13 @@ impl MetricsFile {
         })
     }
 
-    /// Takes up a new token whenever somebody has replaced the file, until `stop`. While the file
-    /// cannot be used the token before it counts.
+    /// Reads the file again and again until `stop`, and uses a new token as soon as it finds one.
+    /// While the file cannot be used, the earlier token stays valid.
     pub async fn follow(self, stop: CancellationToken) {
         let mut complained = false;
         loop {
             tokio::select! {
-                // Nobody scrapes a stopped server.
+                // Stop first: a stopped server needs no token.
                 biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}

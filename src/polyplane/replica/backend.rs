@@ -1,5 +1,5 @@
-//! What stands behind the server: planes found by name, woken when somebody proven asks, and
-//! answered by the registry.
+//! The server's backend: finds planes by name, wakes them for authenticated requests, and passes
+//! requests to the registry. Must not know HTTP.
 
 use crate::replica::access::Access;
 use crate::replica::metrics;
@@ -19,7 +19,8 @@ use polyplane_storage::Health;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a request waits for a view that another replica has seen.
+/// How long a forwarded request waits for the view that its sender has seen. Then it is answered by
+/// the older view, which at worst forwards it once more.
 const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The planes of one replica, as the server sees them.
@@ -27,13 +28,13 @@ pub struct ReplicaBackend {
     shared: Arc<BackendState>,
 }
 
-/// What all planes of the replica have in common.
+/// What all planes of the replica share.
 pub struct BackendState {
     /// Where planes are found.
     pub directory: Arc<PlaneDirectory>,
-    /// What answers.
+    /// Carries out requests.
     pub registry: Arc<Registry>,
-    /// Who is told that a plane woke.
+    /// The reconcilers, which are notified when a plane wakes.
     pub reconcilers: Arc<Reconcilers>,
     access: Access,
 }
@@ -57,7 +58,7 @@ impl ReplicaBackend {
         }
     }
 
-    /// What all planes have in common.
+    /// What all planes share.
     pub fn shared(&self) -> &Arc<BackendState> {
         &self.shared
     }
@@ -222,7 +223,7 @@ impl PlaneRecord for BackendRecord {
 }
 
 impl BackendState {
-    /// Wakes a plane and tells the reconcilers.
+    /// Wakes a plane and notifies the reconcilers.
     ///
     /// # Errors
     /// Why it cannot be served here.

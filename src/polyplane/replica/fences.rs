@@ -1,5 +1,5 @@
-//! The fences of all planes, as objects of the root plane. Owns putting what the store says together
-//! with what the directory knows; must not know how fences change.
+//! The fences of all planes, as read-only objects of the root plane. Owns joining each fence in the
+//! store with its row of the directory; must not know how fences change.
 
 use crate::replica::plane_directory::PlaneDirectory;
 use async_trait::async_trait;
@@ -50,7 +50,7 @@ impl Fences {
                 successor: fence.successor,
                 ..facts
             },
-            // A list without it would hide the very record that somebody looks for.
+            // Listed all the same: a list without it would hide the damaged record.
             Err(_) => FenceFacts {
                 state: "Unreadable",
                 ..facts

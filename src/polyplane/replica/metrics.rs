@@ -1,4 +1,4 @@
-//! The figures behind `/metrics` that the server does not know itself: planes, store and ring.
+//! The part of `/metrics` that the server does not know itself: planes, store and ring.
 //!
 //! Invariant: the number of series does not grow with planes.
 

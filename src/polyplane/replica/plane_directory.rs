@@ -1,7 +1,10 @@
-//! Everything one replica hands to its planes: where they are found, and their states once awake.
+//! Finds planes by name or id, and keeps the interface of each plane that is awake here. Owns the
+//! way from a name to a plane; must not know requests.
 //!
-//! The directory is the store's, not the root plane's: every replica has it whole, so an asleep
-//! plane costs nothing here until somebody asks for it, and the root may be anybody's.
+//! Its rows come from the store, not from the root plane: every replica has all of them, so a
+//! sleeping plane costs nothing here until a request names it, and any replica may own the root. It
+//! names the backend's `TenantApi`, and the backend names it, because the interface of an awake
+//! plane is kept with the plane.
 
 use crate::replica::backend::TenantApi;
 use parking_lot::{Mutex, RwLock};
@@ -18,10 +21,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a name that is not known waits for the directory to catch up with the store.
+/// How long an unknown name waits for the directory to catch up with the store. Then the request
+/// gets 503, for the name may be new.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// Everything one replica hands to its planes.
+/// The planes of one replica by name and id, and what all of them need.
 pub struct PlaneDirectory {
     /// The planes.
     pub planes: Arc<Planes>,
@@ -29,15 +33,15 @@ pub struct PlaneDirectory {
     pub rows: Arc<Directory>,
     /// The kinds of every plane but the root.
     pub kinds: Arc<KindTable>,
-    /// Facts that kinds need.
+    /// Settings that kinds read, such as the range of service addresses.
     pub settings: Arc<PlaneSettings>,
-    /// What fills the layer's placeholders.
+    /// The values of the layer's placeholders.
     pub params: BTreeMap<String, String>,
     root: OnceLock<Arc<LocatedPlane>>,
     located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
 }
 
-/// A plane that somebody asked for.
+/// A plane that a request has named.
 pub struct LocatedPlane {
     /// The name.
     pub name: Str,
@@ -47,18 +51,19 @@ pub struct LocatedPlane {
     api: Mutex<Option<Arc<TenantApi>>>,
 }
 
-/// Why a name leads to no plane.
+/// Why no plane was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// There is none.
+    /// There is no such plane.
     NotFound,
     /// It is being deleted.
     Deleting,
-    /// The store does not say whether there is one.
+    /// It is not certain whether there is one: the directory did not catch up with the store in
+    /// time.
     Unproven,
 }
 
-/// How a plane is asked for.
+/// The name or the id of a plane.
 #[derive(Clone, Debug)]
 pub enum NameOrId {
     /// By its name.
@@ -78,7 +83,8 @@ pub fn directory_prefix() -> bytes::Bytes {
 /// Reads a row of the directory out of a ControlPlane's bytes.
 pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
     let record = DirectoryRecord::read(body)?;
-    // Wishes were validated when they were written; one of a newer program is passed over.
+    // Pins were validated when they were written. One that only a newer program can read is
+    // ignored.
     let pin = match (record.replica, record.zone) {
         (Some(replica), _) => replica.parse().map(Pin::Replica).unwrap_or_default(),
         (None, Some(zone)) => zone.parse().map(Pin::Zone).unwrap_or_default(),
@@ -93,7 +99,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
 }
 
 impl PlaneDirectory {
-    /// A directory whose root is not known yet.
+    /// A directory whose root is not set yet.
     pub fn new(
         planes: Arc<Planes>,
         rows: Arc<Directory>,
@@ -112,7 +118,7 @@ impl PlaneDirectory {
         }
     }
 
-    /// Says how the root plane is woken. Once.
+    /// Sets how the root plane is woken. Call it once.
     pub fn set_root(&self, birth: Birth, kinds: Arc<KindTable>) {
         let root = LocatedPlane {
             name: polyplane_ownership::ROOT.into(),
@@ -137,7 +143,7 @@ impl PlaneDirectory {
     /// The plane, from memory alone.
     ///
     /// # Errors
-    /// If there is none, or it is on its way out.
+    /// If there is no such plane, or it is being deleted.
     pub fn find(&self, asked: &NameOrId) -> Result<Arc<LocatedPlane>, LookupError> {
         let entry = match asked {
             NameOrId::Name(name) => self.rows.named(name),
@@ -146,11 +152,11 @@ impl PlaneDirectory {
         self.locate(&*entry.ok_or(LookupError::NotFound)?)
     }
 
-    /// The plane; one that is not known is looked for once the directory has caught up with what
-    /// was acknowledged before this call.
+    /// The plane. An unknown one is looked up again once the directory has every change that was
+    /// acknowledged before this call.
     ///
     /// # Errors
-    /// As [`Self::find`], and if the store does not say in time that there is none.
+    /// As [`Self::find`], and if the directory does not catch up in time.
     pub async fn seek(&self, asked: &NameOrId) -> Result<Arc<LocatedPlane>, LookupError> {
         match self.find(asked) {
             Err(LookupError::NotFound) => {}
@@ -168,8 +174,8 @@ impl PlaneDirectory {
         }
     }
 
-    /// A revision not older than this call. On a shared store the next member read tells it, so
-    /// that names nobody has cost no reads.
+    /// A revision of the store that is not older than this call. On a shared store the next member
+    /// read returns it, so that requests for unknown names cost no reads of their own.
     async fn confirmed(&self, deadline: Instant) -> Option<Revision> {
         let store = self.planes.store();
         match store.opened_at() {
@@ -185,7 +191,7 @@ impl PlaneDirectory {
         let known = self.located.read().get(&entry.id).cloned();
         let api = match known {
             Some(located) if located.birth.pin == entry.pin => return Ok(located),
-            // The plane is the same, wherever it is wanted.
+            // Only the pin has changed: the interface of the plane stays valid.
             Some(located) => located.api.lock().clone(),
             None => None,
         };
@@ -219,8 +225,8 @@ impl PlaneDirectory {
         }
     }
 
-    /// Drops what is known of planes that are neither awake here nor asked for now. For one clock
-    /// that runs for all planes together.
+    /// Drops entries of planes that are neither awake here nor named by a request in flight. One
+    /// timer calls this for all planes together.
     pub fn sweep(&self) {
         let planes = self.planes.all_awake();
         let awake: HashSet<&str> = planes.iter().map(|plane| plane.id()).collect();
@@ -239,7 +245,7 @@ impl PlaneDirectory {
             .collect()
     }
 
-    /// All planes that are awake here. Looking at them does not keep them awake.
+    /// All planes that are awake here. Does not count as use, so it does not keep them awake.
     pub fn tenants_awake(&self) -> Vec<Tenant> {
         let planes = self.planes.all_awake();
         let located: Vec<Arc<LocatedPlane>> = {
@@ -268,7 +274,7 @@ impl LocatedPlane {
             .map(Arc::clone)
     }
 
-    /// Wakes the plane; `build` makes its interface, once for each time it wakes.
+    /// Wakes the plane. `build` makes its interface, once for each time it wakes.
     ///
     /// # Errors
     /// See [`WakeError`].

@@ -1,5 +1,6 @@
-//! What `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>` show: the ring as
-//! this replica sees it, with what the others say of themselves. The plugin prints it.
+//! The answers of `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>`: the
+//! ring as this replica sees it, with the figures that the other replicas report. The plugin prints
+//! them.
 
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -14,7 +15,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a replica may take to say how much it holds.
+/// How long a replica may take to report how many planes it holds. One that takes longer is shown
+/// without figures.
 const PATIENCE: Duration = Duration::from_secs(1);
 const RING: &str = "/polyplane/ring";
 const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
@@ -25,7 +27,7 @@ const LOCATE: &str = "/polyplane/locate/";
 #[serde(rename_all = "camelCase")]
 struct Ring {
     view: u64,
-    /// Below this level no replica joins.
+    /// The level floor: no replica below it may join.
     floor: u32,
     planes: usize,
     replicas: Vec<Replica>,
@@ -38,7 +40,7 @@ struct Replica {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     zone: Option<String>,
-    /// What its binary can read and write.
+    /// The level of its binary.
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<u32>,
     weight: u16,
@@ -58,10 +60,10 @@ struct Replica {
 struct ShownTerms {
     #[serde(flatten)]
     current: Lengths,
-    /// What they are changing to.
+    /// The terms that they are changing to.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<Lengths>,
-    /// The replicas that do not go by both yet.
+    /// The replicas that do not follow both yet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     awaited: Vec<String>,
 }
@@ -92,7 +94,7 @@ struct Found {
     pin: Option<String>,
 }
 
-/// What the path shows, if it is one of these.
+/// The answer to a GET of the path, if it is one of these.
 pub fn of<'a>(
     directory: &'a Arc<PlaneDirectory>,
     path: &'a str,
@@ -111,7 +113,7 @@ pub fn of<'a>(
     ))
 }
 
-/// Does what the path asks for, if it is one of these.
+/// Carries out a POST to the path, if it is one of these.
 pub fn command<'a>(
     directory: &'a Arc<PlaneDirectory>,
     path: &'a str,
@@ -125,14 +127,16 @@ pub fn command<'a>(
     }))
 }
 
-/// Begins the change to terms that are named by two numbers of milliseconds.
+/// Begins the change to the terms READ_LEASE/MARGIN, both in milliseconds.
 async fn change_terms(directory: &PlaneDirectory, lengths: &str) -> Result<ShownTerms, ApiError> {
     let lengths = lengths.split_once('/').and_then(|(read_lease, margin)| {
         let length = |text: &str| Some(Length::from_millis(text.parse().ok()?));
         LeaseTerms::new(length(read_lease)?, length(margin)?).ok()
     });
     let wanted = lengths.ok_or_else(|| {
-        ApiError::bad_request("the terms are a read lease and a margin in milliseconds, not 0")
+        ApiError::bad_request(
+            "the path must end with a read lease and a margin in milliseconds, both at least 1",
+        )
     })?;
     match directory.planes.ring().change_terms(wanted).await {
         Ok(terms) => Ok(show_terms(directory, terms)),

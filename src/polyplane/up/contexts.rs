@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Planes that get a context; `kubectl plane use` adds one for any other.
+/// Planes that get a context, at most; `kubectl plane use` adds one for any other. More would make
+/// each write of the file slow.
 const CONTEXTS_MAX: usize = 200;
-/// Between two writings, so that many new planes cost one.
+/// Pause between two writes, so that many new planes cost one write.
 const REST: Duration = Duration::from_millis(100);
 
-/// Writes the kubeconfig whenever planes came or went.
+/// Writes the kubeconfig whenever planes come or go.
 pub struct Contexts {
-    /// Where it is.
+    /// The file.
     pub path: PathBuf,
     /// Scheme, host and port of the server.
     pub server: String,
@@ -29,7 +30,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Writes the file now. The current context is kept if somebody has changed it.
+    /// Writes the file now. Keeps the current context if the user has changed it.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -53,12 +54,12 @@ impl Contexts {
         Ok(())
     }
 
-    /// Keeps the file up to date until it is told to stop.
+    /// Keeps the file up to date until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let mut changes = self.directory.rows.changes();
         loop {
             tokio::select! {
-                // A stopping server writes nothing more.
+                // Stop first: a stopping server writes nothing more.
                 biased;
                 () = stop.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() {

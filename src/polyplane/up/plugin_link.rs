@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// Makes or mends the link. That it cannot be made is no reason not to serve.
+/// Creates or corrects the link. A failure is only logged: the server can serve without it.
 pub fn write_plugin(folder: &Path) {
     let Ok(program) = std::env::current_exe() else {
         return;
