@@ -38,16 +38,16 @@ pub enum Event {
     },
     /// A peer answered.
     Reached(Holder),
-    /// Another replica's complaint about a peer stands in the store.
+    /// The store has another replica's complaint about a peer.
     Complaint {
-        /// Who complains.
+        /// The replica that complains.
         from: ReplicaId,
         /// About which life.
         about: Holder,
     },
     /// Another replica took its complaint back.
     Withdrawn {
-        /// Who complained.
+        /// The replica that complained.
         from: ReplicaId,
         /// About which life.
         about: Holder,
@@ -59,9 +59,9 @@ pub enum Event {
 /// What the driver does about suspicion.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send this once. Its outcome need not be reported: the view tells.
+    /// Send this once. Its outcome need not be reported: the next view shows it.
     Evict {
-        /// Who goes.
+        /// The replica to evict.
         target: Holder,
         /// How.
         transaction: Transaction,

@@ -56,7 +56,7 @@ pub enum Progress {
 /// What happens to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The facts asked for by [`Action::ReadJoinFacts`].
+    /// The facts requested by [`Action::ReadJoinFacts`].
     Facts(JoinFacts),
     /// The outcome of an [`Action::Transact`].
     Done {
@@ -77,7 +77,7 @@ pub enum Event {
     /// The store refused something of ours because the own member key is gone or another's, or it
     /// does not know the store lease any more.
     LossProven,
-    /// A peer told its view while the store said nothing: what it shows under the own name. A view is
+    /// A peer sent its view while the store gave none: what it shows under the own name. A view is
     /// what the store said in its order, so one that is newer than this life and does not show it
     /// proves that the key is gone. It proves nothing else, and never that the key stands.
     PeerView {
@@ -89,7 +89,7 @@ pub enum Event {
     /// The store's record of the lease terms, as it is now. An older one than the newest known
     /// changes nothing.
     Terms(Observed<Terms>),
-    /// Who is in the ring, and which record of the lease terms each member goes by.
+    /// The members of the ring, and the record of the lease terms that each has confirmed.
     Adopters {
         /// All members at this revision of the store are in the list or gone.
         at: ViewNumber,
@@ -135,7 +135,7 @@ pub enum Action {
 pub struct Member {
     replica: ReplicaId,
     terms: Terms,
-    /// When the store's record of them was written; none before it is known.
+    /// The revision of the store's record of them; `None` before it is known.
     terms_at: Option<Revision>,
     cadence: Cadence,
     rules: Rules,

@@ -94,7 +94,7 @@ pub enum CommitPermit {
 pub enum Intake {
     /// It does.
     Open,
-    /// Not now: an outcome is being settled, or the plane is paused or parting. Ask again after the
+    /// Not now: an outcome is being settled, or the plane is paused or being released. Check again after the
     /// next step of the machine.
     Wait,
     /// The store has refused several batches in a row: writes are refused until it takes one again.
@@ -109,7 +109,7 @@ pub enum Intake {
 pub enum Verdict {
     /// It may.
     Answer,
-    /// Not yet: ask again after the next proof, or when the wait is over.
+    /// Not yet: check again after the next proof, or when the wait is over.
     Wait,
     /// Never under this tenure: compute it again at the owner.
     Moved,
@@ -180,7 +180,7 @@ enum Batch {
     Barrier(Attempt),
     /// It is decided; history is being replayed.
     Replaying,
-    /// There is none: the own fence is put again to see whether the store takes writes.
+    /// No batch: the own fence is put again to find out whether the store takes writes.
     Probe {
         attempt: Attempt,
         /// An earlier try had no final reply, so the fence's revision is not known.
@@ -219,7 +219,7 @@ struct Parted {
     attempt: Attempt,
     stage: PartedStage,
     goal: Goal,
-    /// The tenure that ended for it; it goes on if the word turns out not to have been said.
+    /// The tenure that ended for it. It continues if the store refused the last word.
     suspended: Tenure,
     fence: Revision,
     head: Revision,
@@ -430,7 +430,7 @@ impl PlaneFence {
                 let parted = parted.clone();
                 self.parted_done(now, parted, outcome)
             }
-            // The outcome of something given up: a later look at the fence tells (PROTOCOL 17).
+            // The outcome of an abandoned attempt: a later read of the fence shows it (PROTOCOL 17).
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)

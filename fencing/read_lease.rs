@@ -25,7 +25,7 @@ pub enum LeaseStatus {
 
 /// The read lease of one incarnation.
 ///
-/// Safety: whoever takes a fence from this incarnation waits R and a margin after it saw the member
+/// Safety: a replica that takes a fence from this incarnation waits R and a margin after it saw the member
 /// key gone. The key was there when a proof was sent or later, so the lease ends before that wait
 /// does, as long as clocks differ by less than the margin over R.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

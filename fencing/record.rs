@@ -1,4 +1,4 @@
-//! What stands in the store: the fence of a plane, and the counters in it. Owns the shape, not the
+//! The fence of a plane as it is in the store, and its counters. Owns the shape, not the
 //! encoding: the driver writes these fields as a Lease object and reads them back.
 
 use core::fmt;
@@ -60,7 +60,7 @@ pub struct Holder {
 /// The record that says who may write to a plane.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fence {
-    /// Who wrote it last: the holder, or who released or deleted.
+    /// The replica that wrote it last: the holder, or the one that released or deleted it.
     pub holder: Holder,
     /// How often it was taken.
     pub epoch: Epoch,
@@ -73,11 +73,11 @@ pub struct Fence {
 pub enum FenceState {
     /// The holder owns the plane as long as its incarnation lives.
     Held,
-    /// Nobody owns it; the designated replica may take it without asking.
+    /// No replica owns the plane; the designated one may take it.
     Released {
         /// The revision of the plane's last commit: state streamed at exactly this head is current.
         head: Revision,
-        /// Who was meant to take it. A hint: any designated replica may.
+        /// The replica that should take it. A hint: any designated replica may.
         successor: Option<ReplicaId>,
     },
     /// The plane is being removed. Final: no fence follows this one.

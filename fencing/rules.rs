@@ -20,13 +20,13 @@ pub enum Rule {
     PeerViewIsNewerThanLife,
     /// A proof counts from when it was sent.
     ProofCountsFromSending,
-    /// Who takes from the dead serves only after R has passed.
+    /// A replica that takes a fence from a dead holder serves only after R has passed.
     TakeoverWaits,
     /// ... and the margin.
     TakeoverWaitsMargin,
-    /// Who adopts an own fence waits as after a takeover (7b).
+    /// A replica that adopts its own fence waits as after a takeover (7b).
     AdoptionWaits,
-    /// Who finds its own incarnation in a fence without a tenure adopts it (17).
+    /// A replica that finds its own incarnation in a fence without a tenure adopts it (17).
     OwnFenceIsAdopted,
     /// Released is not sent before the own wait is over (7a).
     ReleaseAfterWait,
@@ -51,7 +51,7 @@ pub enum Rule {
     /// Of a batch whose barrier was refused, the history is read first and then since when the fence
     /// is another's.
     HistoryBeforeSuperseded,
-    /// Who joins compares the record of the lease terms it has read (8).
+    /// Joining compares the record of the lease terms that was read (8).
     JoinComparesTerms,
     /// While terms change, answers go by the shorter read lease (8).
     ChangeAnswersByShorter,
@@ -61,11 +61,11 @@ pub enum Rule {
     ChangeNeedsAll,
     /// ... as seen in a view that is not older than the change (8).
     ChangeNeedsNewView,
-    /// ... and the longer wait has passed since: who died without a word answers no more (8).
+    /// ... and the longer wait has passed since: a replica that died before answers no more (8).
     ChangeOutwaitsTheDead,
     /// What a bookmark may name is read before the tenure is looked at.
     BookmarkBeforeTenure,
-    /// Whoever publishes a write tells its observers, whether or not its caller still waits.
+    /// The publisher of a write notifies its observers, whether or not the caller still waits.
     PublisherTellsObservers,
 }
 

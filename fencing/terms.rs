@@ -3,8 +3,8 @@
 //!
 //! A change takes three steps. The record names the next terms beside the current ones. Each member
 //! answers by the shorter read lease and waits out the longer one from then on, and says so
-//! ([`crate::member`]). Once all have, the next terms are the current ones. Invariant: nobody ever
-//! waits for less than anybody may still answer (PROTOCOL 8).
+//! ([`crate::member`]). Once all have, the next terms are the current ones. Invariant: no replica
+//! waits for less time than another may still answer (PROTOCOL 8).
 
 use core::fmt;
 

@@ -10,7 +10,7 @@ use core::ops::Add;
 pub struct Time(u64);
 
 impl Time {
-    /// The point so many nanoseconds after the clock's origin.
+    /// The point this many nanoseconds after the clock's origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -1,4 +1,4 @@
-//! What the machines ask of the store, and what the store may say. Owns the vocabulary between this
+//! The requests of the machines to the store, and the store's answers. Owns the vocabulary between this
 //! crate and its driver; must not know keys, bytes or the store's client.
 
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ pub enum Compare {
     FenceAt(Revision),
     /// The plane's directory record exists.
     DirectoryPresent,
-    /// The member key of this replica was created at this incarnation: this life goes on.
+    /// The member key of this replica was created at this incarnation: the replica still lives.
     MemberIs(Holder),
     /// The member key of this replica is absent or was created at another revision.
     MemberIsNot(Holder),
@@ -96,7 +96,7 @@ pub struct Refusal {
     pub directory: Directory,
 }
 
-/// Whether a plane stands in the directory.
+/// Whether a plane has a record in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Directory {
     /// It does.

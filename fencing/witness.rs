@@ -12,7 +12,7 @@ use crate::time::Time;
 /// What a replica knows of one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Life {
-    /// Its member key stands in the newest view.
+    /// Its member key is in the newest view.
     Alive,
     /// Its member key was seen gone, first at this time on this replica's clock.
     Gone {
@@ -44,7 +44,7 @@ impl Sighting {
         self.life
     }
 
-    /// The terms of the read lease that whoever takes the fence waits out.
+    /// The terms of the read lease that a replica waits out before it takes the fence.
     pub(crate) fn wait(&self) -> LeaseTerms {
         self.wait
     }

@@ -14,7 +14,8 @@ use crate::log2::neg_log2;
 use crate::name::{PlaneId, ReplicaId, Zone};
 use crate::view::{Member, Standing, View, Weight};
 
-/// A user's wish for a plane's place. A wish nobody can meet is passed over, never an outage.
+/// A user's preference for a plane's replica. One that no replica meets is ignored: it never causes an
+/// outage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Pin {
     /// No wish.
@@ -77,7 +78,7 @@ impl PartialEq for Score {
 impl Eq for Score {}
 
 impl View {
-    /// The replica that should own the plane; none only in an empty view.
+    /// The replica that should own the plane; `None` only in an empty view.
     ///
     /// A pin that can be met wins, then Serving members by score, then, when none of those is left,
     /// Draining ones by score.

@@ -50,7 +50,7 @@ counter!(
 pub struct Weight(NonZeroU16);
 
 impl Weight {
-    /// A weight, unless it is zero: who shall own nothing is Draining.
+    /// A weight, unless it is zero: a replica that shall own nothing is Draining.
     pub const fn new(weight: u16) -> Option<Self> {
         match NonZeroU16::new(weight) {
             Some(weight) => Some(Self(weight)),
@@ -138,7 +138,7 @@ impl View {
     }
 }
 
-/// The membership as a watch on the member keys tells it, change by change.
+/// The membership as a watch on the member keys reports it, change by change.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     number: ViewNumber,

@@ -393,7 +393,7 @@ fn cited_paths(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A cited path may leave out what stands in front: `plane/log.rs`, or only `log.rs`.
+/// A cited path may leave out what stands in front: `history/log.rs`, or only `log.rs`.
 fn leads_somewhere(cited: &str, files: &BTreeSet<String>) -> bool {
     let behind_a_folder = format!("/{cited}");
     files.contains(cited) || files.iter().any(|path| path.ends_with(&behind_a_folder))

@@ -21,7 +21,7 @@ pub enum Load {
         /// Its head.
         head: Revision,
     },
-    /// The state in memory: the hand-off was called off and nobody was in between.
+    /// The state in memory: the hand-off was called off and no other replica held the fence since.
     Kept {
         /// Its head.
         head: Revision,
@@ -51,7 +51,7 @@ pub enum Event {
         /// What became of it.
         outcome: Outcome,
     },
-    /// The state asked for by [`Action::OpenTenure`] is in memory, up to this head.
+    /// The state requested by [`Action::OpenTenure`] is in memory, up to this head.
     Loaded {
         /// The revision of the plane's last commit in it.
         head: Revision,
@@ -72,7 +72,7 @@ pub enum Event {
         /// The revision at which the store did it.
         at: Revision,
     },
-    /// The history asked for by [`Action::Settle`] was replayed, up to this head.
+    /// The history requested by [`Action::Settle`] was replayed, up to this head.
     Replayed {
         /// The revision of the plane's last commit in it.
         head: Revision,
@@ -98,7 +98,7 @@ pub enum Event {
         /// What goes ahead of it.
         streaming: Streaming,
     },
-    /// The streaming asked for by [`Action::Stream`] ended, well or not.
+    /// The streaming requested by [`Action::Stream`] ended, with or without success.
     StreamEnded,
     /// Call the pause, the hand-off or the deletion off: its deadline passed, or the successor is
     /// gone.
@@ -168,7 +168,7 @@ pub enum Action {
         /// The revision of the Deleted record.
         fence: Revision,
     },
-    /// Ask the living holder over the peer channel to hand over.
+    /// Request a hand-over from the living holder, over the peer channel.
     AskHolder(Holder),
     /// The plane was not taken.
     NotTaken(NotTaken),
@@ -195,9 +195,9 @@ pub enum TenureEnd {
 /// Why a plane was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotTaken {
-    /// Its holder is newer than the view: let the view catch up, then look again.
+    /// Its holder is newer than the view: let the view catch up, then try again.
     ViewTooOld,
-    /// Something changed meanwhile: look again.
+    /// The fence changed meanwhile: try again.
     Changed,
     /// The store refused to consider the acquire.
     Rejected,

@@ -67,7 +67,7 @@ impl PlaneFence {
                 serve_from: held.serve_from,
             }];
         }
-        // There is one driver at a time: what an earlier one has begun, and not said, it begins anew.
+        // There is one driver at a time. It restarts a release that an earlier driver has not sent.
         held.course = Course::Leaving { goal, stream };
         let probing = matches!(held.batch, Batch::Probe { .. });
         let mut actions = vec![Action::StopAccepting];
@@ -207,7 +207,7 @@ impl PlaneFence {
         }]
     }
 
-    /// The last word was not said and never will be: the tenure it ended goes on, with the state in
+    /// The last word was not applied and never will be: the tenure that it ended continues, with the state in
     /// memory, for the fence was this holder's all the while.
     fn go_on(&mut self, parted: &Parted, fence: Revision, now: Time) -> Vec<Action> {
         self.phase = Phase::Held(Held {
@@ -312,7 +312,7 @@ impl PlaneFence {
         match (self.own_record(refusal, parted.suspended.epoch), stage) {
             // An earlier reclaim landed: Released is dead.
             (Some(revision), PartedStage::Reclaiming) => self.go_on(&parted, revision, now),
-            // Released landed, and somebody took the plane since; or its record is removed.
+            // Released landed, and another replica took the plane since; or its record is removed.
             (Some(_), PartedStage::Sent) | (None, _) => {
                 self.phase = Phase::Away;
                 vec![Action::Released {

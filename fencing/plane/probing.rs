@@ -23,7 +23,7 @@ impl PlaneFence {
         };
         match held.batch {
             Batch::None if self.read_only(held) => self.put_probe(false),
-            // Whoever sent the last one has not reported: it may still land.
+            // The sender of the last probe has not reported: it may still land.
             Batch::Probe { .. } => self.put_probe(true),
             Batch::None | Batch::InFlight | Batch::Barrier(_) | Batch::Replaying => Vec::new(),
         }
@@ -65,7 +65,7 @@ impl PlaneFence {
                 if let Batch::Probe { unsettled, .. } = &mut held.batch {
                     *unsettled = true;
                 }
-                // Whoever parts cannot wait for the next probe's turn.
+                // A release must not wait for the next probe.
                 match held.course {
                     Course::Leaving { .. } => self.put_probe(true),
                     Course::Serving | Course::Paused => Vec::new(),

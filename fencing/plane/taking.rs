@@ -17,7 +17,7 @@ impl PlaneFence {
     pub(super) fn acquire(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
         match &self.phase {
             Phase::Away => {}
-            // An id never comes back; whoever removes its range needs the record's revision again.
+            // An id never comes back; removing its range needs the record's revision.
             Phase::Deleted => {
                 let found = sighting.fence();
                 let deleted = found.filter(|fence| fence.value.state == FenceState::Deleted);
@@ -26,7 +26,7 @@ impl PlaneFence {
                 return not.into_iter().collect();
             }
             _ if !self.rules.keep(Rule::BegunIsDrivenOn) => return Vec::new(),
-            // Whoever sent the last acquire is gone. It may land at any later time; what the fence
+            // The task that sent the last acquire is gone. It may land at any later time; what the fence
             // then says, holds.
             Phase::Taking(_) => self.phase = Phase::Away,
             Phase::Held(_) => return self.open_again(),
@@ -203,7 +203,7 @@ impl PlaneFence {
         self.open(taking.epoch, revision, taking.serve_from, load)
     }
 
-    /// The fence is held and its plane is not in memory: whoever was to load it is gone, or failed.
+    /// The fence is held and its plane is not in memory: the task that was loading it ended or failed.
     /// A new tenure over the same fence, so that nothing of the old one answers any more.
     fn open_again(&mut self) -> Vec<Action> {
         let Phase::Held(held) = &self.phase else {
@@ -211,7 +211,7 @@ impl PlaneFence {
         };
         match held.batch {
             Batch::None | Batch::Probe { .. } => {}
-            // The plane is in memory: somebody settles this.
+            // The plane is in memory: its committer settles this.
             Batch::InFlight | Batch::Barrier(_) | Batch::Replaying => return Vec::new(),
         }
         let held = held.clone();
@@ -282,7 +282,7 @@ impl PlaneFence {
 
 /// What allows a fence to be taken.
 enum Ground<'a> {
-    /// Rule 1: there is none, or it is Released.
+    /// Rule 1: the fence is absent or Released.
     Free { released_head: Option<Revision> },
     /// Rule 2: its holder's incarnation is gone.
     Gone { holder: &'a Holder, since: Time },
