@@ -1,9 +1,9 @@
-//! Bounds of a chain of certificates that somebody shows.
+//! The limit on the chain of certificates in a handshake.
 
 use polyplane_auth::ClientChain;
 use rustls::pki_types::CertificateDer;
 
-/// Refuses a chain that would be too much work for whoever judges it, or for those it is sent to.
+/// Refuses a chain that would take too long to verify, or is too long to forward.
 ///
 /// # Errors
 /// If there are too many certificates, or they are too long.

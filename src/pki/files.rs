@@ -1,8 +1,8 @@
 //! Reading and writing the files of the certificate folder.
 //!
-//! Files that this program makes are private, whole and durable. Everything else may be somebody
-//! else's: a mounted Secret is a folder of links, which Kubernetes exchanges all together, and its
-//! files may be meant for other programs too. They are read through their links and never changed.
+//! Files that this program makes are private, complete and durable. Other files are read through
+//! links and never changed: a mounted Secret is a folder of links, which Kubernetes replaces
+//! together, and other programs may need its files too.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -32,11 +32,11 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-/// The same for a secret that this program makes if it is absent. A copy or a restore may have
-/// opened it to others; it is closed again, and that is logged, because somebody may have read it.
+/// The text of a secret file. A copy or a restore may have made it readable for other users; it is
+/// made private again, with a warning, because others may have read it.
 ///
 /// # Errors
-/// If it cannot be read, or is this user's own and cannot be closed.
+/// If it cannot be read, or belongs to this user and cannot be made private.
 pub(crate) fn read_secret(path: &Path) -> Result<Option<String>, PkiError> {
     let text = read(path)?;
     if text.is_some() {
@@ -54,7 +54,7 @@ fn close_to_others(path: &Path) -> io::Result<()> {
     options.read(true);
     options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let Ok(file) = options.open(path) else {
-        // A link: what it leads to was put there by somebody else.
+        // A link leads to a file of the operator, whose mode is not ours to change.
         return Ok(());
     };
     let metadata = file.metadata()?;
@@ -63,13 +63,13 @@ fn close_to_others(path: &Path) -> io::Result<()> {
     }
     let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
     if !is_ours || !metadata.is_file() {
-        tracing::debug!(path = %path.display(), "others may use this file, and it is not ours");
+        tracing::debug!(path = %path.display(), "other users can read this file, and it belongs to another user");
         return Ok(());
     }
-    // Of the open file: nobody can put another one in its place meanwhile.
+    // On the open file, so that the path cannot be swapped for another file meanwhile.
     match file.set_permissions(Permissions::from_mode(PRIVATE)) {
         Ok(()) => {
-            tracing::warn!(path = %path.display(), "others could use this file; it is private again");
+            tracing::warn!(path = %path.display(), "other users could read this file; it is private again");
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
@@ -77,7 +77,7 @@ fn close_to_others(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file beside the one it is to replace; removed unless it does.
+/// A new file beside the one that it will replace; removed unless it does.
 struct Staged {
     path: PathBuf,
     is_done: bool,
@@ -103,7 +103,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.is_done {
-            // What failed before says why.
+            // The error that led here is reported by the caller.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -119,8 +119,8 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
     write_private_together([(path, bytes)])
 }
 
-/// The same for files of one folder that are of no use without each other: all of them are durable
-/// under other names before the first is seen.
+/// The same for files of one folder that need each other: all of them are durable under temporary
+/// names before the first is renamed.
 ///
 /// # Errors
 /// The same.
@@ -152,14 +152,14 @@ fn stage(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
     Ok(staged)
 }
 
-/// Lets other processes that start with the same folder wait until this is dropped. Two that find
-/// it empty would each make a CA, and distrust each other.
+/// Locks the folder until this is dropped. Without the lock two processes that start with an empty
+/// folder would each make a CA and distrust each other.
 pub(super) fn lock(folder: &Path) -> Option<File> {
     let file = File::open(folder).ok()?;
     match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
         Ok(()) => Some(file),
         Err(error) => {
-            // Such as a network file system without locks: as before there were any.
+            // A network file system without locks, for example: go on without one.
             tracing::debug!(folder = %folder.display(), %error, "the folder cannot be locked");
             None
         }
@@ -169,7 +169,7 @@ pub(super) fn lock(folder: &Path) -> Option<File> {
 /// Makes the names in the folder of `path` durable.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,4 +1,4 @@
-//! Kubeconfig files: how a client is told where a plane is and who it is there.
+//! Kubeconfig files, which give a client the address of a plane and its credential.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const ROOT: &str = "root";
 /// The only user.
 const USER: &str = "admin";
 
-/// How the user of a kubeconfig proves who it is.
+/// The credential of the user of a kubeconfig.
 #[derive(Clone, Copy, Debug)]
 pub enum UserCredential<'a> {
     /// By a client certificate.
@@ -38,8 +38,8 @@ pub struct Kubeconfig<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// The file's text. Names of planes may look like numbers or booleans (`123`, `null`, `1e3`),
-    /// so a YAML writer quotes what needs it.
+    /// The text of the file. A YAML writer makes it, because names of planes may look like numbers
+    /// or booleans (`123`, `null`, `1e3`) and need quotes then.
     pub fn render(&self) -> String {
         let certificate = STANDARD.encode(self.root_pem);
         let names = || std::iter::once(ROOT).chain(self.planes.iter().copied());
@@ -88,7 +88,7 @@ impl Kubeconfig<'_> {
     }
 }
 
-/// Where the plane `name` is served by the server at `server`.
+/// The URL of the plane `name` at the server `server`.
 pub fn plane_url(server: &str, name: &str) -> String {
     format!("{}/clusters/{name}", server.trim_end_matches('/'))
 }

@@ -1,24 +1,24 @@
 //! The server's own CA and what it signs, and how replicas know each other.
 //!
-//! Owns the files in the certificate folder, the certificates made or read from them, and when these
-//! are renewed:
+//! Owns the files in the certificate folder, the certificates made or read from them, and when
+//! these are renewed:
 //!
 //! | file | holds | if it is absent |
 //! |---|---|---|
 //! | `ca.crt`, `ca.key` | the CA of serving and administrator certificates | made, both or none |
 //! | `admin.token` | the administrator's bearer token | made |
 //! | `serving.crt`, `serving.key` | a given serving certificate, chain first to last | issued in memory |
-//! | `peer-ca.crt`, `peer-ca.key` | the CA of replicas among each other | made when peers are wanted |
+//! | `peer-ca.crt`, `peer-ca.key` | the CA of replicas among each other | made when the replica has peers |
 //! | `peer.crt`, `peer.key` | a given peer certificate; only `peer-ca.crt` is needed beside it | issued in memory |
 //!
-//! Serving, peer and administrator certificates are issued anew from their CA at each start and
-//! live in memory, so a changed host name or an old certificate needs no procedure. Given ones are
-//! read again when their files change (`pair`). A folder that holds everything may be read-only.
+//! Serving, peer and administrator certificates are issued from their CA at each start and kept in
+//! memory, so a changed host name or an old certificate needs no procedure. Given ones are read
+//! again when their files change (`pair`). A complete folder may be read-only.
 //!
 //! Knows nothing of requests and connections: callers get TLS configurations and resolvers.
 //!
 //! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
-//! Files that somebody else put there are read and nothing else (`files`).
+//! Files that the operator put there are only read (`files`).
 
 mod chain;
 mod files;
@@ -56,10 +56,10 @@ pub use serving::{RenewingCertificate, TlsError};
 const DAY: Duration = Duration::from_secs(86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
-/// Clocks of clients may be a little behind.
+/// How far a certificate is valid before it is made, because clocks of clients may be behind.
 const BACKDATING: Duration = Duration::from_secs(3600);
 
-/// Why the keys and certificates are not there.
+/// Why keys and certificates cannot be read or made.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A folder cannot be made.
@@ -67,7 +67,7 @@ pub enum PkiError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -76,7 +76,7 @@ pub enum PkiError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -85,7 +85,7 @@ pub enum PkiError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -108,7 +108,7 @@ pub enum PkiError {
     Mismatch {
         /// The certificate's file.
         path: PathBuf,
-        /// What the TLS library said.
+        /// The error of the TLS library.
         #[source]
         source: rustls::Error,
     },
@@ -177,7 +177,7 @@ impl Pki {
         &self.admin_token
     }
 
-    /// The serving certificate that somebody put into the folder, if so.
+    /// The serving certificate that the operator put into the folder, if there is one.
     pub(crate) fn given_serving(&self) -> Option<&PairFiles> {
         self.serving.as_ref()
     }
@@ -282,7 +282,8 @@ fn make_folder(folder: &Path) -> Result<(), PkiError> {
         .recursive(true)
         .mode(0o700)
         .create(folder);
-    // A CA that a power cut takes away with its folder would leave certificates of nobody.
+    // Without the sync a power cut could remove the CA, and certificates it signed would be
+    // worthless.
     made.and_then(|()| sync_folder_of(folder))
         .map_err(|source| PkiError::Folder {
             path: folder.to_owned(),

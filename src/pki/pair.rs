@@ -1,10 +1,10 @@
-//! Certificates that somebody else made, and may replace while the server runs.
+//! Certificates that the operator made, and may replace while the server runs.
 //!
-//! Nothing runs in the background: a handshake that comes a while after the last look looks at the
-//! files' times, so new handshakes use new certificates and an idle server does nothing.
+//! No task runs in the background: a handshake checks the times of the files, unless they were
+//! checked a moment ago. So new handshakes use new certificates, and an idle server does nothing.
 //!
-//! Invariant: a pair that does not fit, such as one half replaced, never takes the place of one
-//! that does.
+//! Invariant: a certificate and key that do not fit, because one of them is not replaced yet, never
+//! replace a pair that fits.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,7 +20,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::role::{RoleError, Unmarked, replica_of};
 use crate::{PkiError, read};
 
-/// How long a look at the files is good for.
+/// Shortest time between two checks of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A certificate file and the file of its key.
@@ -50,7 +50,7 @@ impl PairFiles {
         }
     }
 
-    /// The files, to be looked at for changes.
+    /// The files to check for changes.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         vec![self.certificate.clone(), self.key.clone()]
     }
@@ -75,10 +75,10 @@ impl PairFiles {
 }
 
 impl PairFiles {
-    /// The same; the certificate must be one that other replicas take for a peer's.
+    /// Reads both files of a peer certificate, which must have the role of a peer.
     ///
     /// # Errors
-    /// The same, and if it is not.
+    /// As [`load`](Self::load), and if the certificate is not that of a peer.
     pub(crate) fn load_peer(
         &self,
         unmarked: Unmarked,
@@ -113,7 +113,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(found)
 }
 
-/// Notices that files changed.
+/// Detects that files changed.
 pub(crate) struct Lookout {
     paths: Vec<PathBuf>,
     state: Mutex<State>,
@@ -121,13 +121,13 @@ pub(crate) struct Lookout {
 
 struct State {
     looked: Instant,
-    /// What the files looked like when they were last taken.
+    /// The stamps of the files that are in use.
     taken: Vec<Option<Stamp>>,
 }
 
-/// What shows that a file is another one, or was changed. Behind a link it is that of the file
-/// the link leads to: a mounted Secret is exchanged by one link to the folder of all its files,
-/// and what comes then may have the times and lengths of what was there before.
+/// What tells that a file was changed or replaced. Links are followed: Kubernetes replaces a
+/// mounted Secret by changing a link to the folder of its files, and the new files may have the
+/// times and lengths of the old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -136,11 +136,12 @@ struct Stamp {
     inode: u64,
 }
 
-/// What the files looked like at one moment.
+/// The stamps of the files at one moment.
 pub(crate) struct Sight(Vec<Option<Stamp>>);
 
 impl Lookout {
-    /// Watches `paths` from now on. Made *before* the files are read, so that no change is missed.
+    /// Detects changes of `paths` from now on. To be made *before* the files are read, so that no
+    /// change is missed.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let taken = stamps(&paths);
         Self {
@@ -152,8 +153,8 @@ impl Lookout {
         }
     }
 
-    /// What the files look like, if it is time to look and they changed since they were taken.
-    /// A change that was not [`taken`](Self::taken) is seen again at the next look.
+    /// The new stamps, if a check is due and the files changed. A change that is not
+    /// [`taken`](Self::taken) is reported again by the next check.
     pub(crate) fn changed(&self) -> Option<Sight> {
         self.changed_after(LOOK_EVERY)
     }
@@ -168,7 +169,7 @@ impl Lookout {
         (now != state.taken).then_some(Sight(now))
     }
 
-    /// The files were taken as they looked then.
+    /// Records that the files with these stamps are in use.
     pub(crate) fn taken(&self, sight: Sight) {
         self.state.lock().taken = sight.0;
     }

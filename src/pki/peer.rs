@@ -1,12 +1,12 @@
-//! How replicas know each other: a CA of their own, and a certificate for each.
+//! TLS between replicas: a CA of their own, and a certificate for each replica.
 //!
 //! A peer certificate names its replica in the common name, is used for both ends of a connection,
-//! and says that it is a peer's ([`role`]). Whose address it was dialled at does not matter: pods
-//! change theirs. One certificate shared by all replicas is called [`SHARED_NAME`]; its holder says
-//! which replica it is.
+//! and has the role of a peer ([`role`]). Addresses are not checked, because pods change theirs. A
+//! certificate that all replicas share is named [`SHARED_NAME`]; its holder says which replica it
+//! is.
 //!
-//! Invariant: nobody whom the peer CA did not sign as a peer finishes a handshake, in either
-//! direction.
+//! Invariant: no handshake succeeds, in either direction, unless the peer CA signed the other
+//! side's certificate as that of a peer.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub const ALPN_PEER: &[u8] = b"polyplane-peer/1";
 /// The name of a certificate that all replicas share.
 pub const SHARED_NAME: &str = "polyplane-peer";
 
-/// What a replica needs to speak to others: always the newest certificates of the folder.
+/// The TLS of a replica towards others, always with the newest certificates of the folder.
 pub struct PeerTls {
     replica: String,
     roots: PathBuf,
@@ -57,7 +57,7 @@ enum Source {
     Issued(PathBuf),
 }
 
-/// Both ends of TLS between replicas, made of one state of the files.
+/// The configurations for both ends of a connection, made of one state of the files.
 pub struct PeerConfigs {
     /// For listeners.
     pub server: Arc<ServerConfig>,
@@ -94,8 +94,9 @@ impl PeerTls {
             Some(_) if !roots.exists() => return Err(PkiError::Half { path: roots }),
             Some(pair) => Source::Given(pair),
             None => {
-                // Made here, so that the files exist before they are watched, and only here: files
-                // that are gone for a moment while somebody replaces them must not be made anew.
+                // Made here, so that the files exist before their first check, and only here: files
+                // that are absent for a moment while the operator replaces them must not be made
+                // again.
                 Authority::load_or_create(folder, "peer-ca", "polyplane-peer-ca")?;
                 Source::Issued(folder.to_owned())
             }
@@ -123,8 +124,8 @@ impl PeerTls {
         &self.replica
     }
 
-    /// The configurations for a new connection. Reads the files again if they changed; keeps what
-    /// it has if they are no good.
+    /// The configurations for a new connection. Reads the files again if they changed; keeps the
+    /// old ones if the new files cannot be used.
     pub fn current(&self) -> Arc<PeerConfigs> {
         let current = self.current.load_full();
         let sight = self.lookout.changed();
@@ -152,7 +153,7 @@ impl PeerTls {
 }
 
 impl Source {
-    /// After this time the certificate is made anew.
+    /// Age from which the certificate is issued again.
     fn age_max(&self) -> Duration {
         match self {
             Self::Given(_) => Duration::MAX,
@@ -225,7 +226,7 @@ fn configs(
         .with_client_cert_verifier(demanding)
         .with_cert_resolver(Arc::clone(&resolver) as _);
     server.alpn_protocols = vec![ALPN_PEER.to_vec()];
-    // A resumed session would outlive a change of the CA, and peers connect seldom.
+    // No tickets: a resumed session would outlive a change of the CA, and peers connect rarely.
     server.send_tls13_tickets = 0;
     let mut client = ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&version::TLS13])
@@ -255,7 +256,7 @@ impl PeerConfigs {
     }
 }
 
-/// What is wrong with a certificate that the peer CA has signed.
+/// Checks the role of a certificate that the peer CA has signed.
 fn check_role(leaf: &CertificateDer<'_>, unmarked: Unmarked) -> Result<(), rustls::Error> {
     match role::replica_of(leaf, unmarked) {
         Ok(_) => Ok(()),
@@ -263,7 +264,7 @@ fn check_role(leaf: &CertificateDer<'_>, unmarked: Unmarked) -> Result<(), rustl
     }
 }
 
-/// Takes connections of peers: the peer CA signed them, and as peers.
+/// Accepts connections with certificates that the peer CA signed as those of peers.
 #[derive(Debug)]
 struct PeersOnly {
     signed: Arc<dyn ClientCertVerifier>,

@@ -1,18 +1,17 @@
-//! Who may be a peer: what a certificate has to say beside being signed by the peer CA, and which
-//! certificates of a file are that CA.
+//! What makes a certificate that of a peer, and which certificates of a file are the peer CA.
 //!
-//! Peers tell each other whom they speak for, so whoever passes for a peer is every user of every
-//! plane. Some rings share a CA with other things, hence the signature alone is not enough. A peer
-//! certificate
+//! Peers name the clients for whom they forward requests, so a peer can act as every user of every
+//! plane. Some rings share their CA with other programs, hence its signature alone is not enough. A
+//! peer certificate
 //!
-//! - is for server *and* client authentication, and says so. Client certificates, whether of a
-//!   plane's users or of operators, are for clients only;
-//! - has the DNS name [`PEER_ROLE`], which is given to nobody else.
+//! - names server *and* client authentication as its usages. Client certificates, of a plane's users
+//!   or of operators, are for client authentication only;
+//! - has the DNS name [`PEER_ROLE`], which no other certificate gets.
 //!
-//! The first release issued its peer certificates with that name, so they are good. What it asked
-//! cert-manager for had [`SHARED_NAME`] as the common name and the only DNS name; that form is
-//! still taken, since replicas of both releases use one such certificate during an update. For
-//! certificates of any other form there is [`Unmarked::Accepted`].
+//! The first release issued peer certificates with that name, so they are accepted. Those that it
+//! requested from cert-manager have [`SHARED_NAME`] as the common name and as the only DNS name.
+//! That form is accepted too, because replicas of both releases share one such certificate during
+//! an update. Certificates of other forms need [`Unmarked::Accepted`].
 
 use polyplane_ring::ReplicaId;
 use rustls::pki_types::CertificateDer;
@@ -28,11 +27,10 @@ pub const PEER_ROLE: &str = "peer.polyplane";
 /// What to do with certificates that are for both usages and lack the name [`PEER_ROLE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmarked {
-    /// Their holders are no peers.
+    /// Refuse them.
     #[default]
     Refused,
-    /// Their holders are peers, while certificates that were made for the first release by hand
-    /// are replaced one by one.
+    /// Accept them, while certificates that were made by hand for the first release are replaced.
     Accepted,
 }
 
@@ -42,22 +40,22 @@ pub enum RoleError {
     /// Not X.509.
     #[error("the peer certificate cannot be read")]
     Unreadable,
-    /// One usage is missing, or none is named.
+    /// It does not name both usages.
     #[error("the peer certificate is not for both server and client authentication")]
     Usages,
-    /// It might be anybody's.
+    /// It lacks the name of the role.
     #[error(
         "the peer certificate lacks the DNS name {PEER_ROLE}; issue it with that name, or accept \
          such certificates for a while with --accept-unmarked-peers"
     )]
     Unmarked,
     /// The common name cannot be that of a replica.
-    #[error("the peer certificate's common name {0:?} names no replica")]
+    #[error("the peer certificate's common name {0:?} is not the id of a replica")]
     Name(String),
 }
 
-/// The replica that a peer's certificate names, which may be [`SHARED_NAME`]. Whether the peer CA
-/// signed it is somebody else's question.
+/// The replica that a peer's certificate names, which may be [`SHARED_NAME`]. Does not check who
+/// signed the certificate.
 ///
 /// # Errors
 /// If it is not a peer's.
@@ -94,9 +92,9 @@ pub(crate) fn replica_of(
     Ok(replica)
 }
 
-/// The certificates of a CA file that may sign peers. Others in it only complete a chain: cert-manager
-/// writes behind a CA the authorities it descends from, and what those sign are not peers. A file
-/// with several independent CAs, as during a change of the CA, has several.
+/// The certificates of a CA file that may sign peers. Others in it only complete a chain:
+/// cert-manager writes behind a CA the authorities it descends from, and what those sign are not
+/// peers. A file with several independent CAs, as during a change of the CA, has several.
 pub(crate) fn anchors(found: &[CertificateDer<'static>]) -> Vec<CertificateDer<'static>> {
     let parsed: Vec<_> = found
         .iter()

@@ -1,4 +1,4 @@
-//! The certificate that clients see.
+//! The serving certificate, which renews itself during handshakes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use rustls::sign::CertifiedKey;
 use crate::pair::Lookout;
 use crate::{Identity, Pki, PkiError, leaf_renewal_age};
 
-/// Why there is no TLS configuration.
+/// Why TLS for clients cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The serving certificate was not issued.
-    #[error("no serving certificate")]
+    #[error("cannot load or issue the serving certificate")]
     Certificate(#[source] PkiError),
-    /// The library refuses key or configuration.
+    /// The TLS library refuses the key or the configuration.
     #[error("the TLS configuration is refused")]
     Config(#[source] rustls::Error),
 }
@@ -29,7 +29,7 @@ pub struct RenewingCertificate {
     pki: Arc<Pki>,
     names: Vec<String>,
     provider: Arc<CryptoProvider>,
-    /// There if the certificate was given as files.
+    /// Set if the certificate was given as files.
     lookout: Option<Lookout>,
     current: ArcSwap<Issued>,
 }
@@ -73,7 +73,7 @@ impl RenewingCertificate {
             None if current.at.elapsed() < age_max => return Arc::clone(&current.key),
             None => {}
         }
-        // Two handshakes may both renew; either result serves.
+        // Two handshakes may both renew; either certificate is good.
         match issue(&self.pki, &self.names, &self.provider) {
             Ok(fresh) => {
                 let key = Arc::clone(&fresh.key);

@@ -68,32 +68,33 @@ pub trait Backend: Send + Sync {
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>>;
 
-    /// The number of the newest view of the ring that this replica knows; 0 without a ring. It is sent
-    /// with each answer that names the new owner of a plane.
+    /// The number of the newest view of the ring that this replica knows; 0 without a ring. It is
+    /// sent with each answer that names the new owner of a plane.
     fn view(&self) -> u64 {
         0
     }
 
-    /// Waits a little until this replica has a view that a peer named: the replica with the older view
-    /// catches up first.
+    /// Waits a little until this replica has a view that a peer named: the replica with the older
+    /// view catches up first.
     fn reach_view(&self, _view: u64) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whether a peer has answered the latest pings. Requests to one that has not wait until it answers
-    /// again, or until another replica owns its planes. Called for each request that is forwarded.
+    /// Whether a peer has answered the latest pings. Requests to one that has not wait until it
+    /// answers again, or until another replica owns its planes. Called for each request that is
+    /// forwarded.
     fn answers(&self, _peer: &Peer) -> bool {
         true
     }
 
-    /// The report at a path below `/polyplane/`, as JSON; `None` if there is no such path. Only called
-    /// for members of `system:masters`.
+    /// The report at a path below `/polyplane/`, as JSON; `None` if there is no such path. Only
+    /// called for members of `system:masters`.
     fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }
 
-    /// Carries out a POST to a path below `/polyplane/` and returns the outcome as JSON; `None` if there
-    /// is no such path. Only called for members of `system:masters`.
+    /// Carries out a POST to a path below `/polyplane/` and returns the outcome as JSON; `None` if
+    /// there is no such path. Only called for members of `system:masters`.
     fn command<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }

@@ -159,8 +159,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// The answer to a request. Boxed, because this future has some KiB, and hyper moves it several times
-/// before it is polled.
+/// The answer to a request. Boxed, because this future has some KiB, and hyper moves it several
+/// times before it is polled.
 fn answered(
     state: Arc<ServerState>,
     caller: Arc<Caller>,

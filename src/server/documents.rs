@@ -1,4 +1,5 @@
-//! Discovery and OpenAPI: documents derived from the kinds of a plane, and the paths that show them.
+//! Discovery and OpenAPI: documents derived from the kinds of a plane, and the paths that show
+//! them.
 //!
 //! A document is made at the first request for it, and all planes share it whose kinds, as far as
 //! the document shows them, are the same. Knows nothing of single objects.
@@ -162,7 +163,8 @@ impl<V> CacheState<V> {
         }
         self.bytes += bytes;
         while self.bytes > bytes_max {
-            // A value that is still being made counts no bytes yet; dropping it would make it twice.
+            // A value that is still being made counts no bytes yet; dropping it would make it
+            // twice.
             let is_made = |id: &&DocumentId| self.entries[*id].bytes > 0;
             let Some(id) = self.order.values().find(is_made).copied() else {
                 break;

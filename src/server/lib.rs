@@ -12,8 +12,8 @@
 //! | `peer` | a forwarded request or a message between replicas goes wrong |
 //! | `operations` | health, metrics, reports, drain |
 //!
-//! The certificates are `polyplane_pki`'s. The server is built from `options`, runs in `server`, and
-//! gets planes from the [`Backend`].
+//! The certificates are `polyplane_pki`'s. The server is built from `options`, runs in `server`,
+//! and gets planes from the [`Backend`].
 //!
 //! Invariant: the server knows no kind, no key and no store; kinds come as a table, planes as trait
 //! objects.

@@ -1,8 +1,9 @@
 //! From options as they are typed to a server.
 //!
 //! [`Options::complete`] checks all options and reports every problem at once;
-//! [`CompletedOptions::configure`] reads or creates keys on disk; [`Config::build`] takes the backend
-//! and the listeners. Each step consumes the result of the step before, which callers may change.
+//! [`CompletedOptions::configure`] reads or creates keys on disk; [`Config::build`] takes the
+//! backend and the listeners. Each step consumes the result of the step before, which callers may
+//! change.
 
 use std::fmt;
 use std::io;

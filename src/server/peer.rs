@@ -1,12 +1,13 @@
 //! Between replicas: the listener for peers, connections to peers, forwarding, and the protocol.
 //!
 //! All of it runs over mutual TLS under the peer CA ([`polyplane_pki`]). It carries messages about
-//! planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and forwarded requests of clients.
-//! The latter pass the same pipeline as if they had come directly, but are never forwarded again.
+//! planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and forwarded requests of
+//! clients. The latter pass the same pipeline as if they had come directly, but are never forwarded
+//! again.
 //!
-//! The protocol ([`channel`], [`channel::frame`]) has requests and answers as HTTP does, and many streams
-//! on a connection, each with a window, trailers and cancellation of its own. HTTP/1.1 and HTTP/2 were
-//! measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
+//! The protocol ([`channel`], [`channel::frame`]) has requests and answers as HTTP does, and many
+//! streams on a connection, each with a window, trailers and cancellation of its own. HTTP/1.1 and
+//! HTTP/2 were measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
 //! loopback, both ends in one process, 64 at a time, optimized, on a shared machine (two runs):
 //!
 //! | way | CPU of both ends per request |
@@ -17,10 +18,10 @@
 //!
 //! HTTP/1.1 needs a connection with its handshake for each client that cancels and for each of
 //! thousands of watches. HTTP/2 costs more than the request itself: it encodes every header again
-//! and sends every answer in two frames with a flush behind each. With N replicas behind one endpoint,
-//! N − 1 of N requests pay that. Here a request is one frame, a client's chain of certificates is sent
-//! once per connection, and frames are sent together ([`channel`]).
-//! `bench forward` measures the whole hop.
+//! and sends every answer in two frames with a flush behind each. With N replicas behind one
+//! endpoint, N − 1 of N requests pay that. Here a request is one frame, a client's chain of
+//! certificates is sent once per connection, and frames are sent together ([`channel`]). `bench
+//! forward` measures the whole hop.
 //!
 //! Invariant: headers that begin with `x-polyplane-` are read on peer connections only.
 

@@ -16,12 +16,12 @@
 //! | form of the answer | `answer/respond.rs` | 406 |
 //! | back: count, read the rest of the body, headers | `answer/finish.rs` | |
 //!
-//! The functions here stand in this order. Each stage returns a value that only it can make, so that
-//! no stage can be left out: without [`Located`] nobody is proven, without [`Proven`] nothing is
-//! forwarded and no plane wakes, and the registry only takes what is authorized. The plane is located
-//! once per attempt, and all later stages use that record. The replica that receives a request proves
-//! the caller; if another replica owns the plane, the request is forwarded there and passes all
-//! stages again.
+//! The functions here stand in this order. Each stage returns a value that only it can make, so
+//! that no stage can be left out: without [`Located`] nobody is proven, without [`Proven`] nothing
+//! is forwarded and no plane wakes, and the registry only takes what is authorized. The plane is
+//! located once per attempt, and all later stages use that record. The replica that receives a
+//! request proves the caller; if another replica owns the plane, the request is forwarded there and
+//! passes all stages again.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -279,8 +279,8 @@ impl Pipeline<'_> {
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         loop {
-            // Before the request takes a seat, memory for its body, or a connection to a peer. Again
-            // in each attempt, because the plane may be another one by now.
+            // Before the request takes a seat, memory for its body, or a connection to a peer.
+            // Again in each attempt, because the plane may be another one by now.
             let (located, proven) = self.locate(plane).await?;
             self.admit(plane)?;
             let record = &**located.record();

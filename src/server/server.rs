@@ -44,8 +44,8 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Makes `/readyz` fail while everything is still served, so that load balancers use other replicas
-    /// while planes are handed over.
+    /// Makes `/readyz` fail while everything is still served, so that load balancers use other
+    /// replicas while planes are handed over.
     pub fn unready(&self) {
         self.drain.unready();
     }
@@ -111,8 +111,9 @@ impl Server {
             .collect()
     }
 
-    /// Starts to serve the other replicas. To be called once, and closed after [`Self::run`] has ended,
-    /// because peers answer some requests of clients of this replica, and the other way round.
+    /// Starts to serve the other replicas. To be called once, and closed after [`Self::run`] has
+    /// ended, because peers answer some requests of clients of this replica, and the other way
+    /// round.
     pub fn serve_peers(&mut self) -> PeerService {
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         for listener in std::mem::take(&mut self.peer_listeners) {
@@ -155,9 +156,9 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Closes the connections to peers, accepts no new ones, and waits a little for requests in flight.
-    /// Peers close their connections as soon as they know that this replica has left; until then, but
-    /// not for long, it still answers them.
+    /// Closes the connections to peers, accepts no new ones, and waits a little for requests in
+    /// flight. Peers close their connections as soon as they know that this replica has left; until
+    /// then, but not for long, it still answers them.
     pub async fn close(self) {
         if let Some(side) = &self.state.peers {
             side.transport.retain(|_| false);

@@ -1,9 +1,9 @@
-//! Bodies of answers, written as they are read.
+//! The bodies of answers, which are streamed as the client reads them.
 //!
 //! Slices of stored objects are coalesced into chunks of up to 64 KiB, because one frame per small
-//! slice costs more than the copy; large slices pass untouched. A watch gives what has come since
-//! the last write as one chunk. A finite answer that nobody fetches is let go (`guard`), whoever
-//! made it. What another replica answers is passed on frame by frame.
+//! slice costs more than the copy; large slices are passed on without a copy. A watch sends all
+//! events since its last write as one chunk. A finite answer that its client does not read is
+//! dropped (`guard`). The answer of another replica is passed on frame by frame.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -26,23 +26,23 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// Bytes up to which small slices are coalesced into one chunk.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// A slice of this length is passed on without being copied.
+/// Length from which a slice is passed on without a copy, in bytes.
 const PASS_BYTES: usize = 16 * 1024;
-/// A complete answer below this length needs no watchdog: it fits buffers on the way.
+/// Length below which a complete answer needs no watchdog, in bytes: it fits buffers on the way.
 const GUARDED_BYTES: u64 = 512 * 1024;
 
 pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
-/// Why a body ended before its end; the client sees a broken stream.
+/// Why a body ended early; the client sees a broken stream.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyEnd {
-    /// The source gave up.
+    /// Its source failed.
     #[error("the answer broke off")]
     Source(#[source] StreamEnd),
-    /// The client fetched too little in the time it had.
+    /// The client read too slowly.
     #[error("the answer was not fetched in time")]
     Abandoned,
-    /// The replica behind the answer is gone.
+    /// The connection to the replica that answers broke.
     #[error("the answer of another replica broke off")]
     Peer(#[source] Broken),
     /// Compression failed.
@@ -116,7 +116,7 @@ impl ResponseBody {
         )))
     }
 
-    /// A body that goes on until the client leaves, the source ends or its `ending` comes.
+    /// A body that goes on until the client cancels, the source ends or `ending` resolves.
     pub(crate) fn watch(watch: Watch) -> Self {
         Self(Inner::Watch(Box::new(watch)))
     }
@@ -127,18 +127,19 @@ impl ResponseBody {
         Self(Inner::Watch(Box::new(watch)))
     }
 
-    /// A watch that goes on elsewhere when its plane moves.
+    /// A watch that is resumed at another replica when its plane moves.
     pub(crate) fn relay(relay: Relay) -> Self {
         Self(Inner::Relay(Box::new(relay)))
     }
 
-    /// What another replica answers. Must be called inside the runtime.
+    /// The answer of another replica. Must be called inside the runtime.
     pub(crate) fn forwarded(
         stream: PeerStream,
         limits: ReadLimits,
         abandoned: &Arc<AtomicCounter>,
     ) -> Self {
-        // What has arrived holds up nobody; the rest waits at its owner for this client.
+        // A complete body holds no resources; an incomplete one would keep its owner waiting for
+        // this client, so it needs the watchdog.
         Self(if stream.is_whole() {
             Inner::Forwarded(Box::new(stream))
         } else {
@@ -146,7 +147,7 @@ impl ResponseBody {
         })
     }
 
-    /// Whether it is a watch of whoever is connected here.
+    /// Whether it is a watch for a client that is connected to this replica.
     pub(crate) fn is_watch(&self) -> bool {
         matches!(self.0, Inner::Watch(_) | Inner::Relay(_))
     }
@@ -189,7 +190,7 @@ struct Chunked {
     source: Source,
     /// A large slice that came while small ones were being coalesced.
     waiting: Option<Bytes>,
-    /// Bytes to come, where they are known and not compressed.
+    /// Bytes still to come, if that is known and they are not compressed.
     left: Option<u64>,
     gzip: Option<GzEncoder<Vec<u8>>>,
     failed: Option<StreamEnd>,
@@ -276,7 +277,7 @@ impl Chunked {
                 }
                 Poll::Ready(Some(Err(end))) if held == 0 => return Poll::Ready(Some(Err(end))),
                 Poll::Ready(Some(Err(end))) => {
-                    // What came before the end is still worth sending.
+                    // Send what arrived before the error first.
                     self.failed = Some(end);
                     break;
                 }
@@ -292,7 +293,7 @@ impl Chunked {
         Poll::Ready(Some(Ok(first.unwrap_or_else(|| coalesced.freeze()))))
     }
 
-    /// Room for what is known to come, so that a chunk is allocated once.
+    /// Capacity for the bytes that are known to come, so that a chunk is allocated once.
     fn capacity_for(&self, held: usize) -> usize {
         let left = self.left.and_then(|left| usize::try_from(left).ok());
         left.unwrap_or(held * 2)
@@ -333,7 +334,7 @@ impl Finite for PeerStream {
     }
 }
 
-/// What a watch is counted by.
+/// Counts the events of one watch.
 pub(crate) trait WatchCounter: Send + Sync {
     /// `count` events were sent.
     fn sent(&self, count: u64);
@@ -400,7 +401,7 @@ impl Watch {
             }
             Poll::Ready(end) => {
                 self.ended = true;
-                // A watch whose source is gone just ends; the client resumes.
+                // Whatever the error, the watch just ends, and the client resumes.
                 if let Some(Err(error)) = &end {
                     tracing::debug!(%error, "a watch ended early");
                     if let BodyEnd::Source(StreamEnd::Moved { told: sent_up_to }) = error {
@@ -418,7 +419,7 @@ impl Watch {
         }
     }
 
-    /// The trailers, once.
+    /// Takes the trailers, which are sent once.
     fn take_trailers(&mut self) -> Option<HeaderMap> {
         let sent_up_to = self.moved?;
         self.moved_trailers
@@ -427,14 +428,14 @@ impl Watch {
     }
 }
 
-/// How many newlines there are. Bytes are summed up in bytes as long as the sum fits, so that the
-/// compiler takes a vector of them at a time.
+/// Counts newlines. Each part is summed up in a `u8`, which it cannot overflow, so that the
+/// compiler vectorizes the sum.
 fn newlines(chunk: &[u8]) -> u64 {
     let sum = |part: &[u8]| -> u8 { part.iter().map(|byte| u8::from(*byte == b'\n')).sum() };
     chunk.chunks(192).map(|part| u64::from(sum(part))).sum()
 }
 
-/// The next frame of another replica's answer, without what only replicas say to each other.
+/// The next frame of another replica's answer, without the headers that only replicas may see.
 fn poll_forwarded(
     stream: &mut PeerStream,
     context: &mut Context<'_>,

@@ -1,4 +1,5 @@
-//! The way back of a reply, behind the stage that made it: it is counted and gets its common headers.
+//! The way back of a reply, behind the stage that made it: it is counted and gets its common
+//! headers.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Drops finite answers whose client does not read them.
 //!
-//! HTTP/2 does not poll a body while the client's window is closed, so a watchdog task observes each
-//! such body. Knows nothing of what a body is made of.
+//! HTTP/2 does not poll a body while the client's window is closed, so a watchdog task observes
+//! each such body. Knows nothing of what a body is made of.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,8 +97,8 @@ impl Drop for Guarded {
     }
 }
 
-/// Drops the body, and with it all memory that it pins, if the client takes too long for all of it, or
-/// reads nothing for too long. Time in which the client waits for the source does not count.
+/// Drops the body, and with it all memory that it pins, if the client takes too long for all of it,
+/// or reads nothing for too long. Time in which the client waits for the source does not count.
 async fn drop_unread(guarded: Arc<GuardedBody>, limits: ReadLimits, abandoned: Arc<AtomicCounter>) {
     let end = Instant::now() + limits.total_max;
     loop {

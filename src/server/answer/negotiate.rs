@@ -1,4 +1,4 @@
-//! Media types: what a client takes and what it gets.
+//! Media types: which form of an answer a client accepts and gets.
 
 use polyplane_registry::request::parameters::{PRETTY, Query};
 
@@ -56,7 +56,7 @@ impl<'a> MediaRange<'a> {
     }
 }
 
-/// The ranges of an Accept header, most wanted first. No header means anything.
+/// The ranges of an Accept header, most preferred first. Without the header every type is accepted.
 pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
     let accept = if accept.trim().is_empty() {
         "*/*"
@@ -69,7 +69,7 @@ pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
     ranges
 }
 
-/// The form of an answer that is made here and not in the registry.
+/// The form of an answer that the server makes, as opposed to the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Json,
@@ -86,11 +86,11 @@ impl Form {
     }
 }
 
-/// The media types that errors, discovery and the version can be had in.
+/// The media types of errors, discovery and the version.
 pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml"];
 
-/// The form a client wants most of those there are. Ranges with an `as` parameter ask for other
-/// objects than the plain one and are passed over.
+/// The form that a client prefers among the available ones. Ranges with an `as` parameter request
+/// another kind of object and are skipped.
 pub(crate) fn form(accept: &str) -> Option<Form> {
     ranges(accept)
         .iter()
@@ -106,7 +106,7 @@ pub(crate) fn form(accept: &str) -> Option<Form> {
         })
 }
 
-/// True if the client takes gzip.
+/// True if the client accepts gzip.
 pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
     let Some(Ok(text)) = accept_encoding.map(http::HeaderValue::to_str) else {
         return false;
@@ -120,8 +120,8 @@ pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
     })
 }
 
-/// True if a person reads the answer: it was asked to be pretty, or the client is one that shows
-/// answers as they are.
+/// True if the answer is for a person: the query requests it, or the client is one that shows
+/// answers as they are, such as a browser.
 pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
     PRETTY.read(query).unwrap_or_else(|| {
         let agents = ["curl", "Wget", "Mozilla/5.0"];
@@ -129,7 +129,7 @@ pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
     })
 }
 
-/// True if the most wanted range says itself that a person reads it.
+/// True if the most preferred range has the parameter `pretty`.
 pub(crate) fn accepts_pretty(accept: &str) -> bool {
     accept.contains("pretty=1")
         && ranges(accept)

@@ -1,4 +1,6 @@
-//! Answers as HTTP: status, headers, form and body.
+//! Makes a reply of an answer or a refusal: status, headers, form and body.
+//!
+//! Invariant: the only place that chooses a status for an answer of the registry.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,11 +24,11 @@ use crate::answer::warnings;
 /// An answer on its way out.
 pub(crate) type Reply = Response<ResponseBody>;
 
-/// A finite answer above this length is compressed for those who take it.
+/// Length above which a finite answer is compressed for clients that accept it, in bytes.
 const GZIP_BYTES_MIN: usize = 128 * 1024;
-/// Bytes in memory for each byte of an answer that is indented: it, and what becomes of it.
+/// Bytes of memory per byte of an answer that is indented: the answer and its indented form.
 const PRETTY_FACTOR: usize = 3;
-/// When a client may come again that found the share of answers full.
+/// Seconds after which a client may retry that found no memory for its answer.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -35,7 +37,7 @@ const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// What of a request decides the form of its answer.
+/// What a request says about the form of its answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub accept: &'a str,
@@ -61,7 +63,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Why a request was not carried out, as the client learns it.
+/// Why a request was refused, in the form that the client gets.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// With a `Status` object.
@@ -71,7 +73,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Whether nothing was done because the plane has another owner.
+    /// Whether nothing was done because another replica owns the plane.
     pub(crate) fn is_moved(&self) -> bool {
         match self {
             Self::Status(error) => error.is_moved(),
@@ -79,7 +81,7 @@ impl Refusal {
         }
     }
 
-    /// The path leads nowhere.
+    /// There is no such path.
     pub(crate) fn no_such_path() -> Self {
         Self::Text(StatusCode::NOT_FOUND, Cow::Borrowed("404 page not found\n"))
     }
@@ -116,7 +118,7 @@ pub(crate) fn raw_json(status: StatusCode, compact: &[u8]) -> Reply {
     reply
 }
 
-/// An object that was made here, in the form the client wants.
+/// An object of the server, in the form that the client prefers.
 pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) -> Reply {
     let Some(form) = negotiate::form(client.accept) else {
         return refuse(client, &ApiError::not_acceptable(FORMS).into());
@@ -125,7 +127,7 @@ pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) ->
     typed_object(client, status, compact, form, content_type)
 }
 
-/// An object in a form that was settled before.
+/// An object in a form that was negotiated before.
 pub(crate) fn typed_object(
     client: &Client<'_>,
     status: StatusCode,
@@ -143,7 +145,7 @@ pub(crate) fn typed_object(
     reply
 }
 
-/// A refusal in the form the client wants; one that takes no form there is gets indented JSON.
+/// A refusal in the form that the client prefers. A client that accepts none gets indented JSON.
 pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
     let error = match refusal {
         Refusal::Text(status, body) => return text(*status, body.clone().into_owned()),
@@ -185,7 +187,7 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What an answer of the registry needs on its way out.
+/// What makes a reply of an answer of the registry.
 pub(crate) struct Delivery<'a> {
     pub client: &'a Client<'a>,
     pub verb: Verb,
@@ -195,7 +197,7 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// The reply of an answer that ends by itself or of a watch, whose body `watch_body` makes.
+    /// The reply of a finite answer, or of a watch, whose body `watch_body` makes.
     pub(crate) async fn reply(
         self,
         answer: Answer,
@@ -224,7 +226,7 @@ impl Delivery<'_> {
                 ResponseBody::slices(vec![whole], coding, self.read_limits, self.abandoned)
             }
             (AnswerBody::Stream(stream), Liveness::Finite) => {
-                // Only long lists are streamed, so the length need not be known.
+                // Only long lists are streamed, so compress without knowing the length.
                 coding = self.coding(usize::MAX);
                 ResponseBody::stream(stream, coding, self.read_limits, self.abandoned)
             }
@@ -258,7 +260,7 @@ impl Delivery<'_> {
     }
 }
 
-/// Indents a whole answer. A stream is long, and whole it counts in the memory budget.
+/// Indents a whole answer. A streamed answer is long, so its bytes count in the memory budget.
 async fn pretty_whole(body: AnswerBody, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
     use futures_util::StreamExt as _;
     let mut stream = match body {
@@ -290,8 +292,8 @@ fn header_value(text: Cow<'static, str>) -> HeaderValue {
     }
 }
 
-/// Marks a reply to a request that waited in no queue: it was refused before, or is of those that
-/// never do.
+/// Marks a reply to a request that upstream would not have put into a queue, such as a long-running
+/// one or one with a bad deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Unqueued;
 
@@ -311,9 +313,9 @@ impl CommonHeaders {
         }
     }
 
-    /// Adds them. The flow headers stand for the queue a request waited in, which one that is
-    /// unauthenticated, asks for an impossible deadline or is long-running and no watch never
-    /// reaches.
+    /// Adds them. The flow headers name the queue that a request waited in. As with upstream,
+    /// replies to requests that reach no queue lack them: unauthenticated ones, those with a bad
+    /// deadline, and long-running ones other than watches.
     pub(crate) fn add(&self, reply: &mut Reply, audit_id: HeaderValue) {
         let unqueued = reply.status() == StatusCode::UNAUTHORIZED
             || reply.extensions_mut().remove::<Unqueued>().is_some();

@@ -1,8 +1,9 @@
-//! `Warning` headers: at most one per text, shortened when there is too much of it.
+//! `Warning` headers: at most one per text, shortened if all texts together are too long.
 
 use http::HeaderValue;
 
-/// Characters of all texts together before texts are shortened, and again before they are left out.
+/// Characters of all texts above which texts are shortened, and above which shortened ones are
+/// dropped.
 const TOTAL_CHARS_MAX: usize = 4096;
 /// Characters of a shortened text.
 const TEXT_CHARS_MAX: usize = 256;
@@ -38,7 +39,7 @@ pub(crate) fn headers(texts: &[String]) -> Vec<HeaderValue> {
     headers
 }
 
-/// A text that cannot stand in a header is left out.
+/// Drops a text that cannot be the value of a header.
 fn header(text: &str) -> Option<HeaderValue> {
     if text.chars().any(char::is_control) {
         return None;

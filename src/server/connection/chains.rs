@@ -1,7 +1,8 @@
 //! Interns the certificate chains that connected clients have shown.
 //!
-//! A chain is kept once, however many connections show it. So each CA judges it once, and its header
-//! value is sent once over a connection to another replica, which compares values by address.
+//! A chain is kept once, however many connections show it. So each CA judges it once, and its
+//! header value is sent once over a connection to another replica, which compares values by
+//! address.
 //!
 //! Invariant: a chain is forgotten with its last connection. Every client has proven in a handshake
 //! of its own that it holds the key; only the chain is shared, not the proof.

@@ -6,8 +6,8 @@
 //! in flight, the task first lets every other task that is ready to run: the runtime runs the task
 //! that was woken last first, so a connection would otherwise send the first of many answers before
 //! the second one is made. Callers poll the connection through [`WriteFlusher::poll_and_flush`],
-//! which then sends the buffer. There is no timer, and a lone request never waits. This module knows
-//! nothing of frames.
+//! which then sends the buffer. There is no timer, and a lone request never waits. This module
+//! knows nothing of frames.
 //!
 //! Invariant: when `poll_and_flush` returns, the whole buffer is with the socket, or the socket is
 //! full and wakes the task when it is not. The buffer is bounded; an idle connection has none.

@@ -1,10 +1,10 @@
 //! How many connections of clients may be open, and when the server ends one by itself.
 //!
-//! A connection is unproven until one of its requests proves who its client is. Unproven connections
-//! have a limit of their own beside the limit of proven ones. So they never take the place of a
-//! proven client, and the probes of kubelets and load balancers, which show no credential, get in
-//! however many clients are connected. At the limit of unproven connections the oldest one is
-//! aborted for the newest, so that no client keeps others out by staying.
+//! A connection is unproven until one of its requests proves who its client is. Unproven
+//! connections have a limit of their own beside the limit of proven ones. So they never take the
+//! place of a proven client, and the probes of kubelets and load balancers, which show no
+//! credential, get in however many clients are connected. At the limit of unproven connections the
+//! oldest one is aborted for the newest, so that no client keeps others out by staying.
 //!
 //! Invariant: a connection counts against exactly one of the two limits, from its accept until its
 //! task ends.
@@ -150,8 +150,8 @@ impl OpenConnection {
                 .is_some_and(|seat| self.take_seat(seat))
     }
 
-    /// The same above the limit, for requests about this replica: health and metrics are needed most
-    /// when the server is full.
+    /// The same above the limit, for requests about this replica: health and metrics are needed
+    /// most when the server is full.
     pub(crate) fn mark_proven_anyway(&self) {
         if !self.is_proven() {
             self.take_seat(self.all.proven.take_anyway());

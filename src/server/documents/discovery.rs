@@ -1,7 +1,7 @@
 //! Discovery documents, old and aggregated, derived from the rows of a kind table.
 //!
-//! What they say of a group and version is made once per content ([`VersionPart`]); the documents of
-//! a whole table are put together from these parts.
+//! The part for a group and version is made once per content ([`VersionPart`]); the documents of a
+//! whole table are assembled from these parts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::documents::HeapSize;
 use crate::documents::paths::to_json;
 
-/// The kind of the document that holds everything.
+/// The kind of the aggregated document.
 pub(crate) const AGGREGATED: &str = "APIGroupDiscoveryList";
 
-/// Versions in which the aggregated document can be had.
+/// The versions of the aggregated document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AggregatedVersion {
     V2,
-    /// The same under its old name, for clients that ask for nothing newer.
+    /// The same under its old name, for older clients.
     V2Beta1,
 }
 
@@ -48,7 +48,7 @@ impl AggregatedVersion {
     }
 }
 
-/// What the documents say of one group and version.
+/// The part of all documents that is about one group and version.
 pub(crate) struct VersionPart {
     resources: Bytes,
     aggregated: Box<RawValue>,
@@ -63,7 +63,7 @@ impl VersionPart {
         }
     }
 
-    /// What `/apis/<group>/<version>` and `/api/<version>` answer.
+    /// The answer to `/apis/<group>/<version>` or `/api/<version>`.
     pub(crate) fn resources(&self) -> Bytes {
         self.resources.clone()
     }
@@ -95,7 +95,8 @@ impl HeapSize for Discovery {
 }
 
 impl Discovery {
-    /// Derives the documents. `address` is where clients reach the server, `part` has the parts.
+    /// Derives the documents. `address` is the host and port of the server, `part` returns the
+    /// parts.
     pub(crate) fn new(
         table: &KindTable,
         address: &str,
@@ -142,17 +143,17 @@ impl Discovery {
         self.by_group.contains_key(group)
     }
 
-    /// What `/api` answers.
+    /// The answer to `/api`.
     pub(crate) fn versions(&self) -> Bytes {
         self.versions.clone()
     }
 
-    /// What `/apis` answers.
+    /// The answer to `/apis`.
     pub(crate) fn groups(&self) -> Bytes {
         self.groups.clone()
     }
 
-    /// What `/apis/<group>` answers.
+    /// The answer to `/apis/<group>`.
     pub(crate) fn group(&self, name: &str) -> Option<Bytes> {
         self.by_group.get(name).cloned()
     }
@@ -446,7 +447,7 @@ impl<'a> ResourceDiscovery<'a> {
     }
 }
 
-/// What the aggregated documents say of a version.
+/// The part of the aggregated documents that is about a version.
 fn aggregated_version<'a>(
     version: &'a str,
     rows: impl Iterator<Item = &'a Resource>,

@@ -1,9 +1,9 @@
-//! OpenAPI documents, derived from rows and schemas when somebody first asks.
+//! OpenAPI documents, derived from rows and schemas at the first request for them.
 //!
-//! Version 3 is an index and one document per group and version, each named by the hash of its
-//! content, so that clients keep what they have; version 2 is one document of everything.
-//! Documents are kept compressed: nearly every client takes them so, and they are large. They are
-//! kept by the content of what they are derived from, so that planes share them.
+//! Version 3 has an index and one document per group and version, each named by the hash of its
+//! content, so that clients can cache it; version 2 is one document of everything. Documents are
+//! cached compressed, because they are large and nearly every client accepts gzip. The key of a
+//! cached document is the content that it is derived from, so that planes share it.
 
 mod model;
 mod operations;
@@ -35,14 +35,14 @@ use crate::documents::discovery::hash;
 use crate::documents::paths::{PathRequest, require_get};
 use crate::documents::{DocumentCache, HeapSize};
 
-/// The definition of what `/version` answers.
+/// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
-/// How long a document that is named by its hash may be kept.
+/// How long a client may cache a document that is named by its hash.
 const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
 /// Documents about paths that belong to no group.
 const ROOTS: [&str; 3] = ["api", "apis", "version"];
 const JSON: &str = "application/json";
-/// The binary form of version 2, and what clients have always called it.
+/// The media type of version 2 as protobuf, and the older one by which clients request it.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
@@ -88,7 +88,7 @@ impl Document {
     }
 }
 
-/// What a document of version 3 is about.
+/// The subject of a document of version 3.
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'t> {
     /// A path that belongs to no group.
@@ -123,7 +123,7 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// Names all that it says.
+    /// Identifies the content of the document.
     fn content(self, table: &KindTable) -> DocumentId {
         match self {
             Part::Root(_) | Part::Group(_) => {
@@ -172,7 +172,7 @@ pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> A
     })
 }
 
-/// The document of everything, in the form that the client wants most.
+/// The document of version 2, in a form.
 fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
     let id = DocumentId::of(&("v2", form.media_types(), table.content()));
     documents.get(id, || match form {
@@ -231,7 +231,7 @@ enum Form {
 }
 
 impl Form {
-    /// The media types by which clients ask for it; the first is in the answer.
+    /// The media types by which clients request it; the first is that of the answer.
     fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Json => &[JSON],
@@ -240,7 +240,7 @@ impl Form {
     }
 }
 
-/// The form that the client wants most of those there are.
+/// The form that the client prefers.
 fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal> {
     if *request.method != http::Method::HEAD {
         require_get(request)?;
@@ -255,7 +255,7 @@ fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal
     wanted.copied().ok_or_else(refused)
 }
 
-/// A part, by its name alone or by name and hash.
+/// The reply with a document, requested by name alone or by name and hash.
 fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
     let asked = request.query.iter().find(|(key, _)| key == "hash");
     match asked

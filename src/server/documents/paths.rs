@@ -1,4 +1,4 @@
-//! Paths that are no resources: discovery, OpenAPI, version, health, metrics.
+//! Answers paths that are not resources: discovery, OpenAPI, version, health, metrics.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) struct PathRequest<'a> {
     pub plane: PlaneReference<'a>,
 }
 
-/// What strangers get: health and version, without waking anything.
+/// Answers a request without credential: health and version, without waking a plane.
 pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply, Refusal> {
     if *request.method != Method::GET {
         let verb = request.method.as_str().to_ascii_lowercase();
@@ -75,7 +75,7 @@ pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Kinds) -> Result<Reply, R
     discovery(request, kinds)
 }
 
-/// Answers what needs no plane; none if the path needs one.
+/// Answers a path that needs no plane; none if the path needs one.
 pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply, Refusal>> {
     if let Some((endpoint, check)) = Endpoint::of(request.path) {
         return Some(health(request, endpoint, check));
@@ -191,7 +191,7 @@ fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply,
     };
     match found {
         Some(document) => {
-            // Upstream's document of a group does not look at the method.
+            // Upstream answers the document of a group to every method.
             if second.is_some() || prefix == "api" {
                 require_get(request)?;
             }

@@ -26,8 +26,8 @@ use crate::request::seat::Seats;
 
 /// Shards of the series. Fewer would make threads wait for each other.
 const SHARDS: usize = 16;
-/// Unproven clients whose bodies are read to their end at a time. Others are answered at once, which
-/// some clients take for a broken stream.
+/// Unproven clients whose bodies are read to their end at a time. Others are answered at once,
+/// which some clients take for a broken stream.
 const DISCARDS_MAX: usize = 256;
 /// Distinct label sets per shard. Further ones are counted as `other`, so that memory is bounded.
 const SERIES_MAX: usize = 4096;

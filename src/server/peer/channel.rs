@@ -3,13 +3,14 @@
 //! The replica that connects sends requests, the other one answers them. A sender appends its frame
 //! to the send queue and wakes the connection's task once. While several streams are open, the task
 //! first lets other ready tasks run and then sends the whole queue, so that under load one TLS
-//! record and one system call carry many requests. There is no timer, and a lone stream never waits.
+//! record and one system call carry many requests. There is no timer, and a lone stream never
+//! waits.
 //!
 //! If the connection breaks, all its streams end at once. Each learns whether its request may have
 //! arrived: one that this side had not begun to write has not.
 //!
-//! Invariant: the send queue is bounded, except for heads and numbers, of which each stream has few.
-//! A stream whose reader is slow holds up itself only ([`stream`]).
+//! Invariant: the send queue is bounded, except for heads and numbers, of which each stream has
+//! few. A stream whose reader is slow holds up itself only ([`stream`]).
 
 pub(super) mod answer_sender;
 pub(super) mod frame;
@@ -110,8 +111,8 @@ impl Channel {
         self.out.lock().bytes.len()
     }
 
-    /// Sends the head of a request with the beginning of its body; none if the connection accepts no
-    /// more streams. Callers wait for [room](Self::poll_room) first.
+    /// Sends the head of a request with the beginning of its body; none if the connection accepts
+    /// no more streams. Callers wait for [room](Self::poll_room) first.
     pub(super) fn open(
         self: &Arc<Self>,
         head: (&Method, &Uri, &HeaderMap),
@@ -284,8 +285,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Makes the connection end after `gone` resolves, which means that the peer has left the ring: no
-    /// new stream begins, answers on their way are read to their end, and a silent peer is given up.
+    /// Makes the connection end after `gone` resolves, which means that the peer has left the ring:
+    /// no new stream begins, answers on their way are read to their end, and a silent peer is given
+    /// up.
     pub(super) fn until(mut self, gone: WaitForCancellationFutureOwned) -> Self {
         self.keepalive.of_member_until(gone);
         self
@@ -317,8 +319,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.poll_keepalive(context)?;
         self.say_closing();
         ready!(self.poll_write(context))?;
-        // The answering side leaves the shutdown to the other one, which may have sent more requests
-        // before it received `Closing`.
+        // The answering side leaves the shutdown to the other one, which may have sent more
+        // requests before it received `Closing`.
         if !is_over || self.has_waited || self.handler.is_some() {
             return Poll::Pending;
         }

@@ -1,10 +1,11 @@
 //! The stage that decides where a request is carried out, and forwards it.
 //!
-//! A request of a client is forwarded to the replica that owns its plane, at most one hop. A request
-//! that came from a peer is never forwarded again: it is answered with *moved*, and the replica that
-//! received it from the client repeats it. A request may be repeated if it was answered with *moved*
-//! (nothing was done), if it was not sent, or if it is a read whose answer had not begun. A write
-//! whose connection broke after it was sent is never repeated, because it may have been carried out.
+//! A request of a client is forwarded to the replica that owns its plane, at most one hop. A
+//! request that came from a peer is never forwarded again: it is answered with *moved*, and the
+//! replica that received it from the client repeats it. A request may be repeated if it was
+//! answered with *moved* (nothing was done), if it was not sent, or if it is a read whose answer
+//! had not begun. A write whose connection broke after it was sent is never repeated, because it
+//! may have been carried out.
 //!
 //! What happens to a write whose owner hangs, or whose owner's machine vanished without closing its
 //! connections, by the time since then, in a small ring with the default terms:
@@ -17,8 +18,8 @@
 //! | 1.5 s | its successor has waited for the end of the old read lease; writes that waited are sent to it |
 //! | 1.6 s | the connections to the old owner were silent since it was removed, and are given up: a write that was sent is answered as unknown, one that was not sent goes to the successor |
 //!
-//! In a ring whose members do not all ping each other, members that hear of a suspicion ping the owner
-//! themselves, which takes one second more.
+//! In a ring whose members do not all ping each other, members that hear of a suspicion ping the
+//! owner themselves, which takes one second more.
 //!
 //! [`Backend::answers`]: crate::backend::Backend::answers
 //!
@@ -179,8 +180,8 @@ impl OwnerSearch {
         self
     }
 
-    /// Prepares the next attempt after an answer *moved*: the first few times at once, if the answer
-    /// names an owner.
+    /// Prepares the next attempt after an answer *moved*: the first few times at once, if the
+    /// answer names an owner.
     ///
     /// # Errors
     /// If there were too many attempts.

@@ -1,7 +1,7 @@
 //! The headers that replicas send to each other.
 //!
-//! Invariant: such headers of a client are removed before anything reads a header, and such headers in
-//! a peer's answer are removed before the client gets it.
+//! Invariant: such headers of a client are removed before anything reads a header, and such headers
+//! in a peer's answer are removed before the client gets it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -30,11 +30,11 @@ pub(super) const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain"
 pub(super) const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remote");
 /// Milliseconds until the request's deadline.
 pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-deadline");
-/// The new owner of a plane: `<replica>;address=<host:port>;view=<n>`. Replica and address are absent
-/// if they are not known.
+/// The new owner of a plane: `<replica>;address=<host:port>;view=<n>`. Replica and address are
+/// absent if they are not known.
 pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved");
-/// In the trailers of a watch that ended because its plane moved: the version up to which all events
-/// were sent.
+/// In the trailers of a watch that ended because its plane moved: the version up to which all
+/// events were sent.
 pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-told");
 
 /// Headers that concern one connection only, and are never forwarded.

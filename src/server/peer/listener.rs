@@ -1,9 +1,9 @@
 //! The listener for other replicas.
 //!
-//! A connection without a peer's certificate ends with its handshake, which is short and never counts
-//! against the limit of proven connections ([`super::handshakes`]). Proven peers send messages, and
-//! requests that clients sent to them. A forwarded request has a header that no client can send, so
-//! the path of a client never becomes a message.
+//! A connection without a peer's certificate ends with its handshake, which is short and never
+//! counts against the limit of proven connections ([`super::handshakes`]). Proven peers send
+//! messages, and requests that clients sent to them. A forwarded request has a header that no
+//! client can send, so the path of a client never becomes a message.
 
 use std::collections::HashMap;
 use std::io;
@@ -87,8 +87,8 @@ impl PeerSide {
         }
     }
 
-    /// Logs why a connection was rejected, as a warning at most once a second: a stranger that connects
-    /// again and again must not fill the log.
+    /// Logs why a connection was rejected, as a warning at most once a second: a stranger that
+    /// connects again and again must not fill the log.
     fn warn(&self, why: &str) {
         let now = Instant::now();
         let mut warned = self.warned.lock();

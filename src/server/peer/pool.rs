@@ -24,8 +24,8 @@ use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError, 
 use crate::peer::channel::{Channel, Driver};
 use crate::peer::wire::PeerBody;
 
-/// Streams on one connection above which another one is opened, up to the limit per peer. More would
-/// put all of them behind one TLS stream.
+/// Streams on one connection above which another one is opened, up to the limit per peer. More
+/// would put all of them behind one TLS stream.
 const STREAMS_PER_CONNECTION_SOFT_MAX: usize = 256;
 
 /// Pause between two attempts to connect to a peer that ends connections.
@@ -34,8 +34,8 @@ const DIAL_PAUSE: Duration = Duration::from_millis(10);
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// The peer's system refuses connections: no process listens. The caller removes the peer from the
-    /// ring, so no other failure may be reported as this one.
+    /// The peer's system refuses connections: no process listens. The caller removes the peer from
+    /// the ring, so no other failure may be reported as this one.
     #[error("the peer refuses connections")]
     Refused,
     /// No attempt led to a connection in time.
@@ -149,8 +149,8 @@ impl Pool {
         link
     }
 
-    /// Forgets peers that have left the ring. Answers on their way are read to their end, but a silent
-    /// peer is given up within a second. Requests that may be repeated, or that wait for a
+    /// Forgets peers that have left the ring. Answers on their way are read to their end, but a
+    /// silent peer is given up within a second. Requests that may be repeated, or that wait for a
     /// connection, fail at once.
     pub(super) fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.links.lock().retain(|peer, link| {
@@ -245,8 +245,9 @@ impl Pool {
         }
     }
 
-    /// Connects, and tries again if a connection ends during its handshake. A busy listener, a proxy or
-    /// a network fault do that as well as a process that dies; the next attempt tells them apart.
+    /// Connects, and tries again if a connection ends during its handshake. A busy listener, a
+    /// proxy or a network fault do that as well as a process that dies; the next attempt tells them
+    /// apart.
     async fn connect(&self, link: &Link) -> Result<Arc<Channel>, ConnectError> {
         let dialling = async {
             loop {
@@ -289,7 +290,8 @@ impl Pool {
         let gone = link.gone.clone().cancelled_owned();
         let mut driver = Driver::new(&channel, stream, None).until(gone);
         let replica = peer.replica.clone();
-        // Ends with the connection: at the latest with its last stream once nobody else is to use it.
+        // Ends with the connection: at the latest with its last stream once nobody else is to use
+        // it.
         tokio::spawn(async move {
             if let Err(error) = driver.run().await {
                 tracing::debug!(peer = replica, %error, "a peer connection ended");
@@ -299,8 +301,8 @@ impl Pool {
     }
 }
 
-/// Sends a request on a connection and waits for the head of its answer. If the answer begins before
-/// all of the request was sent, the owner has refused it, and the rest is not sent.
+/// Sends a request on a connection and waits for the head of its answer. If the answer begins
+/// before all of the request was sent, the owner has refused it, and the rest is not sent.
 pub(super) async fn exchange(
     channel: &Arc<Channel>,
     request: &Request<PeerBody>,

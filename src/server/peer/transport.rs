@@ -39,8 +39,8 @@ impl PeerTransport {
         })
     }
 
-    /// Drops the connections to peers that have left the ring. Called with each new view of the ring;
-    /// requests to such a peer that may be repeated are repeated at once.
+    /// Drops the connections to peers that have left the ring. Called with each new view of the
+    /// ring; requests to such a peer that may be repeated are repeated at once.
     pub fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.pool.retain(is_member);
     }

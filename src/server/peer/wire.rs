@@ -103,8 +103,8 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
     })
 }
 
-/// Reads a body to its end, at most `bytes_max` bytes. The announced length is allocated at once, so
-/// that a large payload is copied only once.
+/// Reads a body to its end, at most `bytes_max` bytes. The announced length is allocated at once,
+/// so that a large payload is copied only once.
 ///
 /// # Errors
 /// If it is longer, or breaks off.

@@ -18,7 +18,8 @@ use crate::request::inbound::{Inbound, InboundError};
 use crate::request::prove::Located;
 use crate::server_state::ServerState;
 
-/// A request's body. It is kept once it was read, because the request may be sent to several replicas.
+/// A request's body. It is kept once it was read, because the request may be sent to several
+/// replicas.
 pub(crate) enum RequestBody {
     /// Not read yet.
     Coming(Inbound),
@@ -113,8 +114,8 @@ enum BodyError {
     Broken(#[source] InboundError),
 }
 
-/// Reads a whole body, and reserves memory for it as it arrives. A single frame, the common case, is
-/// not copied.
+/// Reads a whole body, and reserves memory for it as it arrives. A single frame, the common case,
+/// is not copied.
 async fn read_body(
     body: &mut Inbound,
     bytes_max: usize,
@@ -157,8 +158,8 @@ const DISCARDED_BYTES_MAX: usize = 256 << 10;
 const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Reads on to the end of a body that no stage needs, within limits. Some clients (curl among them)
-/// take a reply that overtakes their body for a broken stream and never show it, and a connection of
-/// HTTP/1.1 can only be reused if the body was read.
+/// take a reply that overtakes their body for a broken stream and never show it, and a connection
+/// of HTTP/1.1 can only be reused if the body was read.
 async fn discard_rest(body: &mut Inbound) {
     if body.is_end_stream() {
         return;

@@ -78,8 +78,8 @@ impl Pipeline<'_> {
             }
             looked_up => looked_up,
         };
-        // No plane is known that could prove the caller, so the root plane has to. Only then wait for
-        // the directory: the wait would tell a stranger that the name is unknown.
+        // No plane is known that could prove the caller, so the root plane has to. Only then wait
+        // for the directory: the wait would tell a stranger that the name is unknown.
         if plane != PlaneReference::Root {
             self.prove_to_root().await?;
         }

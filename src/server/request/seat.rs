@@ -98,8 +98,8 @@ impl Pipeline<'_> {
         })
     }
 
-    /// The seats of which the request takes one. Long-running requests and paths such as health take
-    /// none: the former would hold it for hours, the latter must be answered by a full server.
+    /// The seats of which the request takes one. Long-running requests and paths such as health
+    /// take none: the former would hold it for hours, the latter must be answered by a full server.
     pub(crate) fn seats(&self) -> Option<&Arc<Seats>> {
         match self.info {
             RequestInfo::Path(_) => None,

@@ -1,9 +1,9 @@
 //! A client's watch that goes on when its plane moves to another replica.
 //!
 //! The replica that the client is connected to holds the client's stream. The events come from a
-//! *source*: a watch of this replica or one at another replica. If the source ends because the plane
-//! moved, or because its connection broke, the relay opens the next source behind the last version
-//! that it sent to the client.
+//! *source*: a watch of this replica or one at another replica. If the source ends because the
+//! plane moved, or because its connection broke, the relay opens the next source behind the last
+//! version that it sent to the client.
 //!
 //! Whole lines are passed on as they arrive. The beginning of an event that a broken connection cut
 //! off is never sent, so the client gets no event twice and no part of one. [`WatchLines`] knows up
@@ -29,8 +29,8 @@ use crate::request::seat::Seat;
 /// Longest line that is held back until its end arrives, in bytes. No event is longer; without the
 /// limit a peer could fill the memory.
 const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Sources in a row that a watch opens without getting an event. Without the limit two replicas that
-/// disagree about the owner would keep a watch busy forever.
+/// Sources in a row that a watch opens without getting an event. Without the limit two replicas
+/// that disagree about the owner would keep a watch busy forever.
 const REOPENED_WITHOUT_EVENTS_MAX: u32 = 16;
 
 /// The outcome of opening the next source of a watch.
@@ -47,8 +47,8 @@ type Opening = Pin<Box<dyn Future<Output = Reopened> + Send>>;
 
 /// Opens the rest of a watch.
 pub(crate) trait Reopen: Send + Sync {
-    /// Opens a watch of what comes after version `sent_up_to`, at whichever replica serves the plane;
-    /// `hint` is the first one to ask.
+    /// Opens a watch of what comes after version `sent_up_to`, at whichever replica serves the
+    /// plane; `hint` is the first one to ask.
     fn reopen(&self, sent_up_to: u64, hint: Option<MovedTo>) -> Opening;
 }
 

@@ -1,8 +1,9 @@
 //! Rewrites the query of a watch: for the replica it is forwarded to, and to resume it.
 //!
-//! A forwarded watch always requests bookmarks, and one behind the initial events, so that the watch
-//! can resume elsewhere at any time; [`WatchLines`] hides those that the client did not request. The
-//! table of parameters names those that are rewritten; the others stay as the client wrote them.
+//! A forwarded watch always requests bookmarks, and one behind the initial events, so that the
+//! watch can resume elsewhere at any time; [`WatchLines`] hides those that the client did not
+//! request. The table of parameters names those that are rewritten; the others stay as the client
+//! wrote them.
 
 use std::time::Duration;
 

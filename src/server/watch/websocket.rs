@@ -1,16 +1,14 @@
-//! Watches over a WebSocket: the handshake, and what it says of the caller.
+//! Watches over a WebSocket: the handshake, and the token that it may carry.
 //!
-//! A client that asks `GET …?watch=1` with `Upgrade: websocket` over HTTP/1.1 gets each event as a
-//! message of its own. The WebSocket ends at this replica: the request goes through the pipeline as
-//! an ordinary watch, here or at another replica, and only an answer that is a watch is turned into
-//! one. Everything else is answered as if nobody had asked for a WebSocket, and so is a request
-//! that is no watch.
+//! A client that sends `GET …?watch=1` with `Upgrade: websocket` over HTTP/1.1 gets each event as a
+//! message. The WebSocket ends at this replica: the request goes through the pipeline as an
+//! ordinary watch, here or at another replica, and if the answer is a watch, its events become
+//! messages. Every other request and answer is handled as if the client had not sent `Upgrade`.
 //!
-//! A browser can send no `Authorization` with a WebSocket, so its token may come as a sub-protocol,
-//! from which it is made into that header before anything reads one.
+//! A browser cannot send `Authorization` with a WebSocket, so its token may be a sub-protocol. It
+//! is moved to that header before anything reads headers.
 //!
-//! Invariant: nothing behind this module knows of WebSockets, and no token in a sub-protocol passes
-//! it.
+//! Invariant: nothing behind this module knows of WebSockets or sees a token in a sub-protocol.
 
 mod stream;
 
@@ -33,7 +31,7 @@ pub(crate) use stream::Session;
 
 /// What a sub-protocol with a bearer token begins with; the token follows as unpadded base64url.
 const BEARER_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
-/// What RFC 6455 has appended to a client's key.
+/// What RFC 6455 appends to a client's key.
 const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The version of the protocol that is spoken.
 const VERSION: HeaderValue = HeaderValue::from_static("13");
@@ -45,20 +43,20 @@ const OF_THE_HANDSHAKE: [HeaderName; 4] = [
     SEC_WEBSOCKET_EXTENSIONS,
 ];
 
-/// The handshake of a client that wants its watch over a WebSocket.
+/// The handshake of a client that requests its watch over a WebSocket.
 pub(crate) struct Handshake {
     upgrade: OnUpgrade,
     answer: Result<HandshakeAnswer, HandshakeError>,
 }
 
-/// What a sound handshake comes to.
+/// The answer to a valid handshake.
 #[derive(Debug, PartialEq, Eq)]
 struct HandshakeAnswer {
     accept: HeaderValue,
     protocol: Option<HeaderValue>,
 }
 
-/// What is wrong with a handshake, in the order in which it is looked for.
+/// What is wrong with a handshake, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandshakeError {
     Key,
@@ -71,8 +69,8 @@ enum HandshakeError {
 }
 
 impl Handshake {
-    /// Takes the handshake out of a request, which is an ordinary one from then on; none if it
-    /// asks for no WebSocket.
+    /// Takes the handshake out of a request, which is an ordinary one from then on; none if the
+    /// request does not ask for a WebSocket.
     pub(crate) fn take(request: &mut Request<Incoming>) -> Option<Self> {
         if request.version() != Version::HTTP_11 || !asks_for_websocket(request.headers()) {
             return None;
@@ -87,8 +85,8 @@ impl Handshake {
         Some(Self { upgrade, answer })
     }
 
-    /// The reply to the handshake, made of the reply to its request, and what goes on over the
-    /// connection behind it.
+    /// Turns the reply to the request into the reply to the handshake, and returns the session that
+    /// goes on over the connection.
     pub(crate) fn answer(self, reply: Reply) -> (Reply, Option<Session>) {
         if reply.status() != StatusCode::OK || !reply.body().is_watch() {
             return (reply, None);
@@ -180,11 +178,11 @@ fn first_protocols(headers: &HeaderMap) -> String {
     first.unwrap_or("").to_owned()
 }
 
-/// Makes a token among the sub-protocols the bearer of the request, and gives the others. None if
-/// there is none that counts: a bearer in the header comes first.
+/// Moves a token among the sub-protocols to the `Authorization` header, and returns the other
+/// sub-protocols. None if there is no token, or the header has one already.
 ///
-/// What cannot be a token becomes the bearer as it stands: nobody is denied for it who is known by
-/// a certificate, and nobody else is let in.
+/// A malformed token is moved as it is: a client with a certificate is not refused for it, and no
+/// other client is let in.
 fn take_token(headers: &mut HeaderMap) -> Option<String> {
     if bearer_of(headers).is_some() {
         return None;
@@ -202,7 +200,7 @@ fn take_token(headers: &mut HeaderMap) -> Option<String> {
     };
     let (bearer, left) = match token {
         Some(token) if token.is_empty() => return None,
-        // One must be left for the client to be told of.
+        // One other sub-protocol must be left, because the reply has to choose one.
         Some(token) if !others.is_empty() => (token, Some(others.join(","))),
         _ => (tokens[0].to_owned(), None),
     };

@@ -1,4 +1,4 @@
-//! Operations and parameters before they are written in either form of OpenAPI.
+//! Operations and parameters, independent of the version of OpenAPI.
 
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::Type;
@@ -6,7 +6,7 @@ use polyplane_registry::KindTable;
 use polyplane_registry::request::parameters;
 use polyplane_registry::request::parameters::OptionSet;
 
-/// A path and what can be done with it.
+/// A path and its operations.
 pub(super) struct PathItem {
     pub path: String,
     /// Parameters of all operations, by name.
@@ -19,7 +19,7 @@ pub(super) struct Operation {
     pub method: &'static str,
     pub id: String,
     pub tag: String,
-    /// What `x-kubernetes-action` says.
+    /// The value of `x-kubernetes-action`.
     pub action: Option<&'static str>,
     /// Group, version and kind of the payload.
     pub kind: Option<[String; 3]>,
@@ -42,7 +42,7 @@ pub(super) struct Parameter {
 
 impl Parameter {
     pub(super) fn known(name: &str) -> Self {
-        // Those that have no row stand in the path.
+        // Parameters without a row are in the path.
         let ty = parameters::named(name).map_or("string", |row| row.form.documented());
         Self {
             name: name.into(),
@@ -133,18 +133,18 @@ impl PathItem {
     }
 }
 
-/// What an operation takes.
+/// The body of an operation's request.
 pub(super) enum Body {
     Nothing,
     /// An object of a definition.
     Object(String),
     /// Optional options.
     DeleteOptions,
-    /// A patch; custom kinds take no strategic one.
+    /// A patch; custom kinds accept no strategic merge patch.
     Patch,
 }
 
-/// Whether an answer can go on.
+/// Whether an answer may be a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Streams {
     No,

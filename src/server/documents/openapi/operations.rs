@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What a deletion of one object answers.
+    /// The answer to the deletion of one object.
     fn deleted(&self) -> String {
         if self.row.returns_deleted() {
             self.definition.clone()
@@ -369,7 +369,7 @@ impl<'a> Writer<'a> {
         self.push(items, path, &self.own(&["name"]), operations);
     }
 
-    /// A subresource that is talked through to; a proxy takes every method and any path.
+    /// A subresource that connects to another server; a proxy accepts every method and path.
     fn connection(&self, sub: &Subresource, items: &mut Vec<PathItem>) {
         let proxies = sub.name == "proxy";
         let methods: &[&'static str] = if proxies {

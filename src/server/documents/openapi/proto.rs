@@ -1,10 +1,10 @@
-//! The document of version 2 as protobuf, which kubectl asks for before it validates a `List`, and
+//! The document of version 2 as protobuf, which kubectl requests before it validates a `List`, and
 //! older clients for everything.
 //!
-//! The messages are upstream's, asked from its library by `src/batteries/generate`. They are made
-//! from JSON by a few rules: a member goes to the field of its name, `x-…` to the extensions, what
-//! else an object holds to its only list of named values, and a choice is made by what tells its
-//! alternatives apart. What may be any JSON is sent as text, which upstream writes and reads as YAML.
+//! The messages are upstream's; `src/batteries/generate` reads them from its library. JSON becomes
+//! protobuf by a few rules: a member becomes the field of its name, `x-…` an extension, other
+//! members entries of the message's only list of named values, and a field with alternatives takes
+//! the one that the members fit. Arbitrary JSON is written as text, which upstream reads as YAML.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use polyplane_apimachinery::{Value, json};
 
 const MESSAGES: &[u8] = include_bytes!("messages.json");
 
-/// A value that the messages have no place for.
+/// A value that no field of the messages can hold.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} has no place for {member}")]
 pub(super) struct NoPlace {
@@ -23,7 +23,7 @@ pub(super) struct NoPlace {
 /// Encodes a document of version 2.
 ///
 /// # Errors
-/// If it holds something that the messages have no place for.
+/// If it has a value that no field of the messages can hold.
 pub(super) fn version2(document: &Value) -> Result<Vec<u8>, NoPlace> {
     Messages::new().encode("Document", document)
 }

@@ -1,4 +1,4 @@
-//! Operations and schemas as the two forms of OpenAPI write them.
+//! Writes operations and schemas as OpenAPI version 2 or 3.
 
 use std::collections::BTreeSet;
 
@@ -133,7 +133,7 @@ fn content(types: &[&str], schema: &Value) -> Value {
     Value::Object(content)
 }
 
-/// What both forms say in the same words.
+/// The parts that both versions have in common.
 fn common(operation: &Operation) -> Map {
     let mut members = Map::new();
     members.insert("operationId", Value::string(operation.id.as_str()));
@@ -153,7 +153,7 @@ fn common(operation: &Operation) -> Map {
     members
 }
 
-/// The document of version 2, which is about everything.
+/// The document of version 2, which contains all groups.
 pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Value {
     let definitions = components(schemas, items, Document::V2);
     let mut paths = Map::new();

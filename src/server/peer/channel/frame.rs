@@ -1,9 +1,9 @@
 //! The frames of the protocol between replicas, as bytes.
 //!
-//! A frame is a head of nine bytes and a payload. A request or an answer sends its HTTP head and the
-//! beginning of its body, mostly all of it, in one frame. Common header names are sent as a number.
-//! A long value that many requests repeat (the client's chain of certificates) is sent once per
-//! connection and named by its slot from then on.
+//! A frame is a head of nine bytes and a payload. A request or an answer sends its HTTP head and
+//! the beginning of its body, mostly all of it, in one frame. Common header names are sent as a
+//! number. A long value that many requests repeat (the client's chain of certificates) is sent once
+//! per connection and named by its slot from then on.
 //!
 //! Numbers are big-endian. Knows nothing of connections.
 
@@ -188,8 +188,8 @@ pub(in crate::peer) struct SentValues {
 }
 
 impl SentValues {
-    /// The slot of a value, and whether the slot is new. Values are compared by address, which cannot
-    /// be reused while the slot holds the value.
+    /// The slot of a value, and whether the slot is new. Values are compared by address, which
+    /// cannot be reused while the slot holds the value.
     fn slot(&mut self, value: &HeaderValue) -> (usize, bool) {
         let same = |known: &HeaderValue| std::ptr::eq(known.as_bytes(), value.as_bytes());
         if let Some(slot) = self.slots.iter().position(same) {

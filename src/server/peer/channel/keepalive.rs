@@ -1,9 +1,10 @@
 //! When one side of a connection pings the other, and when it gives up a silent one.
 //!
-//! A silent peer that is a member of the ring gets time, because the ring finds out by itself whether
-//! the peer is alive (`ownership::membership::suspicion`). Once the ring has removed the peer, its planes have
-//! another owner, and a write that was sent to it keeps its client waiting until this module reports
-//! that no answer will come. Reads need not wait: they are repeated elsewhere at once.
+//! A silent peer that is a member of the ring gets time, because the ring finds out by itself
+//! whether the peer is alive (`ownership::membership::suspicion`). Once the ring has removed the
+//! peer, its planes have another owner, and a write that was sent to it keeps its client waiting
+//! until this module reports that no answer will come. Reads need not wait: they are repeated
+//! elsewhere at once.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -20,9 +21,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Turns of [`LEFT_TURN`] in which a peer that has left the ring may be silent: half a second, and
 /// more when this replica itself is short of CPU, because a turn counts once however late it ends.
-/// A peer that left in good order has settled every write, and its answers are on their way. Without
-/// this limit a peer that hangs would hold up writes for [`PING_INTERVAL`] and [`PING_TIMEOUT`]
-/// together.
+/// A peer that left in good order has settled every write, and its answers are on their way.
+/// Without this limit a peer that hangs would hold up writes for [`PING_INTERVAL`] and
+/// [`PING_TIMEOUT`] together.
 const LEFT_TURNS: u32 = 10;
 /// One turn of waiting for a peer that has left the ring.
 const LEFT_TURN: Duration = Duration::from_millis(50);

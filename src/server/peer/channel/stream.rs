@@ -1,7 +1,8 @@
 //! One request and its answer on a connection between replicas.
 //!
-//! Both sides keep the same state: the bytes that have arrived and are not read yet, and the credit,
-//! the number of bytes that the other side still accepts. A slow reader holds up its own stream only.
+//! Both sides keep the same state: the bytes that have arrived and are not read yet, and the
+//! credit, the number of bytes that the other side still accepts. A slow reader holds up its own
+//! stream only.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -88,8 +89,8 @@ impl From<io::Error> for Broken {
 }
 
 impl Broken {
-    /// Whether the other side just ended, without sending something wrong. Only a new connection can
-    /// find out whether its process is alive.
+    /// Whether the other side just ended, without sending something wrong. Only a new connection
+    /// can find out whether its process is alive.
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Closed | Self::Silent | Self::Socket(_) => true,
@@ -304,8 +305,8 @@ pub(in crate::peer) async fn send_data(
     }
 }
 
-/// A stream that this side has opened. If it is dropped before the end of the answer, the other side
-/// gets a reset.
+/// A stream that this side has opened. If it is dropped before the end of the answer, the other
+/// side gets a reset.
 pub(in crate::peer) struct RequestedStream {
     pub channel: Arc<Channel>,
     pub stream: Arc<Stream>,

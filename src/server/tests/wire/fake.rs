@@ -241,8 +241,8 @@ fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
 }
 
 /// Three events and then nothing; with `limit=broken` the source gives up after them, with
-/// `limit=flood` events of 1 KiB follow without end, and with `limit=never` (above) it does not even
-/// begin.
+/// `limit=flood` events of 1 KiB follow without end, and with `limit=never` (above) it does not
+/// even begin.
 fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
     let first = seen(plane, request);
     let events = stream::iter([first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()].map(Ok));

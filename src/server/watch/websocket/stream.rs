@@ -1,7 +1,8 @@
-//! The events of a watch as the messages of a WebSocket.
+//! Sends the events of a watch as messages of a WebSocket.
 //!
-//! The stream of a watch is lines of JSON; each line with its newline becomes one text message, in
-//! one frame. What a client says is read, bounded and ignored but for its leave.
+//! The stream of a watch is lines of JSON; each line with its newline becomes one text message in
+//! one frame. Messages of the client are read, limited in size and ignored, except for close and
+//! ping.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,18 +21,19 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::answer::body::ResponseBody;
 
-/// Longest message of a client. None is expected at all.
+/// Longest message of a client, in bytes. Clients have no reason to send any.
 const CLIENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Allocated for each WebSocket.
+/// Bytes that are allocated to read from each WebSocket.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
 /// Messages are coalesced up to this length before they are written. What is not written yet is
 /// never more than this and one message.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
-/// Longest event. No event is longer.
+/// Longest event, in bytes. No event is longer; without the limit a broken stream would fill
+/// memory.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long a client may take to hear the end and to leave.
+/// How long a client may take to read the close and to close the connection.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// What is read of a client that should leave, at most.
+/// Bytes that are read of a client that has to close.
 const CLOSE_BYTES_MAX: u64 = 256 * 1024;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -44,11 +46,11 @@ pub(crate) struct Session {
 
 /// How a WebSocket ended.
 enum End {
-    /// With the watch, or by what the client said.
+    /// The watch ended, or the client broke the protocol.
     Close(CloseCode),
-    /// The client took leave.
+    /// The client sent a close.
     ClosedByClient,
-    /// The connection is gone.
+    /// The connection broke.
     Broken,
 }
 
@@ -57,8 +59,8 @@ impl Session {
         Self { upgrade, events }
     }
 
-    /// Tells the events until the watch ends or the client leaves. Must be called when the
-    /// connection was served to the end of HTTP. Whoever drops this cuts the client off.
+    /// Sends events until the watch ends or the client closes. Must be called once HTTP has ended
+    /// on the connection. Dropping the future aborts the connection.
     pub(crate) async fn serve(mut self) {
         let Ok(upgraded) = self.upgrade.await else {
             return;
@@ -72,10 +74,10 @@ impl Session {
         let socket = TokioIo::new(upgraded);
         let mut socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
         let end = send_events(&mut socket, &mut self.events).await;
-        // Nothing is kept for a watch while its client takes leave.
+        // Before the close, so that a slow client keeps no watch open.
         drop(self.events);
         if timeout(CLOSE_TIME_MAX, close(socket, end)).await.is_err() {
-            tracing::debug!("the client of a WebSocket did not leave");
+            tracing::debug!("the client of a WebSocket did not close it in time");
         }
     }
 }
@@ -84,8 +86,8 @@ async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
     let mut messages = Messages::default();
     loop {
         tokio::select! {
-            // A client that leaves is received before it is told more. One that talks without end
-            // only keeps itself from hearing anything.
+            // A close of the client comes before further events. A client that sends without end only
+            // keeps itself from getting events.
             biased;
             received = socket.next() => match received {
                 Some(Ok(Message::Close(_))) => return End::ClosedByClient,
@@ -111,7 +113,7 @@ async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
     }
 }
 
-/// Sends what is ready. A client that does not read holds this up, and with it the watch.
+/// Sends the messages that are ready. A client that does not read blocks this, and thus its watch.
 async fn send(socket: &mut Socket, messages: &mut Messages) -> Result<(), Error> {
     while let Some(line) = messages.ready.pop_front() {
         let text = Utf8Bytes::try_from(line)?;
@@ -130,15 +132,15 @@ fn end_of(error: &Error) -> End {
     }
 }
 
-/// Says that it is over, and reads until the client has gone: what it sent meanwhile would make its
-/// system throw away what it was told last.
+/// Sends the close and reads until the client closes the connection. Unread bytes would make the
+/// system reset the connection, and the client would lose the last messages.
 async fn close(mut socket: Socket, end: End) {
     let said = match end {
         End::Close(code) => {
             let reason = Utf8Bytes::from_static("");
             socket.close(Some(CloseFrame { code, reason })).await
         }
-        // The answer to its leave was made when it was read.
+        // The library queued the answer when it read the client's close.
         End::ClosedByClient => socket.flush().await,
         End::Broken => return,
     };
@@ -157,7 +159,7 @@ struct TooLong;
 /// Splits a stream at its lines.
 #[derive(Debug, Default)]
 struct Messages {
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     begun: BytesMut,
     ready: VecDeque<Bytes>,
 }
