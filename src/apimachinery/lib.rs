@@ -2,18 +2,16 @@
 //! written. Knows no HTTP, no store and no single built-in kind; kinds are data (see [`schema`]).
 
 pub mod field_error;
-pub mod fields;
-pub mod intorstring;
+pub mod field_selector;
+pub mod int_or_string;
 pub mod json;
-pub mod json_patch;
 pub mod labels;
-pub mod merge_patch;
 pub mod names;
+pub mod patch;
 pub mod quantity;
 pub mod quote;
 pub mod schema;
 pub mod shape;
-pub mod smp;
 pub mod status;
 pub mod structural;
 pub mod time;

@@ -13,13 +13,13 @@ pub mod decode;
 pub mod encode;
 pub(crate) mod go;
 mod internal;
+mod internal_text;
 mod load;
 mod names;
 pub mod openapi;
 mod path;
 pub mod proto;
 mod scalars;
-mod shown;
 pub mod tags;
 pub mod validate;
 

@@ -7,7 +7,7 @@ use crate::kinds::table::{Resource, Scope};
 use crate::request::call::{Call, tree_of};
 use crate::request::options::ListOptions;
 use polyplane_apimachinery::Str;
-use polyplane_apimachinery::fields::FieldSelector;
+use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::status::ApiError;

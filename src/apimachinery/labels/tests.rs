@@ -1,7 +1,7 @@
 //! Properties and recorded vectors of the module.
 
 use super::*;
-use crate::fields::FieldSelector;
+use crate::field_selector::FieldSelector;
 use crate::json::{Limits, parse as parse_json};
 use crate::vectors::{assert_none, compare, vectors};
 

@@ -2,7 +2,7 @@
 
 use crate::shared::validation::values::NEGATIVE;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
-use polyplane_apimachinery::intorstring::IntOrString;
+use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::{Value, names};
 
 /// The share in a text such as `25%`.

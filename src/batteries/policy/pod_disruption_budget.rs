@@ -8,7 +8,7 @@ use crate::shared::validation::fields::{
 };
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_apimachinery::intorstring::IntOrString;
+use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_registry::strategy::{Context, Strategy};
 
 /// Behaviour of PodDisruptionBudgets.

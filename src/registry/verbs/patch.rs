@@ -14,12 +14,14 @@ use crate::request::options::{FieldValidation, WriteOptions};
 use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits, scan};
-use polyplane_apimachinery::json_patch::{self, FieldCheck, JsonPatch};
-use polyplane_apimachinery::merge_patch::MergePatch;
+use polyplane_apimachinery::patch::json_patch;
+use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
+use polyplane_apimachinery::patch::merge_patch::MergePatch;
+use polyplane_apimachinery::patch::strategic_merge_patch;
 use polyplane_apimachinery::schema::decode::{Empties, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
-use polyplane_apimachinery::{Map, Str, Value, smp};
+use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_plane::Key;
 
 /// Media types of patches that built-in kinds take.
@@ -155,15 +157,22 @@ impl ReadPatch {
                 patch.apply(&mut tree);
                 Ok(tree)
             }
-            Patch::Strategic(patch) => smp::apply(schemas, definition, tree, patch.clone())
-                .map_err(|error| {
-                    let text = error.to_string();
-                    match error.answer() {
-                        smp::Answer::BadRequest => ApiError::bad_request(text),
-                        smp::Answer::Unprocessable => unprocessable(&text),
-                        smp::Answer::Internal => ApiError::new(Reason::Unknown, &text),
-                    }
-                }),
+            Patch::Strategic(patch) => {
+                strategic_merge_patch::apply(schemas, definition, tree, patch.clone()).map_err(
+                    |error| {
+                        let text = error.to_string();
+                        match error.answer() {
+                            strategic_merge_patch::Answer::BadRequest => {
+                                ApiError::bad_request(text)
+                            }
+                            strategic_merge_patch::Answer::Unprocessable => unprocessable(&text),
+                            strategic_merge_patch::Answer::Internal => {
+                                ApiError::new(Reason::Unknown, &text)
+                            }
+                        }
+                    },
+                )
+            }
         }
     }
 

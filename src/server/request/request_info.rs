@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use polyplane_apimachinery::fields::FieldSelector;
+use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_registry::Verb;
 use polyplane_registry::request::parameters::{FIELD_SELECTOR, Query, WATCH};
 

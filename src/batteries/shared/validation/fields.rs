@@ -2,7 +2,7 @@
 //! conditions. Each adds what it finds to a list of errors.
 
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
-use polyplane_apimachinery::intorstring::IntOrString;
+use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::{Value, labels, names};
 use polyplane_registry::strategy::age;
 use std::collections::BTreeSet;

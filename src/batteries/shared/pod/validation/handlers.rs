@@ -4,7 +4,7 @@ use super::PodOptions;
 use crate::shared::validation::values::{complain, has, named, non_negative_members};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_apimachinery::intorstring::IntOrString;
+use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::names;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -50,7 +50,7 @@ impl IntOrString {
         };
         let percent: i64 = percent.parse().map_err(|_| ScaleError::NoNumber {
             text: text.clone(),
-            cause: crate::json_patch::atoi_complaint(percent),
+            cause: crate::patch::json_patch::atoi_complaint(percent),
         })?;
         #[expect(
             clippy::cast_precision_loss,

@@ -47,7 +47,7 @@ impl MergePatch {
             }),
             Value::Null => Err(MergePatchError::Null),
             other => Err(MergePatchError::NotAnObject {
-                kind: crate::json_patch::go_kind(&other),
+                kind: crate::patch::json_patch::go_kind(&other),
             }),
         }
     }

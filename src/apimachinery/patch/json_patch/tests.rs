@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::json::{Limits, parse, to_string};
-use crate::merge_patch::MergePatch;
+use crate::patch::merge_patch::MergePatch;
 use crate::vectors::{assert_none, compare, vectors};
 
 fn tree(text: &str) -> Value {
