@@ -1,13 +1,13 @@
-//! Who may do what in a plane, decided by what the plane holds.
+//! Authorization by the objects of a plane.
 //!
 //! Roles and bindings are objects of the plane, so a decision about a request has to be made in the
-//! very state that the request reads or writes against. An [`Authority`] is asked
-//! - at the door, before a body is read: [`AccessCheck`], for impersonation and for the request itself,
-//! - in the state that a read shows, and in each state that a write is worked out against: all that
-//!   the door has let pass, kept in a [`GrantedAccess`],
-//! - by stages of a write ([`crate::plan::CallOuts::authorize`]) and by access reviews ([`AsOf`]).
+//! very state that the request reads or writes against. An [`Authority`] decides
+//! - before a body is read, on impersonation and on the request itself ([`AccessCheck`]);
+//! - again in the state that a read shows, and in each state that a write is prepared against, on all
+//!   accesses that the first check granted ([`GrantedAccess`]);
+//! - on what stages of a write ([`crate::plan::CallOuts::authorize`]) and access reviews ([`AsOf`]) need.
 //!
-//! An authority that looks at no object is asked at the door only: its decisions hold in all states.
+//! An authority that reads no object decides only before the body: its decisions hold in all states.
 //!
 //! A replica that forwards a request has no state of the plane. It proves who the caller is; the
 //! owner decides.
@@ -28,16 +28,16 @@ pub trait PlaneAuthorizer: Send + Sync {
     fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision;
 }
 
-/// One of those who decide.
+/// One authorizer of an [`Authority`].
 #[derive(Clone)]
 pub enum ChainedAuthorizer {
-    /// Looks at no object of a plane, and may have to ask somebody else.
+    /// Reads no object of a plane, and may have to call a webhook.
     Fixed(Arc<dyn Authorizer>),
     /// Decides by the objects of a plane.
     OfCut(Arc<dyn PlaneAuthorizer>),
 }
 
-/// All who decide, in order: the first that allows or denies wins.
+/// The authorizers of a plane in order: the first that allows or denies wins.
 #[derive(Clone)]
 pub struct Authority {
     authorizers: Vec<ChainedAuthorizer>,
@@ -54,7 +54,7 @@ impl Authority {
         Self::new(vec![ChainedAuthorizer::Fixed(Arc::new(authorizer))])
     }
 
-    /// The door of a plane for one request.
+    /// Starts the check of one request.
     ///
     /// # Errors
     /// 503 or 504 if the plane cannot be read here and has to be.
@@ -72,7 +72,7 @@ impl Authority {
         }
     }
 
-    /// The same where there is no plane; `None` if somebody decides by the objects of one.
+    /// The same without a plane; `None` if an authorizer decides by the objects of one.
     pub fn fixed_access_check(&self) -> Option<AccessCheck<'_>> {
         let as_of = AsOf {
             authority: self,
@@ -81,10 +81,10 @@ impl Authority {
         self.is_fixed().then(|| AccessCheck::new(as_of))
     }
 
-    /// As of the newest state of a plane, if anybody looks at it.
+    /// As of the newest state of a plane, if an authorizer reads it.
     ///
     /// # Errors
-    /// See [`Self::gate`].
+    /// See [`Self::access_check`].
     pub async fn newest(&self, tenant: &Tenant, deadline: Instant) -> Result<AsOf<'_>, ApiError> {
         let mut cut = None;
         if !self.is_fixed() {
@@ -111,20 +111,20 @@ impl Authority {
         authorizers.all(|judge| matches!(judge, ChainedAuthorizer::Fixed(_)))
     }
 
-    /// Asks a judge that may have to ask somebody else.
+    /// Calls an authorizer that may call a webhook, by its position.
     pub(crate) async fn ask(&self, judge: usize, access: &Access) -> Result<Decision, ApiError> {
         match self.authorizers.get(judge) {
             Some(ChainedAuthorizer::Fixed(authorizer)) => {
                 Ok(authorizer.authorize(&access.attributes()).await)
             }
-            Some(ChainedAuthorizer::OfCut(_)) | None => {
-                Err(ApiError::internal("nobody to ask for access"))
-            }
+            Some(ChainedAuthorizer::OfCut(_)) | None => Err(ApiError::internal(
+                "no authorizer can be called for this access",
+            )),
         }
     }
 }
 
-/// How far the authorizers have been asked about one thing.
+/// The decision of the authorizers on one access, one authorizer after the other.
 pub(crate) struct AuthorizerRun<'a> {
     authority: &'a Authority,
     cut: Option<&'a Snapshot>,
@@ -133,11 +133,11 @@ pub(crate) struct AuthorizerRun<'a> {
     reasons: Vec<String>,
 }
 
-/// What came of asking as many authorizers as answer at once.
+/// How far an [`AuthorizerRun`] came without waiting.
 pub(crate) enum AuthorizerOutcome<'a> {
     /// This is decided.
     Decided(Decision),
-    /// This judge, by its place, has to ask somebody else first.
+    /// The authorizer at this position has to call a webhook first.
     Waits(usize, Verdict<'a, Decision>),
 }
 
@@ -156,7 +156,7 @@ impl<'a> AuthorizerRun<'a> {
         }
     }
 
-    /// Asks on, up to a decision or to a judge that has to wait.
+    /// Goes on to a decision, or to an authorizer that has to wait.
     pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
         while let Some(judge) = self.authority.authorizers.get(self.next) {
             self.next += 1;
@@ -182,7 +182,7 @@ impl<'a> AuthorizerRun<'a> {
         AuthorizerOutcome::Decided(Decision::NoOpinion(self.reasons.join("\n")))
     }
 
-    /// Takes what a judge has said; returns it if the others need not be asked any more.
+    /// Takes an authorizer's decision; returns it if it ends the run.
     pub(crate) fn note(&mut self, decision: Decision) -> Option<Decision> {
         match decision {
             Decision::NoOpinion(reason) => {
@@ -199,7 +199,7 @@ impl<'a> AuthorizerRun<'a> {
 /// An authority as of one state of a plane.
 pub struct AsOf<'a> {
     authority: &'a Authority,
-    /// Absent only if nobody looks at it.
+    /// Absent only if no authorizer reads it.
     cut: Option<Snapshot>,
 }
 
@@ -225,8 +225,8 @@ impl Authorizer for AsOf<'_> {
     }
 }
 
-/// The door of a plane for one request. What it lets pass has to be allowed again in each state that
-/// the request reads or writes against, see [`GrantedAccess`].
+/// Checks what one request does before its body is read. What is granted here has to be allowed again
+/// in each state that the request reads or writes against, see [`GrantedAccess`].
 pub struct AccessCheck<'a> {
     as_of: AsOf<'a>,
     passed: Vec<Access>,
@@ -240,7 +240,7 @@ impl<'a> AccessCheck<'a> {
         }
     }
 
-    /// Lets `user` do this.
+    /// Checks one access of `user` and notes it.
     ///
     /// # Errors
     /// 403 if it may not.
@@ -262,20 +262,20 @@ impl<'a> AccessCheck<'a> {
         Ok(())
     }
 
-    /// What was let pass. Lets go of the state that the door has looked at.
+    /// All accesses that passed. Drops the state that they were checked in.
     pub fn granted(self) -> GrantedAccess {
         let passed = (!self.passed.is_empty()).then(|| self.passed.into());
         GrantedAccess(passed)
     }
 }
 
-/// What a request was let in for.
+/// The accesses that a request was granted.
 #[derive(Clone, Debug, Default)]
 pub struct GrantedAccess(Option<Arc<[Access]>>);
 
 impl GrantedAccess {
-    /// Of a request that is let in whatever a plane holds: nobody who decided on it looks at objects,
-    /// or the server makes it itself.
+    /// Of a request that is allowed whatever a plane holds: no authorizer that decided on it reads
+    /// objects, or the server itself makes the request.
     pub const fn of_every_cut() -> Self {
         Self(None)
     }
@@ -298,7 +298,7 @@ impl GrantedAccess {
     }
 }
 
-/// Something that somebody wants to do: [`Attributes`] that can be kept.
+/// One thing that a user wants to do: [`Attributes`] that own their texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     user: Arc<UserInfo>,

@@ -1,4 +1,4 @@
-//! From a request to the verb that answers it.
+//! The registry's entry: hands a request to the verb that answers it.
 
 use crate::answer::negotiate;
 use crate::answer::negotiate::{Conversions, Representation};
@@ -77,7 +77,7 @@ impl Registry {
         }
     }
 
-    /// Has the observers told of everything that a plane publishes from now on. Once for each time
+    /// Notifies the observers of everything that a plane publishes from now on. Once for each time
     /// it wakes, before it is looked through for work that was left.
     pub fn observe(&self, tenant: &Tenant) {
         tenant.plane.observe(Arc::new(PlaneObserver {
@@ -88,7 +88,7 @@ impl Registry {
         }));
     }
 
-    /// The door of a plane for one request.
+    /// Starts the authorization of one request to a plane.
     ///
     /// # Errors
     /// See [`Authority::gate`].
@@ -103,7 +103,7 @@ impl Registry {
     /// Answers one request.
     ///
     /// # Errors
-    /// What the client is told, as a Status.
+    /// The error for the client, as a Status.
     ///
     /// # Cancel safety
     /// Dropping the future does not take back a write that has been sequenced.

@@ -1,4 +1,4 @@
-//! Time and chance, handed in so that behaviour that depends on them can be tested.
+//! Clock and randomness, injected so that behaviour that depends on them can be tested.
 
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::{generated_name, generated_suffix};

@@ -93,7 +93,7 @@ pub fn dedup_owner_references(object: &mut Value) -> Vec<Str> {
     duplicates
 }
 
-/// What is wrong with the metadata of a new object.
+/// Validates the metadata of a new object.
 pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Vec<FieldError> {
     let path = Path::new("metadata");
     let meta = &object["metadata"];
@@ -165,7 +165,7 @@ fn validate_generation(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) 
     }
 }
 
-/// What is wrong with a map of labels; upstream names the map, not the label.
+/// Validates a map of labels; upstream names the map, not the label.
 pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.as_object().into_iter().flat_map(Map::iter) {
         for detail in names::qualified_name(key) {
@@ -178,7 +178,7 @@ pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Vec<FieldError>
     }
 }
 
-/// What is wrong with a map of annotations.
+/// Validates a map of annotations.
 pub fn validate_annotations(annotations: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let mut bytes = 0;
     for (key, value) in annotations.as_object().into_iter().flat_map(Map::iter) {
@@ -285,7 +285,7 @@ pub fn strings(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// What is wrong with the metadata of a changed object. `version_given` tells whether the object
+/// Validates the metadata of a changed object. `version_given` tells whether the object
 /// names the version it replaces or the server has filled it in.
 pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let path = Path::new("metadata");

@@ -1,16 +1,16 @@
 //! A write as a plan of stages, the same for every verb.
 //!
-//! [`change`] and [`deletion`] read top to bottom in the order in which a write is worked out:
+//! [`change`] and [`deletion`] read top to bottom in the order in which a write is prepared:
 //! authorize → decode → default, prune → merge, field management → mutating admission → default again →
 //! prepare → validate → validating admission, quota → stored bytes → claims. A verb only says how
 //! the new object is made from the request and the present one ([`ObjectChange`], [`ObjectDeletion`]). Each
 //! stage takes a value that only the stage before can make, so none can be left out or swapped.
 //!
-//! A plan is worked out against one cut, without waiting. A stage that needs an answer of somebody
-//! else asks [`CallOuts`] for it; if it is not there, the run ends with [`Interrupted::NeedsReplies`]. The driver
-//! ([`crate::write`]) then gives back what others need, gets the answer, and has the plan worked
-//! out again from the newest state. Equal questions have equal answers, so a second run calls out
-//! only if what it would send has changed.
+//! A plan runs against one cut, without waiting. A stage that needs the reply of a webhook, a
+//! converter or an authorizer takes it from [`CallOuts`]; if the reply is not there, the run ends with
+//! [`Interrupted::NeedsReplies`]. The driver ([`crate::write`]) then returns its seat and its queue,
+//! makes the call, and runs the plan again from the newest state. Replies are kept by what was sent,
+//! so the second run calls again only if what it would send has changed.
 
 mod admission;
 mod call_outs;
@@ -42,10 +42,10 @@ use std::borrow::Cow;
 
 /// What a verb adds to the plan of a new or changed object.
 pub trait ObjectChange: Send {
-    /// The object's key, in whose turn the write is prepared once it has been beaten.
+    /// The object's key. A write that another write has beaten waits in the queue of this key.
     fn key(&self) -> Key;
 
-    /// What the client said beside the object.
+    /// The options of the write.
     fn options(&self) -> &WriteOptions;
 
     /// The kind that the client sends and that admission looks at; that of the row, unless it is a
@@ -57,18 +57,18 @@ pub trait ObjectChange: Send {
     /// The row that the object is stored under.
     fn row(&self) -> &Resource;
 
-    /// Whose rules prepare and validate the object.
+    /// The rules that prepare and validate the object.
     fn rules(&self) -> Rules<'_>;
 
-    /// What the client has to say of the version it replaces.
+    /// How the version that the client names is compared with the present one.
     fn version_precondition(&self) -> VersionPrecondition {
         VersionPrecondition::Any
     }
 
-    /// What the client wants to have, made from the request and the present object.
+    /// Makes the wanted object from the request and the present object.
     ///
     /// # Errors
-    /// What the client is told, or what has to be known first.
+    /// The error for the client, or what the run lacks.
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted>;
 
     /// Applies the defaults of the subject and checks it against the path: after decoding, and
@@ -110,10 +110,10 @@ pub trait ObjectChange: Send {
     }
 }
 
-/// Works out a new or changed object.
+/// Prepares the write of a new or changed object.
 ///
 /// # Errors
-/// What the client is told, or what has to be known first.
+/// The error for the client, or what the run lacks.
 pub fn change<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &mut C,
@@ -130,10 +130,10 @@ pub fn change<C: ObjectChange>(
 
 /// What a verb adds to the plan of a deletion.
 pub trait ObjectDeletion: Send {
-    /// The object's key, in whose turn the write is prepared once it has been beaten.
+    /// The object's key. A write that another write has beaten waits in the queue of this key.
     fn key(&self) -> Key;
 
-    /// What the client said.
+    /// The options of the deletion.
     ///
     /// # Errors
     /// 400 or 422 if it cannot be read.
@@ -142,7 +142,7 @@ pub trait ObjectDeletion: Send {
     /// The object, if it is there and the client may mean it.
     ///
     /// # Errors
-    /// What the client is told, or what has to be known first.
+    /// The error for the client, or what the run lacks.
     fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted>;
 
     /// The kind that admission looks at.
@@ -153,22 +153,22 @@ pub trait ObjectDeletion: Send {
         None
     }
 
-    /// What is stored in the same commit, once the object is marked or gone.
+    /// Further writes of the same commit, made once the object is marked or removed.
     fn along(&mut self) -> Allocation {
         Allocation::default()
     }
 
-    /// What becomes of the object: it goes, or stays for a while with a mark.
+    /// Removes the object, or marks it as being deleted.
     ///
     /// # Errors
     /// As [`Self::options`].
     fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<ObjectFate, ApiError>;
 }
 
-/// Works out a deletion.
+/// Prepares a deletion.
 ///
 /// # Errors
-/// What the client is told, or what has to be known first.
+/// The error for the client, or what the run lacks.
 pub fn deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &mut D,

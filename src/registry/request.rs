@@ -1,4 +1,4 @@
-//! What is asked of the registry: one verb on one resource, with nothing of HTTP left in it but
+//! A request to the registry: one verb on one resource, with nothing of HTTP left in it but
 //! media types and query parameters, which are part of the Kubernetes API.
 
 pub mod body;
@@ -84,7 +84,7 @@ pub struct ResourceRequest {
     pub body: Bytes,
     /// Who asks.
     pub user: Arc<UserInfo>,
-    /// What it was let in for.
+    /// The accesses that it was granted, checked again in each state that it reads or writes.
     pub granted: GrantedAccess,
     /// When the answer is of no use any more.
     pub deadline: Instant,

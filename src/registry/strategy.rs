@@ -220,14 +220,14 @@ pub trait Strategy: Debug + Send + Sync {
         None
     }
 
-    /// What is wrong with a new object, metadata aside: that is checked before, names by the rule
+    /// Validates a new object, metadata aside: that is checked before, names by the rule
     /// of the kind's row.
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let _ = (context, object);
         Vec::new()
     }
 
-    /// What is wrong with a changed object, metadata aside.
+    /// Validates a changed object, metadata aside.
     fn validate_update(
         &self,
         context: &Context<'_>,
@@ -238,7 +238,7 @@ pub trait Strategy: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// What is wrong with an object changed through the subresource of `context`.
+    /// Validates an object changed through the subresource of `context`.
     fn validate_subresource(
         &self,
         context: &Context<'_>,
@@ -298,7 +298,7 @@ pub trait Strategy: Debug + Send + Sync {
     /// null on delete.
     ///
     /// # Errors
-    /// What the client is told if nothing is free or the wished value is taken.
+    /// The error for the client if nothing is free or the requested value is taken.
     fn allocate(
         &self,
         context: &Context<'_>,
@@ -313,7 +313,7 @@ pub trait Strategy: Debug + Send + Sync {
     /// Refuses a write through the subresource of `context` for what other objects say.
     ///
     /// # Errors
-    /// What the client is told.
+    /// The error for the client.
     fn admit_subresource(
         &self,
         context: &Context<'_>,
@@ -351,13 +351,13 @@ pub trait Strategy: Debug + Send + Sync {
     /// Refuses a deletion.
     ///
     /// # Errors
-    /// What the client is told.
+    /// The error for the client.
     fn admit_delete(&self, context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
         let _ = (context, object);
         Ok(())
     }
 
-    /// What every client of the kind is told, if it should no longer be used.
+    /// A warning for every client of the kind, if it is deprecated.
     fn deprecation(&self) -> Option<&'static str> {
         None
     }

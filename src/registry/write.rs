@@ -1,13 +1,13 @@
-//! How a write is tried until it is certain what became of it.
+//! Drives a write: prepares it, has it sequenced, and retries until its outcome is certain.
 //!
-//! A plan (see [`crate::plan`]) is worked out against one consistent state; `run` has its outcome
-//! sequenced. If what it looked at has changed it is worked out again, from the second time on in
-//! the turn of its key, so that many writers of one object each prepare once. Whatever is answered
-//! without a commit (errors, unchanged objects, dry runs) waits until the state it speaks of is
-//! durable, and is worked out again if that state did not come to be.
+//! A plan (see [`crate::plan`]) runs against one consistent state, and `run` has its outcome
+//! sequenced. If the state it read has changed, the plan runs again. From the second run on the
+//! write waits in the queue of its key, so that many writers of one object each prepare once. An
+//! answer without a commit (an error, an unchanged object, a dry run) is returned only when the
+//! state it rests on is durable; if that state is never committed, the plan runs again.
 //!
-//! A plan that has to ask others ends early and is worked out again once they have answered. Such a
-//! wait stops nobody else: see `Attempt` and `Line`.
+//! A plan that needs the reply of a webhook, a converter or an authorizer ends early and runs again
+//! with the reply. Other writers do not wait for that call: see `Attempt` and `Line`.
 
 use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run};
 use crate::request::call::Call;
@@ -20,10 +20,11 @@ use polyplane_plane::{
 use std::future::Future;
 use tokio::time::Instant;
 
-/// Seconds after which a client may try a write again that the store did not take.
+/// `Retry-After` of a write that the store refused, in seconds. Less would add load to a store that
+/// is already too slow.
 const RETRY_SECONDS: u32 = 1;
 
-/// What should happen to the state that was looked at.
+/// The outcome of a plan: what to do with the state that the plan has read.
 pub enum PlannedWrite {
     /// This is to be committed; the client gets what was stored.
     Commit(Write),
@@ -79,8 +80,8 @@ pub async fn delete<D: ObjectDeletion>(
     run(call, &key, |run| plan::deletion(run, deletion)).await
 }
 
-/// Tries until the outcome is known. `plan` says what should happen, given one state; `key` is the
-/// one in whose turn it does so once it has been beaten.
+/// Runs `plan` until its outcome is certain. After another write has changed what the plan read, the
+/// next run waits in the queue of `key`.
 ///
 /// # Errors
 /// What the plan says, or why the plane cannot take the write.
@@ -102,7 +103,7 @@ async fn run(
         call.stands_in(&cut)?;
         let answer = match plan(&mut attempt.state.run(call, &cut)) {
             Ok(PlannedWrite::Commit(write)) => {
-                // Nobody else needs the state: let go of, it is changed in place.
+                // The sequencer changes a state in place if nothing else refers to it.
                 drop(cut);
                 match attempt.submit(write).await? {
                     Some(committed) => return Ok(Written::Committed(committed)),
@@ -122,7 +123,7 @@ async fn run(
             }
             Err(Interrupted::NeedsReplies) => {
                 if attempt.may_ask(cut).await? == Asks::Now {
-                    // Others are shown what is durable, with its versions.
+                    // A webhook sees durable objects only, with their versions.
                     let published = plane.snapshot();
                     if let Err(Interrupted::NeedsReplies) =
                         plan(&mut attempt.state.run(call, &published))
@@ -159,19 +160,22 @@ struct Attempt<'a> {
     line: Line,
 }
 
-/// Where a write stands in the queues of its key. Never in the first behind somebody in the second.
+/// The queues of its key that a write is in. It never waits for the second while it holds the first: a
+/// write that holds the second may wait for the first, and both would wait for ever.
 #[derive(Default)]
 struct Line {
-    /// What its plan rested on has changed before.
+    /// An earlier run failed because another write had changed what it read.
     beaten: bool,
-    /// The head of those who were beaten. Held from plan to outcome, never while others are asked.
+    /// The head of the queue of writes that were beaten. Held from plan to outcome, never during a
+    /// call to a webhook, converter or authorizer.
     turn: Option<KeyQueueGuard>,
-    /// The head of those who were beaten and ask others. Held while they are asked: writers that ask
-    /// nobody pass, and those that do ask one after the other instead of all for each other's sake.
+    /// The head of the queue of beaten writes that make such calls. Held during the call: writes
+    /// without calls pass, and the others call one after the other. Side by side, each would change
+    /// the object that the others have just sent.
     asking: Option<KeyQueueGuard>,
 }
 
-/// Whether others are asked what a plan has asked for.
+/// Whether the calls that a plan needs are made now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Now,
@@ -209,16 +213,18 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits for the turn to ask.
+    /// Waits for the head of the queue of writes that make calls.
     async fn queue_to_ask(&mut self) -> Result<(), ApiError> {
-        // Somebody who asks may wait for it.
+        // The write at the head of that queue may wait for `turn`: released first, or both would wait
+        // for ever.
         self.line.turn = None;
         let plane = &self.call.tenant.plane;
         self.line.asking = Some(within(self.call, plane.enter_outside_call_queue(self.key)).await?);
         Ok(())
     }
 
-    /// Waits until what a cut shows is durable and others may be asked about it.
+    /// Waits until the state of a cut is durable, so that it may be sent to a webhook, converter or
+    /// authorizer.
     async fn may_ask(&mut self, cut: Snapshot) -> Result<Asks, ApiError> {
         let (call, plane) = (self.call, &self.call.tenant.plane);
         let beaten = self.line.beaten || self.state.is_overtaken();
@@ -235,8 +241,9 @@ impl<'a> Attempt<'a> {
         Ok(Asks::Now)
     }
 
-    /// The one place where a write waits for others than its plane. It stops nobody meanwhile: it
-    /// holds no state, no turn of those who ask nobody, and no seat. It has until its deadline.
+    /// Makes the calls that the last run needs: the one place where a write waits for anything but
+    /// its plane. Meanwhile the write holds no state, no seat, and not the queue of writes without
+    /// calls, so a slow webhook delays only writes that call it. Ends at the request's deadline.
     async fn ask(&mut self) -> Result<(), ApiError> {
         let call = self.call;
         let away = call.leave_seat()?;
@@ -304,7 +311,7 @@ pub fn out_of_time() -> ApiError {
     ApiError::timeout("request did not complete within the allotted timeout", 0)
 }
 
-/// What a client is told of a write that the plane did not take.
+/// The answer to a write that the plane refused.
 fn refusal(error: &SubmitError) -> ApiError {
     match error {
         SubmitError::TooLarge { .. } => {

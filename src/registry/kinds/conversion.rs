@@ -1,10 +1,11 @@
-//! In which version an object is, in which one it is wanted, and how it gets there.
+//! Conversion of objects between the versions of their kind.
 //!
 //! A record says which version its bytes are in; that need not be the one its kind is stored in
-//! today. Whoever reads bytes comes here, and gets them as they are where the versions are one.
+//! today. Every reader of stored bytes goes through this module, which returns them unchanged where
+//! both versions are the same.
 //!
 //! Built-in kinds convert in place, by the strategies of their versions and with the storage version
-//! in the middle. A kind may have a [`Converter`] of its own, which may have to ask somebody.
+//! in the middle. A custom kind may have a [`Converter`], which may have to call a webhook.
 
 use crate::kinds::Kinds;
 use crate::kinds::table::Resource;
@@ -88,7 +89,7 @@ impl<'a> KindVersion<'a> {
 }
 
 /// True if what is stored is not what would be stored today: a write that changes nothing else
-/// stores it anew.
+/// stores it again.
 pub fn is_stale(row: &Resource, object: &ObjectRef) -> bool {
     KindVersion::of(row, object) != KindVersion::storage(row)
 }
@@ -99,10 +100,10 @@ pub fn is_same(row: &Resource, from: KindVersion<'_>, to: KindVersion<'_>) -> bo
     from == to || (!row.converts() && known(from) && known(to))
 }
 
-/// Converts an object of a kind that needs to ask nobody.
+/// Converts an object without a call to a webhook.
 ///
 /// # Errors
-/// 500 if one of the versions is not known here, or somebody has to be asked.
+/// 500 if one of the versions is not known here, or only a webhook can convert.
 pub fn in_place(
     kinds: &Kinds,
     row: &Resource,
@@ -139,8 +140,8 @@ pub fn in_place(
 /// The tree of a stored object, whatever its kind, in the version that the kind is stored in today.
 ///
 /// # Errors
-/// 500 if its bytes are damaged, or are in a version that is not known or that somebody has to be
-/// asked about.
+/// 500 if its bytes are damaged, or are in a version that is not known or that only a webhook can
+/// convert.
 pub fn stored_tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError> {
     let tree = tree_of(&object.body())?;
     let key = object.key();
@@ -179,7 +180,7 @@ pub(crate) fn only(converted: Vec<Value>) -> Result<Value, ApiError> {
     }
 }
 
-/// What is wanted of an object that is shown.
+/// The version that an object is converted to before it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wanted {
     /// The version of the request.
@@ -197,7 +198,7 @@ impl Wanted {
     }
 }
 
-/// Converts objects that somebody has to be asked about, so that they can be shown without a wait.
+/// Converts objects by a webhook ahead of time, so that they can be shown without a wait.
 /// Does nothing for kinds without a [`Converter`].
 ///
 /// # Errors
@@ -229,8 +230,7 @@ pub struct Upcoming {
     until: Option<Vec<u8>>,
 }
 
-/// The next objects, up to a number of bytes; none if nobody has to be asked about objects of the
-/// kind.
+/// The next objects, up to a number of bytes; `None` if the kind has no [`Converter`].
 pub fn upcoming(
     row: &Resource,
     objects: impl Iterator<Item = ObjectRef>,
@@ -307,7 +307,7 @@ async fn convert_all(
     Ok(())
 }
 
-/// What a client is told of a conversion that failed.
+/// The error for a client whose object could not be converted.
 pub(crate) fn failed(
     row: &Resource,
     from: KindVersion<'_>,
@@ -323,7 +323,7 @@ pub(crate) fn failed(
 /// The tree of a stored object as it is wanted.
 ///
 /// # Errors
-/// 500 if its bytes are damaged, or if somebody had to be asked and [`ahead`] was not.
+/// 500 if its bytes are damaged, or if it needs a webhook and [`ahead`] has not converted it.
 pub fn tree(call: &Call<'_>, object: &ObjectRef, wanted: Wanted) -> Result<Value, ApiError> {
     let forms = (KindVersion::of(call.row, object), wanted.form(call.row));
     if call.row.strategy.converter().is_some() {

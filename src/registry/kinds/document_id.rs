@@ -1,4 +1,4 @@
-//! What documents are made of, by name.
+//! The identity of the documents that describe a plane's kinds (discovery, OpenAPI).
 
 use std::hash::{Hash, Hasher};
 

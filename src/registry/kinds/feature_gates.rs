@@ -14,7 +14,7 @@ pub const BINDING_CLEARS_NOMINATION: &str = "ClearingNominatedNodeNameAfterBindi
 /// A binding passes its labels on to the pod.
 pub const BINDING_COPIES_LABELS: &str = "PodTopologyLabelsAdmission";
 
-/// The gates that verbs ask for. A table of kinds is refused if upstream has no such gate.
+/// The gates that verbs look at. A table of kinds is refused if upstream has no such gate.
 pub(crate) const GATES_IN_CODE: [&str; 2] = [BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS];
 
 /// Why the generated data could not be read.

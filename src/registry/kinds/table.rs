@@ -1,4 +1,4 @@
-//! What the server knows of a kind: rows, looked up by group, version and resource.
+//! The table of kinds: one row per resource, looked up by group, version and resource.
 //!
 //! Owns the typed form of the generated rows and the [`Strategy`] each row points to. Knows no
 //! single kind: the rows are data and the strategies are handed in by `batteries`.
@@ -259,9 +259,9 @@ pub enum TableError {
     /// The data and the feature gates do not fit.
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    /// Nobody has said how objects of a row behave.
+    /// No battery names a strategy for a generated row.
     #[error(
-        "{resource} of {group:?}, {version} has no strategy; name one, or `Plain` if its data says all"
+        "{resource} of {group:?}, {version} has no strategy; name the kind in the battery of its group"
     )]
     Strategy {
         /// The group.

@@ -84,7 +84,7 @@ pub enum Mutated {
 /// One plug-in of the chain. Its object is absent where one is deleted.
 ///
 /// Neither side waits or does I/O; both may be called any number of times for one request, each time
-/// with the newest state. What only others can say is asked for by [`CallOuts::ask`].
+/// with the newest state. A plug-in that needs a webhook's reply takes it from [`CallOuts::ask`].
 #[async_trait]
 pub trait Admission: Debug + Send + Sync {
     /// Its name in messages.
@@ -119,14 +119,14 @@ pub trait Admission: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Sends a question to whoever has to answer it. The state it was made from is durable. The
-    /// request holds no key's turn, no seat and no state meanwhile, and ends at its deadline.
+    /// Calls the plug-in's webhook. The state that `question` was made from is durable. Meanwhile the
+    /// request holds no key queue, no seat and no state; the call ends at its deadline.
     ///
     /// # Errors
     /// Becomes the answer to the question: the plug-in decides what a failure means.
     async fn call(&self, question: &Bytes) -> Result<Bytes, ApiError> {
         let _ = question;
-        let why = format!("admission plug-in {:?} asks nobody", self.name());
+        let why = format!("admission plug-in {:?} has no webhook to call", self.name());
         Err(ApiError::internal(why))
     }
 }
@@ -241,7 +241,7 @@ fn default_again<C: ObjectChange>(
     Ok(change.default(run.call, Decoded::new(tree))?.into_tree())
 }
 
-/// A write that nobody refuses.
+/// A write that all plug-ins admit.
 pub(super) struct Allowed(Planned);
 
 impl Allowed {

@@ -1,6 +1,6 @@
-//! What others have answered to a plan's questions.
+//! The calls that a plan makes to webhooks, converters and authorizers, and their replies.
 //!
-//! Invariant: of equal questions only the first is sent.
+//! Invariant: of equal calls only the first is sent.
 
 use super::admission::Admission;
 use crate::authority::{Access, Authority, AuthorizerOutcome, AuthorizerRun};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 /// Why a run of a plan ended early.
 pub enum Interrupted {
-    /// This is the answer, if the state it speaks of turns out to be durable.
+    /// The request fails with this error, once the state that the run read is durable.
     Failed(ApiError),
-    /// The present object's version is not known yet and matters.
+    /// The run needs the version of an object whose commit is still under way.
     VersionUnsettled,
-    /// Others have to be asked first.
+    /// The run needs replies to calls that have not been made yet.
     NeedsReplies,
 }
 
@@ -31,7 +31,7 @@ impl From<ApiError> for Interrupted {
     }
 }
 
-/// A question to somebody else, complete: who is asked, and what is sent.
+/// A call to a webhook, converter or authorizer: the receiver and what is sent.
 #[derive(Clone)]
 pub(crate) enum CallOut {
     /// To the other side of an admission plug-in.
@@ -47,7 +47,7 @@ pub(crate) enum CallOut {
         from: Str,
         to: Str,
     },
-    /// To somebody who decides what users may do, by the place among the authorizers.
+    /// To an authorizer, by its position in the authority.
     Access { judge: usize, access: Access },
 }
 
@@ -81,30 +81,30 @@ impl PartialEq for CallOut {
     }
 }
 
-/// What somebody has said.
+/// The reply to a [`CallOut`].
 #[derive(Clone)]
 pub(crate) enum Reply {
-    /// The other side of a plug-in.
+    /// Of the webhook behind an admission plug-in.
     Said(Bytes),
-    /// A converter.
+    /// Of a converter.
     Converted(Value),
-    /// Somebody who decides what users may do.
+    /// Of an authorizer.
     Decided(Decision),
 }
 
-/// CallOuts that are kept although the last run did not ask for them, at most. Without them a write
-/// that is beaten by others in turn would call out for each, with them it calls out for what is new.
+/// Replies that are kept although the last run did not need them, at most. Without them a write that
+/// other writes beat again and again would repeat calls that it has already made.
 const UNASKED_MAX: usize = 32;
-/// Bytes of the questions and answers that are kept so, at most.
+/// Bytes of those calls and replies, at most.
 const UNASKED_BYTES_MAX: usize = 1 << 20;
 
-/// A question with its answer.
+/// A call with its reply.
 pub(crate) type RepliedCallOut = (CallOut, Result<Reply, ApiError>);
 
 struct Known {
     question: CallOut,
     answer: Result<Reply, ApiError>,
-    /// The present run has asked it.
+    /// The present run has needed it.
     asked: bool,
 }
 
@@ -124,7 +124,7 @@ impl Known {
     }
 }
 
-/// All answers that a plan has got.
+/// All replies that a plan has received, kept from run to run.
 #[derive(Default)]
 pub(crate) struct CallOutMemo {
     known: Vec<Known>,
@@ -132,7 +132,7 @@ pub(crate) struct CallOutMemo {
 }
 
 impl CallOutMemo {
-    /// The answers as a run over `cut` sees them.
+    /// The replies as a run over `cut` sees them.
     pub(super) fn begin<'r>(
         &'r mut self,
         authority: &'r Authority,
@@ -148,17 +148,17 @@ impl CallOutMemo {
         }
     }
 
-    /// Whether there are answers that the last run did not ask for.
+    /// Whether there are replies that the last run did not need.
     pub(crate) fn has_unasked(&self) -> bool {
         self.known.iter().any(|known| !known.asked)
     }
 
-    /// What the last run has asked in vain.
+    /// The calls without a reply that the last run needs.
     pub(crate) fn take_open(&mut self) -> Vec<CallOut> {
         std::mem::take(&mut self.open)
     }
 
-    /// Keeps answers. Of those that the last run did not ask for, the oldest are forgotten.
+    /// Keeps replies. Of those that the last run did not need, the oldest are dropped.
     pub(crate) fn keep(&mut self, answers: Vec<RepliedCallOut>) {
         let (mut count, mut bytes) = (0, 0);
         let mut newest_first = std::mem::take(&mut self.known);
@@ -203,13 +203,13 @@ impl CallOuts<'_> {
     /// The answer of [`Admission::call`] to these bytes.
     ///
     /// # Errors
-    /// [`Interrupted::NeedsReplies`] if they have not been sent yet. Hand it on: the plan is worked out again when
-    /// the answer is there.
+    /// [`Interrupted::NeedsReplies`] if the call has not been made yet. Return it: the plan runs again
+    /// with the reply.
     pub fn ask(&mut self, sent: Bytes) -> Result<Result<Bytes, ApiError>, Interrupted> {
         self.ask_all(vec![sent]).map(|mut all| all.remove(0))
     }
 
-    /// As [`Self::ask`], with several questions that are sent side by side. One answer for each.
+    /// As [`Self::ask`], with several calls that are made side by side. Returns one reply for each.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -254,13 +254,13 @@ impl CallOuts<'_> {
         }
     }
 
-    /// What the authority of the plane says of these attributes: who looks at objects decides by the
-    /// state that this run sees, the same that the write is worked out against. The request itself
-    /// has been judged already; this is for what a write needs beside it, such as the right to give
-    /// others a role. A decision that must still hold when the write is sequenced needs a claim.
+    /// Authorizes what a write needs beside the request itself, such as the right to give others a
+    /// role. Authorizers that read objects decide by the state that this run sees, the one that the
+    /// write is prepared against. A decision that must still hold when the write is sequenced needs a
+    /// claim.
     ///
     /// # Errors
-    /// As [`Self::ask`], if a judge has to ask somebody else; 500 if that failed.
+    /// As [`Self::ask`], if an authorizer has to call a webhook; 500 if that call failed.
     pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
         let mut authorizer_run = AuthorizerRun::new(self.authority, Some(self.cut), attributes);
         loop {

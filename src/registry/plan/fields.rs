@@ -17,7 +17,7 @@ impl Managed {
     }
 }
 
-/// Brings `metadata.managedFields` up to date. Nobody's fields are tracked yet, so an object keeps
+/// Brings `metadata.managedFields` up to date. Field owners are not tracked yet, so an object keeps
 /// what the client says.
 pub(super) fn manage(
     run: &mut Run<'_>,

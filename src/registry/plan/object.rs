@@ -15,7 +15,7 @@ use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapshot, Write};
 
-/// What a write of a stale object is told, in upstream's words.
+/// The message of a conflict, in upstream's words.
 pub const STALE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 

@@ -100,7 +100,7 @@ pub fn canonical(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
     }
 }
 
-/// What is wrong with a new object.
+/// Validates a new object.
 pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> Vec<FieldError> {
     let mut errors = metadata::validate(
         tree,
@@ -111,7 +111,7 @@ pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> V
     with_declared(row, errors, tree, None)
 }
 
-/// What is wrong with a changed object.
+/// Validates a changed object.
 pub fn validate_update(
     row: &Resource,
     context: &Context<'_>,

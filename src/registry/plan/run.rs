@@ -1,4 +1,4 @@
-//! One run of a plan, and what is kept from one run to the next.
+//! One run of a plan ([`Run`]), and what is kept from one run to the next ([`PlanState`]).
 
 use super::call_outs::{CallOut, CallOutMemo, CallOuts, Interrupted, RepliedCallOut};
 use crate::authority;
@@ -12,16 +12,16 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
 use polyplane_plane::Snapshot;
 
-/// How often a generated name is drawn anew before the client is told that it exists.
+/// Names that are generated for one object before the client gets 409. Upstream has the same limit.
 const GENERATED_NAMES_MAX: u32 = 8;
 
 /// One run of a plan over one cut. All of it happens at one moment.
 pub struct Run<'r> {
     /// The request.
     pub call: &'r Call<'r>,
-    /// The state that the plan is worked out against.
+    /// The state that the plan reads.
     pub cut: &'r Snapshot,
-    /// CallOuts of others, and what has to be asked.
+    /// Replies of webhooks, converters and authorizers, and the calls that are still to be made.
     pub call_outs: CallOuts<'r>,
     /// Seconds since 1970.
     pub now: i64,
@@ -33,8 +33,8 @@ pub struct Run<'r> {
 pub(crate) struct PlanState {
     memo: CallOutMemo,
     new: NewObject,
-    /// The time of the last run that asked. Later runs happen then too: a clock that goes on would
-    /// change what was asked.
+    /// The time of the first run that needed a call. Later runs use the same time: objects stamped
+    /// with a later one would be different calls, without a reply.
     since: Option<i64>,
     now: i64,
 }
@@ -61,31 +61,31 @@ impl PlanState {
         }
     }
 
-    /// Whether others have been asked.
+    /// Whether calls have been made.
     pub(crate) fn has_asked(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Whether the last run has asked something else than one before: what they looked at has
-    /// changed.
+    /// Whether the last run needs other calls than an earlier one, because the objects have changed
+    /// meanwhile.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.memo.has_unasked()
     }
 
-    /// What the last run has asked and nobody has answered.
+    /// The calls that the last run needs and that have no reply.
     pub(crate) fn take_open(&mut self) -> Vec<CallOut> {
         self.since = Some(self.now);
         self.memo.take_open()
     }
 
-    /// Keeps answers for the next run.
+    /// Keeps replies for the next run.
     pub(crate) fn keep(&mut self, answers: Vec<RepliedCallOut>) {
         self.memo.keep(answers);
     }
 }
 
 impl<'r> Run<'r> {
-    /// Fails unless what the request was let in for is allowed as of the state that this run sees.
+    /// Fails unless all accesses that the request was granted are allowed in the state of this run.
     ///
     /// # Errors
     /// 403, or a question that has to be answered first.
@@ -111,7 +111,7 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Turns an object of a kind from one version into another. Built-in kinds ask nobody.
+    /// Converts an object of a kind from one version to another. Built-in kinds need no call.
     ///
     /// # Errors
     /// 500 if it cannot be converted, or a question that has to be answered first.

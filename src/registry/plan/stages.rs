@@ -1,4 +1,4 @@
-//! The stages of a plan that do not ask anybody: defaults, prepare, validate, and what is stored.
+//! The stages of a plan that need no calls: defaults, prepare, validate, and what is stored.
 
 use super::admission::{Admitted, AdmittedDeletion, Allowed};
 use super::call_outs::Interrupted;
@@ -62,12 +62,12 @@ impl Defaulted {
     }
 }
 
-/// Where an object of a request goes.
+/// The name in the path of a request.
 #[derive(Clone, Copy)]
 pub enum PathName<'a> {
-    /// Nowhere yet: it is created.
+    /// There is none: the object is created.
     Absent,
-    /// To this name.
+    /// The object has to have this name.
     Given(&'a str),
 }
 
@@ -146,15 +146,15 @@ impl Present {
 pub enum Rules<'a> {
     /// The kind's, for writes through this subresource; empty for the object itself.
     OfKind(&'a str),
-    /// Nobody's: the verb has made the object as it is to be.
+    /// None: the verb has made the object as it is to be stored.
     OfVerb,
 }
 
-/// What becomes of an object.
+/// What a write does to its object.
 pub enum ObjectFate {
-    /// It is this from now on.
+    /// This is stored.
     Stored(Value),
-    /// It goes.
+    /// It is removed.
     Removed,
     /// It stays as it is.
     Unchanged,

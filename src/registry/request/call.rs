@@ -1,4 +1,5 @@
-//! One request on its way through the registry: what it is about and what it may use.
+//! One request on its way through the registry, with the plane and the row that it is about and the
+//! services that it uses.
 
 use crate::environment::Environment;
 use crate::kinds::Kinds;
@@ -47,7 +48,7 @@ impl Tenant {
     /// under way changes it. That there is none is a consistent read.
     ///
     /// # Errors
-    /// 503 or 504 if that cannot be told before the deadline.
+    /// 503 or 504 if that does not become certain before the deadline.
     pub async fn settled_kind(
         &self,
         wanted: (&str, &str, &str),
@@ -92,7 +93,7 @@ pub struct Call<'a> {
     whole: Option<&'a Call<'a>>,
     /// What [`conversion::ahead`] has converted.
     pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
-    /// Parts of the request that wait for others to answer. Counted at the whole.
+    /// Parts of the request that wait for a webhook. Counted at the whole request.
     waiting: Mutex<usize>,
 }
 
@@ -144,8 +145,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Gives the seat back while somebody else is asked. A request whose parts wait gives it back
-    /// once.
+    /// Returns the seat while a webhook is called. A request returns its one seat when the first of
+    /// its parts waits.
     ///
     /// # Errors
     /// 429 if too many requests wait already.
@@ -172,8 +173,7 @@ impl<'a> Call<'a> {
         holds.then_some(()).ok_or_else(ApiError::kind_changed)
     }
 
-    /// The published state, if the request may be answered from it: what it was let in for is still
-    /// allowed there.
+    /// The published state, if all accesses that the request was granted are still allowed there.
     ///
     /// # Errors
     /// 403 if it is not.
@@ -252,7 +252,7 @@ impl<'a> Call<'a> {
         ApiError::not_found(Qualified::new(&self.row.group, &self.row.name), name)
     }
 
-    /// Somebody else was faster, or the client means another object.
+    /// Another write came first, or the client means another object.
     pub fn conflict(&self, name: &str, detail: &str) -> ApiError {
         ApiError::conflict(
             Qualified::new(&self.row.group, &self.row.name),

@@ -24,7 +24,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
 
-/// Deletions of one collection that are under way at once.
+/// Objects of one collection that are deleted at the same time, at most. Each takes memory for a write.
 const DELETES_MAX: usize = 64;
 /// The last second of the year 9999. Clients cannot read an object with a later time.
 const LAST_SECOND: i64 = 253_402_300_799;
@@ -106,7 +106,7 @@ pub(crate) struct Delete<'a> {
 }
 
 impl<'a> Delete<'a> {
-    /// What is wrong with the options matters once there is something to delete.
+    /// Validates the options matters once there is something to delete.
     pub(crate) fn new(
         call: &'a Call<'a>,
         name: Str,

@@ -23,9 +23,10 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Claim, Key, ObjectRef, Prefix, Start};
 
-/// After how long an eviction may be tried again whose budget nobody has looked at yet.
+/// `Retry-After` of an eviction whose budget the disruption controller has not computed yet.
 const OBSERVE_SECONDS: u32 = 10;
-/// Evicted pods of a budget that may be unconfirmed. More say that nobody looks after the budget.
+/// Evicted pods of a budget that its controller has not confirmed, at most. More mean that no
+/// controller is running.
 const DISRUPTED_MAX: usize = 2000;
 /// An option of deletions that would remove objects which cannot be read.
 const IGNORE_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";

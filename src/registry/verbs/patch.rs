@@ -1,7 +1,7 @@
 //! PATCH: JSON patch, merge patch and strategic merge patch.
 //!
 //! A patch is applied to the object in the version of the request, so it is applied again
-//! whenever somebody else was faster; only a version inside the patch makes that a conflict.
+//! whenever another write came first; only a version inside the patch makes that a conflict.
 
 use crate::kinds::table::Resource;
 use crate::plan::{

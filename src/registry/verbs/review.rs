@@ -1,4 +1,4 @@
-//! Kinds that exist only for the length of a request: who am I, may I, may they.
+//! Reviews of tokens, of the caller's identity and of access: kinds that are answered and not stored.
 
 use crate::answer::negotiate;
 use crate::request::body;
