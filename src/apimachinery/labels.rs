@@ -308,7 +308,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What is wrong with a `LabelSelector` inside an object; an absent one is fine.
+/// Validates a `LabelSelector` inside an object; an absent one is fine.
 pub fn validate_label_selector(selector: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let Some(selector) = selector.filter(|selector| !selector.is_null()) else {
@@ -364,7 +364,7 @@ fn validate_expression(expression: &Value, path: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-/// What is wrong with a label's key.
+/// Validates a label's key.
 pub fn validate_label_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     let complaints = names::qualified_name(name).into_iter();
     complaints
@@ -372,7 +372,7 @@ pub fn validate_label_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
         .collect()
 }
 
-/// What is wrong with a map of labels; upstream names the map, not the label, in every error.
+/// Validates a map of labels; upstream names the map, not the label, in every error.
 pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (key, value) in labels

@@ -92,7 +92,7 @@ impl Details {
     }
 }
 
-/// A failure that a client is told as a `Status`.
+/// A failure that is returned to a client as a `Status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     /// The reason for machines.
@@ -289,7 +289,7 @@ impl ApiError {
         self.reason == Reason::Moved
     }
 
-    /// The kind was defined anew while the request was worked on. Promises that nothing of it was
+    /// The kind's definition changed while the request was processed. Promises that nothing of it was
     /// carried out, so it is worked on again under the new definition.
     pub fn kind_changed() -> Self {
         Self::new(

@@ -1,4 +1,4 @@
-//! Lists whose items must differ.
+//! Duplicate items of lists that are sets or maps.
 
 use std::collections::HashMap;
 

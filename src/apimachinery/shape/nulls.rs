@@ -1,4 +1,4 @@
-//! Nulls where a schema has none.
+//! Removal of nulls where a schema allows none.
 
 use super::Shape;
 use crate::value::Value;

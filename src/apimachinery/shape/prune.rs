@@ -1,4 +1,4 @@
-//! Members that a schema does not know.
+//! Removal of members that a schema does not know.
 
 use super::{Shape, Values};
 use crate::value::{Map, Value};

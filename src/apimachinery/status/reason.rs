@@ -45,11 +45,11 @@ pub enum Reason {
     Expired,
     /// The server cannot serve at this time.
     ServiceUnavailable,
-    /// Somebody else answers for the data by now, and nothing was changed here. The layers above
-    /// ask there; a client that is told of it all the same sees [`Reason::ServiceUnavailable`].
+    /// Another replica owns the data by now, and nothing was changed here. The layers above send the
+    /// request there; a client that gets this error all the same sees [`Reason::ServiceUnavailable`].
     Moved,
-    /// The kind was defined anew meanwhile, and nothing was changed here. The layers above work on
-    /// the request again; a client that is told of it all the same sees
+    /// The kind's definition changed meanwhile, and nothing was changed here. The layers above process
+    /// the request again; a client that gets this error all the same sees
     /// [`Reason::ServiceUnavailable`].
     KindChanged,
 }

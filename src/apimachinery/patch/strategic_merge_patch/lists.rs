@@ -1,4 +1,4 @@
-//! Lists of strategic merge patches: which items are one, and in which order they come out.
+//! Lists of strategic merge patches: which items are merged, and the order of the result.
 
 use std::collections::HashMap;
 
