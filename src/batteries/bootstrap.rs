@@ -1,4 +1,4 @@
-//! The objects every new plane is born with, as a layer.
+//! The bootstrap objects that every new plane has, as a layer.
 //!
 //! What differs between planes is left open in the layer and filled from the plane's record: uids,
 //! the time of birth, certificates, and the address clients reach the server at. The range of
@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
-/// The level of this program: one more whenever the objects below, or what is written to the
-/// store, are such that an older program could lose something of it.
+/// The level of this program. It grows by one whenever the bootstrap objects change, or the store's
+/// format changes so that an older program would lose data.
 pub const LEVEL: u32 = 2;
 /// The floor from which on the older steps of a plane are folded. Programs of level 1 from before
 /// folds could not read them; all of a higher level can.
@@ -80,7 +80,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// A release of these objects. Whoever changes an object gives it another level.
+    /// A release of these objects. Changed objects need another level.
     ///
     /// # Errors
     /// The objects make no layer.
@@ -133,7 +133,7 @@ fn read(item: &Value) -> BootstrapObject {
     let namespace = text("namespace");
     let mut tree = item["object"].clone();
     substitute(&mut tree);
-    // Who manages which field is not kept yet.
+    // Field owners are not tracked yet.
     drop(tree.remove(&["metadata", "managedFields"]));
     let name = constant(&text("name")).unwrap_or_else(|| text("name").into());
     let namespace = (!namespace.is_empty()).then_some(namespace.as_str());

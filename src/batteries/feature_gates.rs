@@ -1,4 +1,4 @@
-//! The feature gates of upstream that our own code asks for.
+//! The feature gates of upstream that strategies look at.
 
 use polyplane_registry::Features;
 use polyplane_registry::kinds::feature_gates::FeatureError;
@@ -6,7 +6,7 @@ use polyplane_registry::kinds::feature_gates::FeatureError;
 /// Declares gates by upstream's names, so that [`Gate::ALL`] has each of them.
 macro_rules! gates {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A gate that code asks for.
+        /// A gate that a strategy looks at.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Gate {
             $($(#[$doc])* $name,)*

@@ -1,4 +1,4 @@
-//! The generated data, put together into the tables of kinds that planes serve.
+//! The tables of kinds that planes serve, built from the generated data and the batteries.
 //!
 //! Invariant: only code that builds or opens planes reads these tables. A strategy takes schemas
 //! and features from its [`Context`](polyplane_registry::strategy::Context), because planes can

@@ -1,5 +1,5 @@
-//! What becomes of a plane's own objects when its layer is replaced by a newer one: the rules by
-//! which upstream's start hooks bring the objects of an older server up to date.
+//! How a plane's own objects change when its layer is replaced by a newer one: the rules by which
+//! upstream's start hooks bring the objects of an older server up to date.
 //!
 //! - RBAC: missing rules, subjects, labels and annotations are added, nothing is taken away, and
 //!   an object that says `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone. A
@@ -18,12 +18,12 @@ const FLOW_CONTROL: &str = "flowcontrol.apiserver.k8s.io";
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AUTO_UPDATE_SPEC: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// What becomes of an object that a plane has of its own where its layer has one too.
+/// The change of an object that is in a plane and, under the same key, in its layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Merge {
     /// It stays as it is.
     Keep,
-    /// It becomes this.
+    /// It is replaced by this.
     Update(Value),
     /// It is deleted, and the layer's object created in its place.
     Recreate,
@@ -31,7 +31,7 @@ pub enum Merge {
     Delete,
 }
 
-/// What becomes of a plane's own object. `new` is what the newer layer has there, if anything.
+/// Decides on a plane's own object. `new` is the newer layer's object under the same key.
 pub fn merge(key: &Key, own: &Value, new: Option<&Value>) -> Merge {
     match (key.group(), key.resource(), new) {
         (RBAC, "clusterroles" | "roles", Some(new)) => policy(own, |own| add_rules(own, new), new),
@@ -213,7 +213,7 @@ fn flow(resource: &str, own: &Value, new: &Value) -> Merge {
     }
 }
 
-/// What an object says of its updates, in any of the ways in which Go reads a truth.
+/// The object's annotation about updates, in any form that Go parses as a bool.
 fn marked(own: &Value) -> Option<bool> {
     match own.str_at(&["metadata", "annotations", AUTO_UPDATE_SPEC]) {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),

@@ -1,4 +1,4 @@
-//! CertificateSigningRequests: what somebody wants to have certified, and what became of it.
+//! CertificateSigningRequests: a request for a certificate, its approval and the certificate.
 
 use super::keys::{Certificate, KeyKind, Request};
 use crate::certificates::pem::blocks;

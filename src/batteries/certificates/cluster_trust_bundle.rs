@@ -1,4 +1,4 @@
-//! ClusterTrustBundles: the certificates of those whom a signer's certificates are checked with.
+//! ClusterTrustBundles: the root certificates by which a signer's certificates are verified.
 
 use super::keys::Certificate;
 use crate::certificates::pem::{Block, blocks};

@@ -1,4 +1,4 @@
-//! PodCertificateRequests: what a pod wants to have certified.
+//! PodCertificateRequests: a pod's request for a certificate, and its outcome.
 
 use super::keys::{Certificate, Key, KeyKind, Request};
 use crate::certificates::pem::{Block, blocks};
@@ -145,7 +145,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value) {
     }
 }
 
-/// What is wrong with the kind of a key, and how that is shown.
+/// Validates the kind of a key, and how that is shown.
 fn kind_complaint(kind: KeyKind, curves: &str) -> Option<(Bad, String)> {
     use super::keys::Curve;
     match kind {

@@ -115,7 +115,7 @@ fn validate_content(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with a key of a ConfigMap or Secret.
+/// Validates a key of a ConfigMap or Secret.
 pub fn validate_key(key: &str, map: &Path<'_>, errors: &mut Vec<FieldError>) {
     for detail in names::config_map_key(key) {
         errors.push(FieldError::invalid(&map.key(key), key, detail));

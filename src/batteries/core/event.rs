@@ -168,7 +168,7 @@ impl Strategy for Event {
 }
 
 impl Event {
-    /// What is wrong with an Event in every group.
+    /// Validates an Event in every group.
     fn validate_always(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let involved = Path::new("involvedObject");
@@ -217,7 +217,7 @@ fn validate_length(object: &Value, field: &str, bytes_max: usize) -> Option<Fiel
         .then(|| FieldError::invalid(&Path::new(field), "", detail))
 }
 
-/// What is wrong with a new Event of `events.k8s.io`.
+/// Validates a new Event of `events.k8s.io`.
 fn validate_new(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     validate_series(object, &mut errors);

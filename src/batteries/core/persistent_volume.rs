@@ -282,7 +282,7 @@ fn validate_capacity(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// What is wrong with the places where a volume's data is.
+/// Validates the places where a volume's data is.
 pub fn validate_sources(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let mut sources = 0;

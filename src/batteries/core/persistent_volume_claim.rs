@@ -1,4 +1,4 @@
-//! PersistentVolumeClaims: a wish that hardly changes once it is made.
+//! PersistentVolumeClaims: a request for storage, whose spec is nearly immutable.
 
 pub mod update;
 

@@ -150,7 +150,7 @@ fn validate_content(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with a value that has to be there and to hold a JSON object.
+/// Validates a value that has to be there and to hold a JSON object.
 fn validate_json(data: &Value, key: &str, path: &Path<'_>) -> Option<FieldError> {
     let Some(value) = data.get(key) else {
         return Some(FieldError::required(&path.key(key), ""));

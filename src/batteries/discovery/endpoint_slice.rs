@@ -27,7 +27,7 @@ const CONTROLLERS: [&str; 2] = [
     "endpointslicemirroring-controller.k8s.io",
 ];
 
-/// What is wrong with a name.
+/// Validates a name.
 type NameCheck = fn(&str) -> Vec<String>;
 
 /// Behaviour of EndpointSlices.

@@ -85,7 +85,7 @@ pub fn mandatory_spec(resource: &str, name: &str) -> Option<&'static Value> {
     matches!(name, "exempt" | "catch-all").then(|| &wanted.tree["spec"])
 }
 
-/// What is wrong with the conditions: types have to be there and different.
+/// Validates the conditions: types have to be there and different.
 pub fn validate_status(errors: &mut Errors, object: &Value) {
     let (status, mut seen) = (Path::new("status"), BTreeSet::new());
     let list = status.child("conditions");

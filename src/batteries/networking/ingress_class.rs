@@ -116,7 +116,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value) {
     }
 }
 
-/// What is wrong with the group, kind and name of a reference.
+/// Validates the group, kind and name of a reference.
 pub fn validate_reference(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
     if let Some(group) = reference["apiGroup"].as_str() {
         complain(

@@ -43,7 +43,7 @@ pub fn is_advanced(device: &Value) -> bool {
     some("taints") || some("consumesCounters") || has_lists(device)
 }
 
-/// What is wrong with a device; `old` is the one of the same name before.
+/// Validates a device; `old` is the one of the same name before.
 pub fn validate(
     errors: &mut Errors,
     features: &Features,

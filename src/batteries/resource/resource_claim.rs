@@ -1,4 +1,4 @@
-//! ResourceClaims: the wish for devices, what was allocated and who uses it.
+//! ResourceClaims: a request for devices, the devices allocated to it and the pods that use them.
 
 pub mod spec;
 pub mod status;

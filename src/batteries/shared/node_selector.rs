@@ -13,7 +13,7 @@ pub enum LabelValues {
     Any,
 }
 
-/// What is wrong with a node selector.
+/// Validates a node selector.
 pub fn validate(selector: &Value, values: LabelValues, path: &Path<'_>) -> Vec<FieldError> {
     let terms_path = path.child("nodeSelectorTerms");
     let terms = selector.items_at(&["nodeSelectorTerms"]);
@@ -30,7 +30,7 @@ pub fn validate(selector: &Value, values: LabelValues, path: &Path<'_>) -> Vec<F
     errors
 }
 
-/// What is wrong with one term of a node selector.
+/// Validates one term of a node selector.
 pub fn validate_term(term: &Value, values: LabelValues, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let expressions = path.child("matchExpressions");

@@ -19,7 +19,7 @@ pub fn validate_standard_finalizer(name: &str, path: &Path<'_>) -> Option<FieldE
     bad.then(|| FieldError::invalid(path, name, detail))
 }
 
-/// What is wrong with the finalizers of an object beyond the common rules.
+/// Validates the finalizers of an object beyond the common rules.
 pub fn validate_finalizers(object: &Value) -> Vec<FieldError> {
     let (metadata_path, finalizers) = (Path::new("metadata"), &object["metadata"]["finalizers"]);
     let path = metadata_path.child("finalizers");
@@ -30,14 +30,14 @@ pub fn validate_finalizers(object: &Value) -> Vec<FieldError> {
         .collect()
 }
 
-/// What is wrong with the metadata of an object by the rules of its kind.
+/// Validates the metadata of an object by the rules of its kind.
 pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Vec<FieldError> {
     let mut errors = metadata::validate(object, scope, rule);
     errors.extend(validate_finalizers(object));
     errors
 }
 
-/// What is wrong with a change of metadata.
+/// Validates a change of metadata.
 pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = metadata::validate_update(object, old);
     errors.extend(validate_finalizers(object));

@@ -88,7 +88,7 @@ fn invalid(path: &Path<'_>, name: &str, detail: impl Into<String>) -> FieldError
     FieldError::invalid(path, Bad::Json(name.into()), detail)
 }
 
-/// What is wrong with the name of a resource.
+/// Validates the name of a resource.
 pub fn validate_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     let complaints = names::qualified_name(name);
     if !complaints.is_empty() {
@@ -107,7 +107,7 @@ pub fn validate_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     Vec::new()
 }
 
-/// What is wrong with the name of a resource that containers ask for.
+/// Validates the name of a resource that containers ask for.
 pub fn validate_container_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = validate_name(name, path);
     if !name.contains('/') {
@@ -128,7 +128,7 @@ pub fn validate_container_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the name of a resource in a quota.
+/// Validates the name of a resource in a quota.
 pub fn validate_quota_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = validate_name(name, path);
     if !name.contains('/') && !is_standard_quota(name) {
@@ -143,7 +143,7 @@ pub fn amount(value: Option<&Value>) -> Quantity {
     Quantity::parse(text).unwrap_or_default()
 }
 
-/// What is wrong with an amount that may not be negative.
+/// Validates an amount that may not be negative.
 pub fn validate_nonnegative(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let amount = amount(Some(value));
     if amount.sign() >= 0 {
@@ -156,7 +156,7 @@ pub fn validate_nonnegative(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     )]
 }
 
-/// What is wrong with an amount that has to be positive.
+/// Validates an amount that has to be positive.
 pub fn validate_positive(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let amount = amount(Some(value));
     if amount.sign() > 0 {
@@ -169,7 +169,7 @@ pub fn validate_positive(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     )]
 }
 
-/// What is wrong with the amount of a resource.
+/// Validates the amount of a resource.
 pub fn validate_amount(name: &str, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = validate_nonnegative(value, path);
     let amount = amount(Some(value));

@@ -64,7 +64,7 @@ pub fn is_empty_selector(selector: &Value) -> bool {
     !selector.is_null() && labels && selector.items_at(&["matchExpressions"]).is_empty()
 }
 
-/// What is wrong with `spec.selector`; `empty` is the complaint about one that selects all.
+/// Validates `spec.selector`; `empty` is the complaint about one that selects all.
 pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let (selector, place) = (&spec["selector"], path.child("selector"));
     errors.extend(labels::validate_label_selector(present(selector), &place));
@@ -100,7 +100,7 @@ pub fn selects_template(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldErr
     true
 }
 
-/// What is wrong with the template of pods that run until they are deleted.
+/// Validates the template of pods that run until they are deleted.
 pub fn template(
     template: &Value,
     kind: &str,
@@ -114,7 +114,7 @@ pub fn template(
     runs_forever(template, kind, &path, errors);
 }
 
-/// What is wrong with a template whose pods could end; `path` is that of the template.
+/// Validates a template whose pods could end; `path` is that of the template.
 pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let spec = path.child("spec");
     let policy = template.str_at(&["spec", "restartPolicy"]);
@@ -137,7 +137,7 @@ pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// What is wrong with the counters of a status: which may not be negative, and which may not be
+/// Validates the counters of a status: which may not be negative, and which may not be
 /// above `replicas`.
 pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);

@@ -1,4 +1,4 @@
-//! VolumeAttachments: the wish that a volume is attached to a node, and how it went.
+//! VolumeAttachments: a request to attach a volume to a node, and its outcome.
 
 pub mod inline_volume;
 

@@ -1,4 +1,4 @@
-//! StorageVersionMigrations: the wish that all objects of a resource are written anew.
+//! StorageVersionMigrations: a request to rewrite all objects of a resource.
 
 use crate::shared::object_metadata;
 use crate::shared::validation::bad_value;
@@ -140,7 +140,7 @@ fn holds(status: &Value, state: &str) -> bool {
     found.is_some_and(|condition| condition.str_at(&["status"]) == "True")
 }
 
-/// What is wrong with a version as a number that can be compared; unset is fine.
+/// Validates a version as a number that can be compared; unset is fine.
 fn version_complaint(version: &str) -> Option<String> {
     let bad = version.bytes().any(|byte| !byte.is_ascii_digit()) || version.starts_with('0');
     bad.then(|| format!("resource version is not well formed: {version}"))

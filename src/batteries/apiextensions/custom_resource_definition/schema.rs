@@ -23,7 +23,7 @@ const REASONS: [&str; 4] = [
     "FieldValueRequired",
 ];
 
-/// What is wrong with a whole schema.
+/// Validates a whole schema.
 pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
     let mut errors = Errors::new();
     let unsupported = unsupported(schema);

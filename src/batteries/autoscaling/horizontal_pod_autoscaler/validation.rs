@@ -1,4 +1,4 @@
-//! What is wrong with an autoscaler in the stored version.
+//! Validation of an autoscaler in the stored version.
 
 use crate::shared::validation::values::{
     complain, has, named, non_negative, non_negative_quantity, sign,
@@ -42,7 +42,7 @@ impl VersionRule {
     }
 }
 
-/// What is wrong with a new or changed autoscaler.
+/// Validates a new or changed autoscaler.
 pub fn autoscaler(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let (spec, path) = (&object["spec"], Path::new("spec"));
@@ -90,7 +90,7 @@ pub fn autoscaler(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with a changed status.
+/// Validates a changed status.
 pub fn status(object: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let (status, path) = (&object["status"], Path::new("status"));

@@ -49,7 +49,7 @@ const DESCRIPTORS: [&str; 7] = [
     "@hourly",
 ];
 
-/// What is wrong with a schedule.
+/// Validates a schedule.
 pub fn complaint(schedule: &str) -> Option<String> {
     check(schedule).err()
 }

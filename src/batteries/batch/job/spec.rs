@@ -1,4 +1,4 @@
-//! What is wrong with the spec of a Job, alone or in a CronJob.
+//! Validation of the spec of a Job, alone or in a CronJob.
 
 use super::{Owner, indexes};
 use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
@@ -17,7 +17,7 @@ const CONTROLLER_BYTES_MAX: usize = 63;
 const INDEX_TEXT_BYTES_MAX: usize = 64 * 1024;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 
-/// What is wrong with a job spec, its selector aside.
+/// Validates a job spec, its selector aside.
 pub fn validate(
     spec: &Value,
     old: Option<&Value>,

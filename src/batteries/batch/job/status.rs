@@ -1,4 +1,4 @@
-//! What is wrong with a changed status of a Job.
+//! Validation of a changed status of a Job.
 //!
 //! Most rules are only looked at where the fields they are about have changed, so that a bad
 //! status can be mended step by step.
@@ -12,7 +12,7 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use std::collections::BTreeSet;
 
-/// What is wrong with the new status.
+/// Validates the new status.
 pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let path = Path::new("status");

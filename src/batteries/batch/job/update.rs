@@ -1,4 +1,4 @@
-//! What is wrong with a whole Job, and with a change of its spec.
+//! Validation of a whole Job, and with a change of its spec.
 
 use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
 use crate::shared::object_metadata;
@@ -15,7 +15,7 @@ fn present(value: &Value) -> Option<&Value> {
     (!value.is_null()).then_some(value)
 }
 
-/// What is wrong with the selector and the labels that the server makes.
+/// Validates the selector and the labels that the server makes.
 pub fn generated_selector(object: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let spec = &object["spec"];
@@ -67,7 +67,7 @@ pub fn generated_selector(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the spec of a Job, its selector included.
+/// Validates the spec of a Job, its selector included.
 pub fn whole_spec(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (given, path) = (&object["spec"], Path::new("spec"));
@@ -112,7 +112,7 @@ pub fn name_allows_completions(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What is wrong with a changed Job.
+/// Validates a changed Job.
 pub fn validate(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     errors.extend(whole_spec(object, Some(old)));

@@ -1,4 +1,4 @@
-//! What is wrong with a Node, or with a change of one.
+//! Validation of a Node, or with a change of one.
 
 use crate::core::config_map::members;
 use crate::shared::network::addresses;
@@ -18,7 +18,7 @@ type Rule = fn(&str) -> Vec<String>;
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOID: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
 
-/// What is wrong with a Node, its metadata included.
+/// Validates a Node, its metadata included.
 pub fn validate_whole(object: &Value) -> Vec<FieldError> {
     let mut errors =
         polyplane_registry::metadata::validate(object, Scope::Cluster, NameRule::DnsSubdomain);
@@ -26,7 +26,7 @@ pub fn validate_whole(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with a Node beyond the common rules of metadata.
+/// Validates a Node beyond the common rules of metadata.
 pub fn validate(object: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     validate_annotations(object, &mut errors);
@@ -221,7 +221,7 @@ fn validate_ranges(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What is wrong with a change of a Node or its status.
+/// Validates a change of a Node or its status.
 pub fn validate_change(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_update(object, old);
     validate_annotations(object, &mut errors);

@@ -1,4 +1,4 @@
-//! What is wrong with the source of a PersistentVolume: one function per kind of source, and the
+//! Validation of the source of a PersistentVolume: one function per kind of source, and the
 //! table of all.
 
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};

@@ -10,7 +10,7 @@ use polyplane_apimachinery::schema::Schemas;
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 
-/// What is wrong with a changed claim beyond its content.
+/// Validates a changed claim beyond its content.
 pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (mut new, mut before) = (object.clone(), old.clone());

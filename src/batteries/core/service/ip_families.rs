@@ -1,4 +1,4 @@
-//! The fields of a Service that hang together: its address and addresses, their families, and
+//! The fields of a Service that depend on each other: its address and addresses, their families, and
 //! what its type brings with it.
 
 use crate::shared::network::addresses;

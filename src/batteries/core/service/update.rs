@@ -10,7 +10,7 @@ use polyplane_registry::metadata::strings;
 
 type Errors = Vec<FieldError>;
 
-/// What is wrong with a change of a Service beyond its content.
+/// Validates a change of a Service beyond its content.
 pub fn validate(object: &Value, old: &Value) -> Errors {
     let mut errors = Vec::new();
     let (spec, before) = (&object["spec"], &old["spec"]);
@@ -123,7 +123,7 @@ fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with the status of a balanced Service.
+/// Validates the status of a balanced Service.
 pub fn validate_balancer(object: &Value, old: &Value) -> Errors {
     let mut errors = Vec::new();
     let status = Path::new("status");

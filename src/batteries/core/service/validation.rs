@@ -1,4 +1,4 @@
-//! What is wrong with a Service, or with a change of one.
+//! Validation of a Service, or with a change of one.
 
 use super::ip_families::{is_headless, is_reachable_from_outside, needs_health_check};
 use crate::shared::network::addresses;
@@ -16,7 +16,7 @@ const TOPOLOGY: &str = "service.kubernetes.io/topology-mode";
 const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
-/// What is wrong with a Service; `old` is null for a new one.
+/// Validates a Service; `old` is null for a new one.
 pub fn validate(object: &Value, old: &Value) -> Errors {
     let mut errors = Vec::new();
     let spec = &object["spec"];

@@ -11,7 +11,7 @@ use polyplane_registry::Features;
 
 const OPTIONS_MAX: usize = 10;
 
-/// What is wrong with the policy of `capacity`, which has one.
+/// Validates the policy of `capacity`, which has one.
 pub fn validate(errors: &mut Errors, features: &Features, path: &Path<'_>, capacity: &Value) {
     let policy = &capacity["requestPolicy"];
     let most = amount(capacity.get("value"));

@@ -107,7 +107,7 @@ impl<'a> RequestNames<'a> {
     }
 }
 
-/// What is wrong with the spec of a claim.
+/// Validates the spec of a claim.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let path = path.child("devices");
     let names = RequestNames::of(spec);

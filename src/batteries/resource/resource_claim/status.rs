@@ -57,7 +57,7 @@ impl Device {
     }
 }
 
-/// What is wrong with a changed status.
+/// Validates a changed status.
 pub fn validate(errors: &mut Errors, object: &Value, old: &Value) {
     let path = Path::new("status");
     let (status, before) = (&object["status"], &old["status"]);

@@ -6,7 +6,7 @@ use polyplane_apimachinery::names::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What is wrong with an address; one that was there before is fine.
+/// Validates an address; one that was there before is fine.
 pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldError> {
     if before.contains(&value) {
         return Vec::new();
@@ -17,7 +17,7 @@ pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldEr
         .collect()
 }
 
-/// What is wrong with a range; one that was there before is fine.
+/// Validates a range; one that was there before is fine.
 pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldError> {
     if before.contains(&value) {
         return Vec::new();
@@ -28,7 +28,7 @@ pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<Field
         .collect()
 }
 
-/// What is wrong with an address as one that traffic is sent to.
+/// Validates an address as one that traffic is sent to.
 pub fn validate_endpoint_ip(path: &Path<'_>, value: &str) -> Vec<FieldError> {
     let Some(address) = ip_sloppy(value).map(|address| address.to_canonical()) else {
         return vec![FieldError::invalid(

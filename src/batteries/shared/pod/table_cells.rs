@@ -100,7 +100,7 @@ impl Restarts {
     }
 }
 
-/// What is told about the containers of a pod.
+/// The state of a pod's containers as the table row shows it.
 #[derive(Debug)]
 struct ContainerSummary {
     ready: usize,

@@ -1,4 +1,4 @@
-//! What is wrong with a pod spec, in a pod or in the template of another kind.
+//! Validation of a pod spec, in a pod or in the template of another kind.
 //!
 //! Works on trees in `core/v1` that are decoded and filled with defaults. Every function adds its
 //! complaints to a list, in upstream's order and with its texts. Whether an update may go from one
@@ -35,7 +35,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
 use polyplane_registry::metadata;
 
-/// What is wrong with a pod template, its metadata included.
+/// Validates a pod template, its metadata included.
 pub fn validate_pod_template_spec(
     template: &Value,
     path: &Path<'_>,
@@ -62,7 +62,7 @@ pub fn validate_pod_template_spec(
     errors
 }
 
-/// What is wrong with a new pod, the common rules of metadata aside.
+/// Validates a new pod, the common rules of metadata aside.
 pub fn validate_pod_create(pod: &Value, options: &PodOptions) -> Vec<FieldError> {
     let mut errors = Vec::new();
     validate_pod(pod, options, &mut errors);
@@ -84,7 +84,7 @@ pub fn validate_pod_create(pod: &Value, options: &PodOptions) -> Vec<FieldError>
     errors
 }
 
-/// What is wrong with a whole pod, be it new or changed; the common rules of metadata aside.
+/// Validates a whole pod, be it new or changed; the common rules of metadata aside.
 pub fn validate_pod(pod: &Value, options: &PodOptions, errors: &mut Vec<FieldError>) {
     let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
     let (metadata_path, path) = (Path::new("metadata"), Path::new("spec"));

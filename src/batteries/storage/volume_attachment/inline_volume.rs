@@ -10,7 +10,7 @@ use polyplane_apimachinery::{Map, Value};
 
 const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
 
-/// What is wrong with the spec of a volume without an object.
+/// Validates the spec of a volume without an object.
 pub fn validate(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     if present(&spec["claimRef"]) {
         errors.push(FieldError::forbidden(&path.child("claimRef"), NOT_INLINE));

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// What is wrong with an affinity.
+/// Validates an affinity.
 pub fn validate(
     affinity: &Value,
     path: &Path<'_>,

@@ -36,7 +36,7 @@ pub fn deletion_cost_is_valid(annotations: &Value) -> bool {
     canonical && cost.parse::<i32>().is_ok()
 }
 
-/// What is wrong with the annotations of a pod or a template.
+/// Validates the annotations of a pod or a template.
 pub fn validate(
     annotations: &Value,
     spec: &Value,

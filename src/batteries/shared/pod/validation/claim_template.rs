@@ -32,13 +32,13 @@ const FORBIDDEN_METADATA: [&str; 13] = [
     "managedFields",
 ];
 
-/// What is wrong with the template of a claim.
+/// Validates the template of a claim.
 pub fn validate(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     validate_metadata(&template["metadata"], &path.child("metadata"), errors);
     validate_spec(&template["spec"], &path.child("spec"), errors);
 }
 
-/// What is wrong with the metadata of a template: only labels and annotations may be there.
+/// Validates the metadata of a template: only labels and annotations may be there.
 pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     metadata::validate_annotations(&given["annotations"], &path.child("annotations"), errors);
     errors.extend(labels::validate_labels(
@@ -59,7 +59,7 @@ pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
     }
 }
 
-/// What is wrong with the spec of a new claim.
+/// Validates the spec of a new claim.
 pub fn validate_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let modes_path = path.child("accessModes");
     let modes: Vec<&str> =

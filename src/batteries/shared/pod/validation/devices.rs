@@ -1,4 +1,4 @@
-//! What is wrong with what a node reports about the devices of containers.
+//! Validation of what a node reports about the devices of containers.
 
 use crate::shared::pod::validation::containers_of;
 use crate::shared::validation::values;

@@ -37,7 +37,7 @@ const CONTAINER_CONTEXT: [&str; 10] = [
     "runAsGroup",
 ];
 
-/// What is wrong with the operating system and with what depends on it.
+/// Validates the operating system and with what depends on it.
 pub fn validate(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let os = &spec["os"];
     if os.is_null() {

@@ -451,7 +451,7 @@ fn first_bad_label(
     }
 }
 
-/// What is wrong with variables that come from files: the volume has to be an empty one.
+/// Validates variables that come from files: the volume has to be an empty one.
 pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     super::each_container(spec, path, |container, path| {
         let variables = path.child("env");

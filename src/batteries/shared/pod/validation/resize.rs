@@ -15,7 +15,7 @@ use polyplane_registry::Features;
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 const ONLY_RESIZABLE: &str = "only cpu and memory resources are mutable";
 
-/// What is wrong with a pod whose ephemeral containers have changed.
+/// Validates a pod whose ephemeral containers have changed.
 pub fn validate_ephemeral(
     schemas: &Schemas,
     new: &Value,
@@ -54,7 +54,7 @@ pub fn validate_ephemeral(
     errors
 }
 
-/// What is wrong with a pod that gets other resources.
+/// Validates a pod that gets other resources.
 pub fn validate(
     features: &Features,
     new: &Value,

@@ -32,7 +32,7 @@ pub fn list_of<'a>(resources: &'a Value, list: &str) -> impl Iterator<Item = (&'
         .flat_map(|list| list.iter())
 }
 
-/// What is wrong with requests, limits and claims.
+/// Validates requests, limits and claims.
 pub fn validate(
     resources: &Value,
     rule: Names,
@@ -216,7 +216,7 @@ fn validate_claims(
     }
 }
 
-/// What is wrong with the resources of a whole pod.
+/// Validates the resources of a whole pod.
 pub fn validate_of_pod(
     spec: &Value,
     claims: &BTreeSet<&str>,

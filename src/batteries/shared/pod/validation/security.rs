@@ -209,7 +209,7 @@ fn validate_seccomp(profile: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-/// What is wrong with an AppArmor profile.
+/// Validates an AppArmor profile.
 pub fn validate_app_armor(profile: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if profile.is_null() {
         return;

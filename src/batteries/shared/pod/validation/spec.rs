@@ -19,7 +19,7 @@ const SEARCH_PATHS_MAX: usize = 32;
 const SEARCH_BYTES_MAX: usize = 2048;
 const HOSTNAME_BYTES_MAX: usize = 64;
 
-/// What is wrong with a spec; `metadata` is that of the pod, if it is one.
+/// Validates a spec; `metadata` is that of the pod, if it is one.
 pub fn validate(
     spec: &Value,
     metadata: Option<&Value>,
@@ -74,7 +74,7 @@ pub fn validate(
     projected::validate_file_variables(spec, path, errors);
 }
 
-/// What is wrong with where and under which rules the pod runs.
+/// Validates where and under which rules the pod runs.
 fn validate_placement(
     spec: &Value,
     path: &Path<'_>,

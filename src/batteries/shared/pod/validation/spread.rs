@@ -11,7 +11,7 @@ const POLICIES: [&str; 2] = ["Honor", "Ignore"];
 const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
 const NOT_POSITIVE: &str = "must be greater than zero";
 
-/// What is wrong with the constraints.
+/// Validates the constraints.
 pub fn validate(
     constraints: &[Value],
     path: &Path<'_>,

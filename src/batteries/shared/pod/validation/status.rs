@@ -1,4 +1,4 @@
-//! What is wrong with the status that a node reports for a pod.
+//! Validation of the status that a node reports for a pod.
 
 use super::{PodOptions, devices, update};
 use crate::shared::network::addresses::{is_dual_stack, validate_ip};
@@ -13,7 +13,7 @@ const NEGATIVE: &str = "must be a non-negative integer";
 /// Conditions of upstream itself, whose types need no check.
 const OWN_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
-/// What is wrong with a changed status, the common rules of metadata aside.
+/// Validates a changed status, the common rules of metadata aside.
 pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldError> {
     let mut errors = Vec::new();
     update::validate_annotations(new, old, options, &mut errors);

@@ -1,4 +1,4 @@
-//! Taints of nodes that a pod puts up with.
+//! Tolerations: the taints of nodes that a pod tolerates.
 
 use super::{Leniency, PodOptions};
 use crate::shared::validation::values::{complain, named};
@@ -9,7 +9,7 @@ use polyplane_apimachinery::{Value, labels};
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// What is wrong with tolerations.
+/// Validates tolerations.
 pub fn validate(
     tolerations: &[Value],
     path: &Path<'_>,

@@ -13,7 +13,7 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
 
-/// What is wrong with a changed pod, the common rules of metadata aside.
+/// Validates a changed pod, the common rules of metadata aside.
 pub fn validate(
     schemas: &Schemas,
     new: &Value,
@@ -56,7 +56,7 @@ pub fn validate(
     errors
 }
 
-/// What is wrong with a change of annotations.
+/// Validates a change of annotations.
 pub fn validate_annotations(
     new: &Value,
     old: &Value,

@@ -23,7 +23,7 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern written here is sound")
 }
 
-/// What is wrong with the options of a container or a pod.
+/// Validates the options of a container or a pod.
 pub fn validate_options(options: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if let Some(name) = options
         .get("gmsaCredentialSpecName")
