@@ -13,7 +13,7 @@ use crate::replica::access::{Access, MetricsFile};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::fences::Fences;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
-use crate::serve::waiting_server::StoreWait;
+use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;

@@ -1,8 +1,10 @@
 //! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. Must
 //! not know what is kept in it.
 
+pub mod wait;
+
 use crate::cli::{StoreKind, StoreOptions};
-use crate::serve::waiting_server::StoreWait;
+use crate::store::wait::StoreWait;
 use anyhow::{Context, bail};
 use polyplane_storage::{
     EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, Secret, SledOptions, SledStore,

@@ -1,0 +1,162 @@
+//! The wait for a store that does not answer yet. Owns which errors are waited for, how often the
+//! store is tried and how often that is logged.
+//!
+//! A replica waits for causes that pass by themselves: etcd members that do not answer, an election, a
+//! full quota. A cause that somebody has to mend (an invalid address, a certificate that is not
+//! trusted, a wrong password, an etcd that is too old) ends the process with an error.
+
+use parking_lot::Mutex;
+use polyplane_storage::{CommitError, ReadError, Rejection};
+use std::time::{Duration, Instant};
+
+/// The first pause before the store is tried again.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+/// The longest pause. A store that is back is noticed that much later at most.
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// The longest time between two lines in the log.
+const LOG_EVERY_MAX: Duration = Duration::from_secs(60);
+
+/// The wait for a store: when it began, and the last reason why it goes on.
+pub struct StoreWait {
+    since: Instant,
+    state: Mutex<WaitState>,
+}
+
+#[derive(Default)]
+struct WaitState {
+    /// None while nothing has failed.
+    reason: Option<String>,
+    /// When the reason is logged next, and the pause until then. The pause doubles, so that a long
+    /// wait does not fill the log.
+    log_at: Option<Instant>,
+    log_every: Duration,
+}
+
+impl Default for StoreWait {
+    /// A wait that begins now.
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            state: Mutex::default(),
+        }
+    }
+}
+
+impl StoreWait {
+    /// Repeats `attempt` until it succeeds or fails for good.
+    ///
+    /// # Errors
+    /// The first error that does not pass by itself.
+    pub async fn out<T>(&self, attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            match attempt().await {
+                Err(error) if passes(&error) => self.note(format!("{error:#}")),
+                done => return done,
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Why the replica waits; none while nothing has failed.
+    pub fn reason(&self) -> Option<String> {
+        self.state.lock().reason.clone()
+    }
+
+    fn note(&self, reason: String) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.log_at.is_none_or(|at| at <= now) {
+            state.log_every = (state.log_every * 2).clamp(Duration::from_secs(1), LOG_EVERY_MAX);
+            state.log_at = Some(now + state.log_every);
+            tracing::warn!(
+                seconds = self.since.elapsed().as_secs(),
+                "waiting for the store; /livez succeeds, /readyz fails: {reason}"
+            );
+        }
+        state.reason = Some(reason);
+    }
+}
+
+/// Whether an error passes by itself, so that waiting helps.
+fn passes(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let opened = cause
+            .downcast_ref()
+            .map(|open| matches!(open, polyplane_storage::OpenError::Unreachable { .. }));
+        let read = cause
+            .downcast_ref()
+            .map(|read| matches!(read, ReadError::Unavailable(_)));
+        let committed = cause.downcast_ref().map(|commit| {
+            matches!(
+                commit,
+                CommitError::Unknown(_)
+                    | CommitError::Rejected(Rejection::NoSpace(_) | Rejection::ReadOnly(_))
+            )
+        });
+        opened.or(read).or(committed).unwrap_or(false)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+    use polyplane_storage::OpenError;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_somebody_has_to_set_right_is_not_waited_for() {
+        let reason = || "why".to_owned();
+        let refused = OpenError::Refused {
+            endpoint: reason(),
+            reason: reason(),
+        };
+        for (error, waits) in [
+            (
+                anyhow::Error::from(OpenError::Unreachable { reason: reason() }),
+                true,
+            ),
+            (OpenError::Untrusted { reason: reason() }.into(), false),
+            (OpenError::Login { reason: reason() }.into(), false),
+            (OpenError::Options { reason: reason() }.into(), false),
+            (refused.into(), false),
+            (ReadError::Unavailable(reason()).into(), true),
+            (ReadError::Corrupt(reason()).into(), false),
+            (CommitError::Unknown(reason()).into(), true),
+            (
+                CommitError::Rejected(Rejection::NoSpace(reason())).into(),
+                true,
+            ),
+            (CommitError::Rejected(Rejection::Closed).into(), false),
+            (anyhow::anyhow!("--store is none"), false),
+        ] {
+            let error = error.context("the store cannot be used");
+            assert_eq!(passes(&error), waits, "{error:#}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_is_repeated_until_the_store_answers_or_never_will() {
+        let wait = StoreWait::default();
+        let tries = Cell::new(0);
+        let away = || ReadError::Unavailable("no leader".to_owned());
+        let step = async || {
+            tries.set(tries.get() + 1);
+            match tries.get() {
+                1 => Err(away()).context("cannot read"),
+                _ => Ok("here"),
+            }
+        };
+        assert!(wait.reason().is_none());
+        assert_eq!(wait.out(step).await.expect("it comes"), "here");
+        let reason = wait.reason().expect("it waited");
+        assert!(
+            reason.contains("cannot read") && reason.contains("no leader"),
+            "{reason}"
+        );
+        let never: anyhow::Result<()> = wait.out(async || anyhow::bail!("a wrong password")).await;
+        assert_eq!(never.expect_err("it ends").to_string(), "a wrong password");
+    }
+}
