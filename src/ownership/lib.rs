@@ -50,7 +50,7 @@ pub use directory::birth::{Birth, DirectoryKey};
 pub use membership::lease_terms::{CHANGE_LEVEL, ChangeError};
 pub use membership::member_driver::JoinError;
 pub use membership::member_record::{MEMBERS_NAMESPACE, members_prefix};
-pub use membership::options::{PlaneLocation, ReplicaOptions};
+pub use membership::options::ReplicaOptions;
 pub use membership::ring::{Ring, RingStats};
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
@@ -60,7 +60,7 @@ pub use planes::delete::DeleteError;
 pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};
 pub use planes::level_floor::RaiseError;
 pub use planes::metrics::PlanesStats;
-pub use planes::{Planes, PlanesOptions, ROOT, StartError, Unavailable, WakeError};
+pub use planes::{PlaneLocation, Planes, PlanesOptions, ROOT, StartError, Unavailable, WakeError};
 pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
 pub use polyplane_ring::{
     Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,

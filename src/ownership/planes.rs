@@ -20,7 +20,6 @@ mod take;
 
 use crate::directory::Directory;
 use crate::directory::birth::Birth;
-use crate::membership::options::PlaneLocation;
 use crate::membership::ring::Ring;
 use crate::peers::PeerError;
 use crate::planes::fence_driver::FenceDriver;
@@ -104,6 +103,17 @@ pub enum WakeError {
     /// Another member serves it, or is to serve it; none if no such member is known.
     #[error("another replica serves the control plane")]
     Moved(Option<Box<Member>>),
+}
+
+/// Where a plane is, as far as this replica knows without asking anybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaneLocation {
+    /// Here, or this replica is to take it.
+    Here,
+    /// At this member, or it is to take it.
+    There(Member),
+    /// There is no member at all in the view.
+    Nobody,
 }
 
 /// Why a plane cannot be taken for now.

@@ -1,8 +1,9 @@
-//! What a replica is told about itself before it joins the ring, and where a plane is.
+//! What a replica is started with: its name, address and weight, and how long its records last. Must
+//! not know where these values come from.
 
 use polyplane_fencing::{LeaseTerms, Rules};
 use polyplane_plane::{Layer, LayerHash};
-use polyplane_ring::{Member, PeerAddress, ReplicaId, Weight, Zone};
+use polyplane_ring::{PeerAddress, ReplicaId, Weight, Zone};
 use std::time::Duration;
 
 /// What a replica says of itself, and how it lives.
@@ -74,15 +75,4 @@ impl ReplicaOptions {
             ..Self::new(id, address)
         }
     }
-}
-
-/// Where a plane is, as far as this replica knows without asking anybody.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlaneLocation {
-    /// Here, or this replica is to take it.
-    Here,
-    /// At this member, or it is to take it.
-    There(Member),
-    /// There is no member at all in the view.
-    Nobody,
 }
