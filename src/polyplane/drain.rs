@@ -6,7 +6,7 @@
 use crate::cli::DrainOptions;
 use crate::plugin::client::{Answer, Client, Refusal};
 use crate::plugin::config::Target;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use std::path::Path;
@@ -73,9 +73,9 @@ fn target(options: &DrainOptions) -> anyhow::Result<Target> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| {
-        format!(
-            "cannot read {}; --certs must name the folder that the replica was started with",
+    std::fs::read(path).map_err(|error| {
+        anyhow!(
+            "cannot read {}: {error}; --certs must name the folder that the replica was started with",
             path.display()
         )
     })

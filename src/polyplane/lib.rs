@@ -3,6 +3,12 @@
 //!
 //! A library, so that a test can build a binary of another release from it: what differs between
 //! two releases for stores and planes is a [`Release`], and it is passed in.
+//!
+//! `cli` has every flag, `up`, `serve` and `drain` are the commands, `plugin` is `kubectl plane`. A
+//! command opens a `store` and puts a `replica` together: its place in the ring, its planes, and the
+//! backend that the server asks.
+//!
+//! Invariant: this crate assembles; it knows no keys, no transactions and no kinds beyond names.
 
 mod cli;
 mod drain;

@@ -47,7 +47,7 @@ const FLOOR_LOOK: Duration = Duration::from_secs(60);
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// The parts that a replica is put together from.
-pub struct Setup {
+pub struct ReplicaParts {
     /// The store.
     pub store: Arc<dyn Store>,
     /// The program's release.
@@ -97,7 +97,7 @@ impl Replica {
     ///
     /// # Errors
     /// If the store cannot be used or the replica may not join.
-    pub async fn start(mut setup: Setup) -> anyhow::Result<Self> {
+    pub async fn start(mut setup: ReplicaParts) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let pki = Arc::clone(&setup.config.pki);
         let directory = build_directory(&setup, pki.root_pem(), stop.clone()).await?;
@@ -109,7 +109,7 @@ impl Replica {
         reconcilers.attach(
             Arc::clone(&registry),
             Arc::clone(&directory.planes),
-            Arc::new(Info(Arc::clone(&directory))),
+            Arc::new(DirectoryInfo(Arc::clone(&directory))),
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref())?;
@@ -330,7 +330,7 @@ async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
 }
 
 async fn build_directory(
-    setup: &Setup,
+    setup: &ReplicaParts,
     ca: &str,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<PlaneDirectory>> {
@@ -402,7 +402,10 @@ async fn build_directory(
 
 /// Carries out a step that needs the store. On a shared store the step is repeated until the store
 /// answers.
-async fn settled<T, E>(setup: &Setup, step: impl AsyncFn() -> Result<T, E>) -> anyhow::Result<T>
+async fn settled<T, E>(
+    setup: &ReplicaParts,
+    step: impl AsyncFn() -> Result<T, E>,
+) -> anyhow::Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
@@ -414,9 +417,9 @@ where
 }
 
 /// Answers the questions of reconcilers about planes.
-struct Info(Arc<PlaneDirectory>);
+struct DirectoryInfo(Arc<PlaneDirectory>);
 
-impl PlaneInfo for Info {
+impl PlaneInfo for DirectoryInfo {
     fn birth(&self, name: &str) -> Option<Birth> {
         let entry = self.0.rows.named(name)?;
         Some(self.0.birth(&entry))

@@ -17,7 +17,7 @@ use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions};
 use crate::process::{self, Signals};
 use crate::replica::access::{Access, MetricsFile, authority};
-use crate::replica::{Replica, Setup};
+use crate::replica::{Replica, ReplicaParts};
 use crate::serve::waiting_server::WaitingServer;
 use crate::store;
 use crate::store::wait::StoreWait;
@@ -131,7 +131,10 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     if let Err(error) = limits::raise_open_files(&completed.limits, 1) {
         tracing::warn!("{error}");
     }
-    let listeners = completed.listen().await.context("--listen")?;
+    let listeners = completed.listen().await.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        anyhow!("--listen: {error:#}; give a free address of this machine")
+    })?;
     let peer_listener = TcpListener::bind(&options.peer_listen)
         .await
         .map_err(|error| {
@@ -214,7 +217,7 @@ async fn start(
     wait: Arc<StoreWait>,
 ) -> anyhow::Result<Started> {
     let store = store::shared(&options.store, &wait).await?;
-    let setup = Setup {
+    let setup = ReplicaParts {
         store: Arc::clone(&store),
         release,
         replica: prepared.replica,

@@ -8,10 +8,10 @@ use crate::cli::memory;
 use crate::cli::{StoreKind, UpOptions};
 use crate::process::{self, Signals};
 use crate::replica::access::authority;
-use crate::replica::{Replica, Setup};
+use crate::replica::{Replica, ReplicaParts};
 use crate::store;
 use crate::up::contexts::Contexts;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{PeerTls, Pki};
@@ -72,7 +72,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         let config = completed.configure()?;
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
         let name = format!("polyplane-{number}");
-        let setup = Setup {
+        let setup = ReplicaParts {
             store: Arc::clone(&store),
             release: Arc::clone(&release),
             replica: ReplicaOptions::alone(name.parse()?, endpoint.parse()?),
@@ -131,7 +131,10 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
 
 async fn listen(completed: &CompletedOptions) -> anyhow::Result<Vec<TcpListener>> {
     let listeners = completed.listen().await;
-    listeners.context("--listen (stop what uses the address, or choose another one)")
+    listeners.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        anyhow!("--listen: {error:#}; give a free address of this machine")
+    })
 }
 
 /// A further replica of this process, on the ports that follow those of the first.
@@ -158,7 +161,11 @@ async fn neighbour(
 }
 
 /// Gives a replica its place among others of the same process: a peer port and the way to theirs.
-async fn with_peers(mut setup: Setup, certs: &Path, name: &str) -> anyhow::Result<Setup> {
+async fn with_peers(
+    mut setup: ReplicaParts,
+    certs: &Path,
+    name: &str,
+) -> anyhow::Result<ReplicaParts> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
     let tls = PeerTls::load_or_create(certs, name)?;

@@ -44,7 +44,7 @@ async fn started(
     let tls = PeerTls::load_or_create(&folder.join("pki"), name)?;
     let config = completed.configure()?;
     let (pki, address) = (Arc::clone(&config.pki), listeners[0].local_addr()?);
-    let setup = Setup {
+    let setup = ReplicaParts {
         store: Arc::clone(store),
         release,
         replica: ReplicaOptions {

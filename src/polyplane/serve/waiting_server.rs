@@ -69,7 +69,7 @@ impl WaitingServer {
             // This replica holds no planes, so it is drained already.
             drain_requested: Some(Box::new(|| Box::pin(std::future::ready(Ok(()))))),
         };
-        let backend = Waiting(Arc::new(Root {
+        let backend = WaitingBackend(Arc::new(WaitingState {
             wait,
             access,
             authority: authority(),
@@ -99,24 +99,24 @@ fn same_socket(listener: &TcpListener) -> std::io::Result<TcpListener> {
     TcpListener::from_std(handle.into())
 }
 
-struct Waiting(Arc<Root>);
+struct WaitingBackend(Arc<WaitingState>);
 
 /// The root plane as far as it is known without a store.
-struct Root {
+struct WaitingState {
     wait: Arc<StoreWait>,
     access: Access,
     /// Decides what needs no object of the plane: administrators, health, version, metrics.
     authority: Authority,
 }
 
-impl Backend for Waiting {
+impl Backend for WaitingBackend {
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>> {
         Verdict::now(match plane {
             PlaneReference::Root | PlaneReference::Id(ROOT) => {
-                Ok(Arc::new(Handle(Arc::clone(&self.0))) as Arc<dyn PlaneRecord>)
+                Ok(Arc::new(WaitingRoot(Arc::clone(&self.0))) as Arc<dyn PlaneRecord>)
             }
             PlaneReference::Named(_) | PlaneReference::Id(_) => Err(LocateError::Unavailable),
         })
@@ -124,7 +124,7 @@ impl Backend for Waiting {
 
     fn checks(&self) -> Vec<HealthCheck> {
         let root = Arc::clone(&self.0);
-        let store = move || Err(root.why());
+        let store = move || Err(root.reason());
         let ring = || Err("this replica is not a member of the ring".to_owned());
         vec![
             HealthCheck {
@@ -141,21 +141,21 @@ impl Backend for Waiting {
     }
 }
 
-impl Root {
+impl WaitingState {
     fn unavailable(&self) -> ApiError {
-        let text = format!("this replica waits for its store: {}", self.why());
+        let text = format!("this replica waits for its store: {}", self.reason());
         ApiError::service_unavailable(text).with_retry_after(1)
     }
 
-    fn why(&self) -> String {
+    fn reason(&self) -> String {
         let reason = self.wait.reason();
         reason.unwrap_or_else(|| "this replica has not joined the ring yet".to_owned())
     }
 }
 
-struct Handle(Arc<Root>);
+struct WaitingRoot(Arc<WaitingState>);
 
-impl PlaneRecord for Handle {
+impl PlaneRecord for WaitingRoot {
     fn name(&self) -> &str {
         ROOT
     }
@@ -182,7 +182,7 @@ impl PlaneRecord for Handle {
     }
 }
 
-impl PlaneApi for Handle {
+impl PlaneApi for WaitingRoot {
     fn kinds(&self) -> Kinds {
         Kinds::new(kind_tables::root_kinds(), None)
     }
