@@ -24,7 +24,7 @@ mod txn;
 mod watch;
 
 pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
-pub use self::sled::{DiskHook, SledOptions, SledStore};
+pub use self::sled::{Disk, SledOptions, SledStore, SystemDisk};
 pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};
 pub use lease::{Clock, ManualClock, SystemClock};

@@ -32,6 +32,7 @@ mod space;
 mod writer;
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +43,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use rustix::fs::statvfs;
 use tokio::sync::{Semaphore, oneshot};
 
 use self::engine::{Engine, EngineOptions};
@@ -65,21 +67,34 @@ const QUEUE_KIB_MAX: usize = 64 * 1024;
 /// Times that a read lets the tree be opened again before it gives up.
 const READ_MENDS_MAX: usize = 3;
 
-/// Stands between the store and the disk in tests of what the store does about it.
-pub trait DiskHook: Send + Sync + 'static {
-    /// Called after a group up to `head` was synced, before anything of it is acknowledged. An
-    /// error is taken as one of the sync.
+/// What the store asks of its disk besides reading and writing files. [`SystemDisk`] is the real one;
+/// tests replace it by a disk that fails.
+pub trait Disk: Send + Sync + 'static {
+    /// Called after a group up to `head` was synced, before anything of it is acknowledged.
     ///
     /// # Errors
-    /// To have the sync fail.
-    fn after_sync(&self, head: Revision) -> std::io::Result<()> {
-        let _ = head;
+    /// The store treats an error as a failure of the sync.
+    fn after_sync(&self, head: Revision) -> io::Result<()>;
+
+    /// Bytes that are free for the files of a folder.
+    ///
+    /// # Errors
+    /// If the system does not return them.
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64>;
+}
+
+/// The disk of the system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemDisk;
+
+impl Disk for SystemDisk {
+    fn after_sync(&self, _head: Revision) -> io::Result<()> {
         Ok(())
     }
 
-    /// The bytes to be taken as free, given those that are.
-    fn available(&self, bytes: u64) -> u64 {
-        bytes
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
+        let stat = statvfs(folder)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 }
 
@@ -103,8 +118,8 @@ pub struct SledOptions {
     pub reader_threads: usize,
     /// What leases and the history window run by.
     pub clock: Arc<dyn Clock>,
-    /// For tests.
-    pub disk_hook: Option<Arc<dyn DiskHook>>,
+    /// The disk of the folder.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Default for SledOptions {
@@ -118,7 +133,7 @@ impl Default for SledOptions {
             copy_bytes_max: 64 * 1024 * 1024,
             reader_threads: 2,
             clock: Arc::new(SystemClock),
-            disk_hook: None,
+            disk: Arc::new(SystemDisk),
         }
     }
 }

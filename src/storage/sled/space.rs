@@ -9,9 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::fs::{FallocateFlags, fallocate};
 
-use super::DiskHook;
+use super::Disk;
 
 /// Bytes by which sled grows its file.
 const SEGMENT_BYTES: u64 = 512 * 1024;
@@ -23,14 +23,14 @@ pub(super) struct Space {
     ballast_bytes: u64,
     reserve_bytes: u64,
     ballast: bool,
-    hook: Option<Arc<dyn DiskHook>>,
+    disk: Arc<dyn Disk>,
 }
 
 impl Space {
     /// Takes the ballast if there is room for it.
     pub(super) fn new(folder: &Path, options: &super::SledOptions) -> Self {
         let (ballast_bytes, reserve_bytes) = (options.ballast_bytes, options.reserve_bytes);
-        let hook = options.disk_hook.clone();
+        let disk = Arc::clone(&options.disk);
         let ballast_path = folder.join("ballast");
         let held = std::fs::metadata(&ballast_path).map_or(0, |metadata| metadata.len());
         let ballast = held >= ballast_bytes;
@@ -41,7 +41,7 @@ impl Space {
             ballast_bytes,
             reserve_bytes,
             ballast,
-            hook,
+            disk,
         };
         space.take_ballast();
         space
@@ -96,12 +96,7 @@ impl Space {
     }
 
     fn available(&self) -> io::Result<u64> {
-        let stat = statvfs(&self.folder)?;
-        let available = stat.f_bavail.saturating_mul(stat.f_frsize);
-        Ok(self
-            .hook
-            .as_ref()
-            .map_or(available, |hook| hook.available(available)))
+        self.disk.free_bytes(&self.folder)
     }
 }
 

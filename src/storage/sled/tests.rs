@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{DiskHook, SledOptions, SledStore};
+use super::{Disk, SledOptions, SledStore, SystemDisk};
 use crate::{
     CommitError, Compare, Health, LeaseId, ManualClock, Op, OpenError, RangeRequest, ReadError,
     Rejection, Revision, Store, Txn, WatchEnd,
@@ -68,13 +68,13 @@ async fn get(store: &SledStore, key: &str) -> Option<Bytes> {
 
 /// A disk that fails its next syncs, claims to be full, and knows what was synced.
 #[derive(Default)]
-struct Disk {
+struct FailingDisk {
     failing: AtomicU64,
     full: AtomicBool,
     synced: AtomicU64,
 }
 
-impl DiskHook for Disk {
+impl Disk for FailingDisk {
     fn after_sync(&self, head: Revision) -> io::Result<()> {
         let fewer = |left: u64| left.checked_sub(1);
         if self
@@ -88,25 +88,17 @@ impl DiskHook for Disk {
         Ok(())
     }
 
-    fn available(&self, bytes: u64) -> u64 {
-        if self.full.load(Ordering::SeqCst) {
-            0
-        } else {
-            bytes
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Ok(0),
+            false => SystemDisk.free_bytes(folder),
         }
     }
 }
 
-fn open_on(disk: &Arc<Disk>, path: &Path) -> SledStore {
-    let disk_hook = Some(Arc::clone(disk) as Arc<dyn DiskHook>);
-    SledStore::open(
-        path,
-        SledOptions {
-            disk_hook,
-            ..options()
-        },
-    )
-    .expect("the store opens")
+fn open_on(disk: &Arc<FailingDisk>, path: &Path) -> SledStore {
+    let disk = Arc::clone(disk) as Arc<dyn Disk>;
+    SledStore::open(path, SledOptions { disk, ..options() }).expect("the store opens")
 }
 
 #[tokio::test]
@@ -352,7 +344,7 @@ async fn lost_tail_is_refused() {
 #[tokio::test]
 async fn full_disk_rejects_writes_answers_reads_and_recovers() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = Arc::new(Disk::default());
+    let disk = Arc::new(FailingDisk::default());
     let store = open_on(&disk, folder.path());
     store.commit(put("k", "1")).await.expect("committed");
     disk.full.store(true, Ordering::SeqCst);
@@ -388,7 +380,7 @@ async fn full_disk_rejects_writes_answers_reads_and_recovers() {
 #[tokio::test]
 async fn failed_sync_is_settled_by_opening_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = Arc::new(Disk::default());
+    let disk = Arc::new(FailingDisk::default());
     let store = open_on(&disk, folder.path());
     let lease = store
         .lease_grant(Duration::from_secs(3_600))
@@ -423,7 +415,7 @@ async fn failed_sync_is_settled_by_opening_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_acknowledged_or_shown_before_it_is_synced() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = Arc::new(Disk::default());
+    let disk = Arc::new(FailingDisk::default());
     let store = Arc::new(open_on(&disk, folder.path()));
     let mut tasks = Vec::new();
     for writer in 0..16_u64 {

@@ -369,11 +369,10 @@ impl Writer {
             Some(engine) => engine.write(batch),
             None => Err(EngineError::Engine("not open".to_owned())),
         };
-        let result = result.and_then(|()| match &self.options.disk_hook {
-            Some(hook) => hook
-                .after_sync(Revision(group.head.revision))
-                .map_err(EngineError::Sync),
-            None => Ok(()),
+        let head = Revision(group.head.revision);
+        let result = result.and_then(|()| {
+            let synced = self.options.disk.after_sync(head);
+            synced.map_err(EngineError::Sync)
         });
         match result {
             Ok(()) => {
