@@ -40,12 +40,13 @@ mod metrics;
 mod observer;
 mod plane;
 mod record;
-mod sole_holder;
 mod state;
 mod version;
 mod write;
 mod yielding;
 
+#[cfg(any(test, feature = "testing"))]
+mod sole_holder;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -73,6 +74,7 @@ pub use memory::{Memory, ReplacedMark, Reservation, Share};
 pub use observer::Observer;
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
+#[cfg(any(test, feature = "testing"))]
 pub use sole_holder::SoleHolder;
 pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
 pub use state::index::{Index, IndexId, IndexRow};

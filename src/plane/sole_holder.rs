@@ -1,5 +1,5 @@
-//! The guard of a plane whose store only this process has open, for tests, examples and tools. Owns
-//! one fence record and the machine over it; it knows no member keys and no read lease.
+//! The guard of a plane whose store only this process has open, for tests and examples (feature
+//! `testing`). Owns one fence record and the machine over it; it knows no member keys and no read lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
