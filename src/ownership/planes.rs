@@ -105,7 +105,7 @@ pub enum WakeError {
     Moved(Option<Box<Member>>),
 }
 
-/// Where a plane is, as far as this replica knows without asking anybody.
+/// Where a plane is, as far as this replica knows from memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaneLocation {
     /// Here, or this replica is to take it.

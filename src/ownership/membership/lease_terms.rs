@@ -1,8 +1,8 @@
-//! The lease terms: what the store says of them, what each member says it goes by, and the change
-//! of both on a store in use (PROTOCOL 8). Owns following these records and what is sent about
-//! them; which step may follow which is decided by the membership machine.
+//! The lease terms: the record in the store, the adoptions that say which record each member
+//! follows, and the change of both on a store in use (PROTOCOL 8). Owns following these records and
+//! sending the transactions about them; the member machine decides which step follows which.
 //!
-//! The record and the members' words stand behind one prefix, so that one watch tells both.
+//! The record and the adoptions have one prefix, so that one watch covers both.
 
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::ring::Ring;
@@ -27,8 +27,8 @@ use crate::records::{
 };
 use crate::transactions::{member_outcome, member_txn, revision};
 
-/// The first level whose programs know that terms change. The store's floor must have come to it:
-/// an older program would go by the current terms alone.
+/// The first level whose programs know that terms change. The store's floor must have reached it:
+/// an older program would follow the current terms alone.
 pub const CHANGE_LEVEL: u32 = 2;
 /// Member reads that one read lease must outlast, or a slow one stops all answers.
 const READS_MIN: u64 = 2;
@@ -38,7 +38,7 @@ const LENGTH_MAX: Duration = Duration::from_millis(60_000);
 /// The margin's least share of the read lease: how far the rates of two clocks may be apart.
 const MARGIN_SHARE: u64 = 10;
 
-/// What the store has told of the lease terms so far.
+/// The lease terms and adoptions as this replica has last seen them.
 #[derive(Debug, Default)]
 pub(crate) struct TermsSeen {
     record: Option<Observed<Terms>>,
@@ -77,13 +77,13 @@ pub enum ChangeError {
         /// To these.
         next: LeaseTerms,
     },
-    /// No replica has joined this store yet.
+    /// No replica has joined this store yet, so it has no terms.
     #[error("the store has no lease terms yet")]
     None,
     /// The store did not answer.
     #[error("the store's lease terms cannot be read")]
     Read(#[from] ReadError),
-    /// The store did not take it, or somebody else has changed them meanwhile.
+    /// The store did not take the change, or another one was faster.
     #[error("the store's lease terms cannot be written")]
     Commit(#[from] CommitError),
     /// What stands there was not written by this program.
@@ -163,8 +163,8 @@ impl RangeCopy for TermsFollower<'_> {
     }
 }
 
-/// Has a life go by what the store says of the lease terms. Called at each change of it, and again
-/// and again while a change is under way.
+/// Has a life follow the lease terms in the store. Called at each change of them, and repeatedly
+/// while a change is under way.
 pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record else {
@@ -177,7 +177,8 @@ pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     if changes {
         let (at, members) = adopters(shared);
         if at.get() < since.get() {
-            // The watch on the members is silent while nobody comes or goes.
+            // The watch delivers nothing while no member comes or goes, so the store is asked how
+            // far it is.
             let store = Arc::clone(&shared.store);
             tokio::spawn(async move {
                 if let Err(error) = store.request_progress().await {
@@ -191,7 +192,7 @@ pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     }
 }
 
-/// The members of the view, and which record of the terms each has said that it goes by.
+/// The members of the view, each with the record of the terms that it has adopted.
 fn adopters(shared: &RingState) -> (ViewNumber, Vec<Adopter>) {
     // The revision first: the view is then at least as new.
     let told = *shared.members_seen_to.borrow();
@@ -204,7 +205,7 @@ fn adopters(shared: &RingState) -> (ViewNumber, Vec<Adopter>) {
     (ViewNumber::new(told.0), members.collect())
 }
 
-/// The members of whom it is not known that they go by the record of a change that is under way.
+/// The members that are not known to follow the record of a change that is under way.
 pub(crate) fn awaited(shared: &RingState) -> Vec<ReplicaId> {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record.filter(|record| record.value.next.is_some()) else {
@@ -216,7 +217,7 @@ pub(crate) fn awaited(shared: &RingState) -> Vec<ReplicaId> {
     names.collect()
 }
 
-/// Does what the membership machine says about the lease terms.
+/// Performs an action of the member machine about the lease terms.
 pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Action) {
     match action {
         Action::WaitBy(wait) => shared.witness.lock().wait_by(wait),
@@ -225,7 +226,8 @@ pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Acti
             transaction,
         } => {
             let (store, life) = (Arc::clone(&shared.store), Arc::clone(life));
-            // What follows a lost reply is sent again by the machine, at its own pace.
+            // Not retried here: after a lost reply the machine sends what is needed at a later
+            // tick.
             tokio::spawn(async move {
                 let txn = member_txn(&transaction, Some(life.put()));
                 let outcome = member_outcome(store.commit(txn).await);
@@ -243,7 +245,7 @@ pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Acti
 
 impl Ring {
     /// Begins the change to other lease terms, unless it has begun or is done. The replicas finish
-    /// it by themselves: [`Ring::terms`](crate::Ring::terms) tells when.
+    /// it by themselves; [`Ring::terms`](crate::Ring::terms) then shows the new terms.
     ///
     /// # Errors
     /// See [`ChangeError`]; the terms are what they were.

@@ -1,6 +1,6 @@
-//! The member key: what a replica says of itself, as a `coordination.k8s.io/v1` Lease of the root
-//! plane in namespace `polyplane-system`, so that `kubectl get leases -n polyplane-system` shows
-//! the ring.
+//! The value of the member key: a `coordination.k8s.io/v1` Lease of the root plane in namespace
+//! `polyplane-system`, so that `kubectl get leases -n polyplane-system` shows the ring. Owns its
+//! form; must not know when it is written.
 //!
 //! | field | says |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! The view: read once, then followed by a watch on the member keys. Owns how changes of that range
-//! become views; must not know the own life.
+//! Follows the member keys and publishes a view for each change. Owns how member keys become views;
+//! must not know the own life.
 
 use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
 use crate::membership::range_copy::{self, RangeCopy};
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the time of a death is remembered: far longer than any wait that is counted from it.
+/// How long the witness keeps the time at which a member went: far longer than any wait that counts
+/// from it.
 pub(crate) const DEATHS_KEPT: Duration = Duration::from_secs(600);
 
 /// Follows the member keys for ever.
@@ -53,7 +54,7 @@ impl RangeCopy for MemberFollower<'_> {
     }
 }
 
-/// The members as the store has told them so far.
+/// The members by the member keys seen so far.
 #[derive(Default)]
 struct Known {
     by_key: BTreeMap<Bytes, MemberSeen>,
@@ -67,8 +68,9 @@ impl Known {
         }
     }
 
-    /// An event names no creation: a key that was there keeps its incarnation, and that it was
-    /// there is known by the uid, for the store may have forgotten what the key held before.
+    /// An event does not say when its key was created. A key that existed keeps its incarnation,
+    /// and the uid shows whether it is the same life: the store may have compacted the value
+    /// before.
     fn apply(&mut self, event: &StoreEvent) {
         let Some(value) = &event.value else {
             self.by_key.remove(&event.key);

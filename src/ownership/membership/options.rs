@@ -6,7 +6,7 @@ use polyplane_plane::{Layer, LayerHash};
 use polyplane_ring::{PeerAddress, ReplicaId, Weight, Zone};
 use std::time::Duration;
 
-/// What a replica says of itself, and how it lives.
+/// The options of a replica.
 #[derive(Debug, Clone)]
 pub struct ReplicaOptions {
     /// Its name, unique in the ring; a newcomer of the same name ends its predecessor's life.
@@ -17,17 +17,17 @@ pub struct ReplicaOptions {
     pub zone: Option<Zone>,
     /// Its share of the planes.
     pub weight: Weight,
-    /// How long its member key outlives its last renewal. Renewed at a third of it.
+    /// How long its member key outlives the last renewal; it is renewed at a third of that time.
     pub member_ttl: Duration,
-    /// R and the margin of a store that has none yet. Every replica goes by the store's.
+    /// The lease terms for a store that has none yet. Every replica follows the store's.
     pub terms: LeaseTerms,
     /// The level of this binary: it joins only a store whose floor is not above it.
     pub level: u32,
-    /// The layer of that level: planes come to it once the floor has.
+    /// The layer of that level: planes step to it once the floor has reached the level.
     pub layer: LayerHash,
-    /// How long all members must have reached a level before the store's floor follows.
+    /// For how long all members must have had a level before the store's floor rises to it.
     pub raise_floor_after: Duration,
-    /// History older than this is compacted by the root's owner.
+    /// The root's owner compacts history that is older.
     pub history: Duration,
     /// The rules in force. Only a test of this crate can take one out: for everybody else the field
     /// does not exist, and all hold.

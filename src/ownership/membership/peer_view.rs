@@ -1,10 +1,11 @@
-//! What peers say of the ring while the store says nothing to this replica alone: the newest view
-//! that one of them has. If it shows this life no more, the life is over; and requests are
-//! forwarded by it until the store speaks again.
+//! The newest view of a peer, for a replica that alone does not reach the store. If the view does
+//! not show this life, the life is over; and requests are forwarded by that view until the store
+//! answers again.
 //!
-//! Owns the asking and what was heard. Must not touch the own view or what was witnessed: fences
-//! are judged by what the store itself has said. Invariant: what is heard opens no tenure, proves
-//! no lease and starts no wait. It ends a life, which is always safe, and names whom to forward to.
+//! Owns polling the peers and the view they send. Must not touch the own view or the witness:
+//! fences are judged only by what the store itself has delivered. Invariant: a peer's view opens no
+//! tenure, proves no lease and starts no wait. It may end a life, which is always safe, and it says
+//! where to forward requests.
 
 use crate::membership::state::RingState;
 use crate::peers::{PeerMessage, PeerReply, ViewMember};
@@ -15,14 +16,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// Between two rounds of questions.
+/// Pause between two rounds of polls.
 const POLL_EVERY: Duration = Duration::from_millis(200);
-/// How long a peer may take to tell its view.
+/// How long a peer may take to send its view. A slower one is asked again in a later round.
 const PEER_PATIENCE: Duration = Duration::from_millis(500);
-/// Peers that are asked in one round.
+/// Peers that are polled in one round, so that a large ring is not flooded.
 const PEERS_POLLED_MAX: usize = 3;
 
-/// Asks peers for their views while the store says nothing, until the ring ends.
+/// Polls peers for their views while the store does not answer, until the ring ends.
 pub(crate) async fn poll(shared: Arc<RingState>) {
     let mut ticks = interval(POLL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -44,9 +45,9 @@ pub(crate) async fn poll(shared: Arc<RingState>) {
     }
 }
 
-/// Whether the store has been silent for so long that this replica may have lost its member key: it
-/// is renewed at a third of its time, so two thirds must have passed without a word. A newcomer
-/// hears nothing until it has a life.
+/// Whether the store has not answered for so long that this replica may have lost its member key.
+/// The key is renewed at a third of its TTL, so that is after two thirds of it. Always true without
+/// a member key.
 fn store_is_silent(shared: &RingState) -> bool {
     match shared.current().filter(|life| !life.over().is_cancelled()) {
         Some(life) => life.silent() >= shared.options.member_ttl * 2 / 3,
@@ -54,7 +55,7 @@ fn store_is_silent(shared: &RingState) -> bool {
     }
 }
 
-/// The newest view that some peers have; they take turns.
+/// The newest view of a few peers; each round polls the next ones.
 async fn newest_of_peers(shared: &Arc<RingState>, turn: usize) -> Option<View> {
     let view = shared.newest_view();
     let own = &shared.options.id;
@@ -75,14 +76,14 @@ async fn newest_of_peers(shared: &Arc<RingState>, turn: usize) -> Option<View> {
     told.max_by_key(View::number)
 }
 
-/// A view as it was told; none if one of its members makes no sense, for a view that lacks a member
-/// says that the member is gone.
+/// The view of a reply; none if one of its members is invalid. It cannot be left out: a view that
+/// lacks a member says that the member is gone.
 fn read(number: u64, members: &[ViewMember]) -> Option<View> {
     let members: Option<Vec<Member>> = members.iter().map(ViewMember::member).collect();
     Some(View::new(ViewNumber::new(number), members?))
 }
 
-/// Takes in what a peer said: the own machine judges what that says of the own life.
+/// Uses a peer's view if it is newer. The member machine decides what it means for the own life.
 fn observe(shared: &RingState, view: View) {
     if view.number() <= shared.newest_view().number() {
         return;

@@ -1,9 +1,10 @@
-//! The eviction driver: feeds what is learnt of peers into [`Eviction`] and does what it says.
-//! Owns pings and complaints; must not know planes.
+//! The driver of the eviction machine: feeds the results of pings and calls and the complaints of
+//! others into [`Eviction`], and performs its actions. Owns pings and complaints; must not know
+//! planes.
 //!
-//! Each member pings its next neighbours by name, so that a death is seen within a twentieth of a
-//! second without everybody asking everybody. Whoever hears a complaint asks the accused itself:
-//! time-outs evict only when half of the ring complains (PROTOCOL 18).
+//! Each member pings the next members by name, so that a dead one is noticed within a twentieth of
+//! a second although each pings only two. A member that sees a complaint pings the accused itself:
+//! time-outs evict only if half of the ring complains (PROTOCOL 18).
 
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::state::RingState;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-/// Between two pings of a neighbour.
+/// Pause between two pings of a neighbour.
 const PING_EVERY: Duration = Duration::from_millis(50);
 /// A ping without an answer has timed out after so many turns of [`PING_TURN`]: a second, and more
 /// when this replica itself is short of CPU. A turn counts once however late it ends, so that an
@@ -38,24 +39,25 @@ const PING_TURNS: u32 = 20;
 const SILENT_TURNS: u32 = 5;
 /// One turn of waiting for an answer.
 const PING_TURN: Duration = Duration::from_millis(50);
-/// How long an eviction or a complaint may take to be said; then it is decided anew.
+/// How long the commit of an eviction or a complaint may take. An older one is given up, for the
+/// suspicion may be over; the machine decides again.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a complaint may take to be withdrawn: it stands until then.
+/// How long the commit that withdraws a complaint may take: until then the complaint counts.
 const WITHDRAW_PATIENCE: Duration = Duration::from_secs(30);
 /// Neighbours that a member pings.
 const NEIGHBOURS: usize = 2;
-/// Pings without an answer, at most.
+/// Pings in flight, at most.
 const PINGS_MAX: usize = 32;
 
 /// What this replica suspects.
 #[derive(Default)]
 pub(crate) struct Suspicion {
     machine: Mutex<Option<Eviction>>,
-    /// The newest complaints of others, by key: whom about.
+    /// The complaints of others in the store: the accused life by the key of the complaint.
     complaints: Mutex<BTreeMap<Bytes, Holder>>,
-    /// Those among the pinged that owe an answer. Whoever is not pinged any more could not leave,
-    /// so each turn of pings takes it out. Most of the time this is empty, and each forwarded
-    /// request looks.
+    /// The pinged members that owe an answer. Each round of pings removes members that are no
+    /// longer pinged, because no answer would remove them. Read by each forwarded request, and
+    /// mostly empty.
     silent: ArcSwap<BTreeSet<Holder>>,
     evictions: Arc<AtomicU64>,
 }
@@ -124,7 +126,7 @@ fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
         Ok(()) => return Some(Event::Reached(peer)),
         Err(PeerError::Refused) => Trouble::Refused,
         Err(PeerError::TimedOut) => Trouble::TimedOut,
-        // The next connection will tell.
+        // A new connection shows how the peer is.
         Err(PeerError::Ended(_)) => return None,
         // It was reached, in some way.
         Err(PeerError::Failed(_)) => return None,
@@ -213,8 +215,8 @@ fn step(shared: &RingState, event: Event) {
     }
 }
 
-/// Does one thing, on a task of its own. Its outcome is told by the view, or by the watch on
-/// complaints.
+/// Performs one action on a task of its own, which has a time limit. The view, or the watch on the
+/// complaints, shows its outcome.
 fn perform(shared: &RingState, action: Action) {
     let Some(life) = shared.current() else {
         return;
@@ -257,7 +259,7 @@ fn perform(shared: &RingState, action: Action) {
         Arc::clone(&shared.suspicion.evictions),
     );
     tokio::spawn(async move {
-        // A store that elects a leader keeps what it is given. A suspicion does not keep.
+        // With a limit: a store without a leader would hold the commit until the suspicion is over.
         match timeout(patience, store.commit(txn)).await {
             Ok(Ok(_)) => {
                 if let Some(target) = evicted {
@@ -278,7 +280,7 @@ fn perform(shared: &RingState, action: Action) {
     });
 }
 
-/// Pings the neighbours, and whoever is complained about, until the ring ends.
+/// Pings the neighbours, and members that others complain about, until the ring ends.
 pub(crate) async fn ping(shared: Arc<RingState>) {
     let mut ticks = interval(PING_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -311,7 +313,7 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
     }
 }
 
-/// Whom to ping now: the next members by name, and whoever somebody complains about.
+/// The members to ping now: the next ones by name, and those that others complain about.
 fn ping_targets(shared: &RingState) -> Vec<Member> {
     let view = shared.view.load_full();
     let own = &shared.options.id;

@@ -27,9 +27,9 @@ pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
 /// What a plane is taken for, which says who may take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TakeFor {
-    /// The designated replica, to serve it.
+    /// To serve it: only the designated replica may.
     Serving,
-    /// Whoever is to delete it, designated or not, if no living replica holds it.
+    /// To delete it: any replica may, if no living replica holds it.
     Deleting,
 }
 
