@@ -77,8 +77,8 @@ pub fn indexes() -> Vec<Arc<dyn Index>> {
     indexes.map(|index| index()).collect()
 }
 
-/// The behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind whose
-/// data say all, `None` for a resource that no battery names, which the table of kinds refuses.
+/// The behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind that is not
+/// stored, `None` for a resource that no battery names, which the table of kinds refuses.
 pub fn strategy(group: &str, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     let battery = BATTERIES.iter().find(|battery| battery.group == group)?;
     battery.strategy(version, resource)

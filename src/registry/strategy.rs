@@ -220,14 +220,14 @@ pub trait Strategy: Debug + Send + Sync {
         None
     }
 
-    /// Validates a new object, metadata aside: that is checked before, names by the rule
-    /// of the kind's row.
+    /// Validates a new object. Its metadata has been checked before, names by the rule of the kind's
+    /// row; finalizers have not, see `object_metadata::validate_finalizers`.
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let _ = (context, object);
         Vec::new()
     }
 
-    /// Validates a changed object, metadata aside.
+    /// Validates a changed object; for its metadata call `object_metadata::validate_update`.
     fn validate_update(
         &self,
         context: &Context<'_>,

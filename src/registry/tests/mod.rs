@@ -111,7 +111,7 @@ impl Site {
         site
     }
 
-    /// CallOuts one request with the tree of the answer.
+    /// Sends one request, with the tree of the answer.
     async fn send(&self, ask: Ask) -> Result<Value, ApiError> {
         let answer = self.registry.handle(&self.tenant, &ask.request()).await?;
         let AnswerBody::Slices(slices) = answer.body else {

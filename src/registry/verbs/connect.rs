@@ -16,7 +16,7 @@ use crate::request::parameters::CONTAINER;
 /// The log of a pod that no node runs yet: the only thing that is there without a node.
 pub struct EmptyLog;
 
-/// CallOuts the subresource `sub`.
+/// Carries out the subresource `sub`.
 ///
 /// # Errors
 /// Nearly always: 404 if the object is absent, else why there is nothing to connect to.

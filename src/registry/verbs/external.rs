@@ -76,7 +76,7 @@ pub struct ExternalObject {
     pub modified: Revision,
 }
 
-/// CallOuts GET of one object.
+/// Carries out GET of one object.
 ///
 /// # Errors
 /// 404 if there is none, 503 if the store does not answer.
@@ -95,7 +95,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// CallOuts a list.
+/// Carries out a list.
 ///
 /// # Errors
 /// As those of [`list::list`].

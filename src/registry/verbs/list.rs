@@ -89,7 +89,7 @@ pub struct Page {
     pub limit: usize,
 }
 
-/// CallOuts a list.
+/// Carries out a list.
 ///
 /// # Errors
 /// As upstream: 400 for bad selectors and tokens, 410 for versions that are gone, 504 for ones

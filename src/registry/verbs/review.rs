@@ -11,7 +11,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
 
-/// CallOuts a review with the JSON of the reviewed object.
+/// Carries out a review with the JSON of the reviewed object.
 ///
 /// # Errors
 /// 400 or 422 for a bad body, 404 for a kind that is not reviewed here.

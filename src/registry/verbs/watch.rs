@@ -39,7 +39,7 @@ const BATCH_BYTES: usize = 64 * 1024;
 /// A watch without a time-out of its own ends after this long, or up to twice as long.
 const TIMEOUT_SECONDS_MIN: u64 = 1800;
 
-/// CallOuts a watch.
+/// Carries out a watch.
 ///
 /// # Errors
 /// As upstream, as long as no byte of the stream was sent; later ones are frames of it.
