@@ -51,9 +51,7 @@ pub(crate) async fn take_steps(
             };
         let now = Timestamp::from(SystemTime::now()).to_rfc3339();
         let ahead = plane.ahead(layer, &now, &recreates);
-        let ahead = ahead.map_err(|name| {
-            ApiError::internal(format!("nothing fills {name} of this program's layer"))
-        })?;
+        let ahead = ahead.map_err(|missing| ApiError::internal(missing.to_string()))?;
         let Some(ahead) = ahead else {
             break;
         };

@@ -63,7 +63,7 @@ pub use key::{Key, Prefix};
 pub use layers::Layers;
 pub use layers::layer::{Layer, LayerError, LayerHash, LayerObject};
 pub use layers::layer_store::{LayerStoreError, load_layer, save_layer};
-pub use layers::step::{Ahead, Shadowed, Stepped};
+pub use layers::step::{Ahead, MissingParameter, Shadowed, Stepped};
 pub use layers::template_values::{TemplateValues, uid_seed};
 pub use lifecycle::export::{Export, ExportError};
 pub use lifecycle::import::{Import, ImportError};

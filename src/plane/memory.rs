@@ -228,7 +228,7 @@ impl Memory {
         self.account(share).used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Brings what was added for something from `told` to `now`.
+    /// Changes what was counted for a user of a share from `told` to `now` bytes.
     pub(crate) fn correct(&self, share: Share, told: &mut usize, now: usize) {
         if now >= *told {
             self.add(share, now - *told);

@@ -68,9 +68,9 @@ impl Event {
         self.current.as_ref()
     }
 
-    /// The frame of this event in one view, built once for all watchers. `view` is a small number
-    /// that whoever builds frames gives to each form they have. A frame that nobody has asked for
-    /// in a while may be built again.
+    /// The frame of this event in one view, built once for all watchers. `view` is the number that the
+    /// caller has given to a form of frames. A frame that was not requested for a while may be built
+    /// again.
     pub fn frame(self: &Arc<Self>, view: u32, build: impl FnOnce(&Self) -> Bytes) -> Bytes {
         if let Some((_, frame)) = self.frames.lock().iter().find(|(known, _)| *known == view) {
             return frame.clone();

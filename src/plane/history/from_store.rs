@@ -33,8 +33,8 @@ struct Past {
 
 impl Plane {
     /// Reads what the store still knows of the time before the plane was opened into the log. A
-    /// store that does not answer is asked again by whoever comes next; what cannot be understood
-    /// is as if it had been dropped.
+    /// store that does not answer is an error, and the next caller retries. Records that cannot be
+    /// decoded count as dropped.
     pub(crate) async fn load_history(&self) -> Result<(), ReadError> {
         // Taken first: each step after it shows in the history.
         let template_values = Arc::clone(&self.published().template_values);

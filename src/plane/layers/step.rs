@@ -71,6 +71,11 @@ pub struct Shadowed {
     pub own: Option<ObjectRef>,
 }
 
+/// A layer has a placeholder that the plane's record has no parameter for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the control plane's record has no parameter {0:?}, which its layer needs")]
+pub struct MissingParameter(pub Str);
+
 impl Plane {
     /// The changes between this plane and a layer; `None` if the plane has the layer. An unfinished
     /// step comes first, whatever its layer. `recreates` decides of an old and a new object whether the
@@ -78,13 +83,13 @@ impl Plane {
     /// creation time, RFC 3339, of objects that the step adds.
     ///
     /// # Errors
-    /// The name of a placeholder of the layer that the plane's record does not fill.
+    /// If the plane's record lacks a parameter of the layer.
     pub fn ahead(
         &self,
         to: &Arc<Layer>,
         now: &str,
         recreates: &dyn Fn(&ObjectRef, &ObjectRef) -> bool,
-    ) -> Result<Option<Ahead>, String> {
+    ) -> Result<Option<Ahead>, MissingParameter> {
         let cut = self.accepted();
         let template_values = Arc::clone(&cut.root().template_values);
         let chain = template_values.chain();
@@ -98,7 +103,7 @@ impl Plane {
             return Ok(None);
         }
         if let Some(name) = to.params().find(|name| !template_values.has_param(name)) {
-            return Err(name.to_string());
+            return Err(MissingParameter(name.clone()));
         }
         let plain = self.layers().difference(from, to, Vec::new());
         let plain = Ahead::new(cut, plain, now.into(), 0);

@@ -12,6 +12,7 @@ use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
 use crate::layers::layer::Layer;
 use crate::layers::layer_store::LayerStoreError;
+use crate::layers::step::MissingParameter;
 use crate::layers::template_values::{TemplateInputs, TemplateValues};
 use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
@@ -42,9 +43,9 @@ pub enum OpenError {
     /// A layer of the plane cannot be read.
     #[error("cannot read a layer of the control plane")]
     Layer(#[from] LayerStoreError),
-    /// A layer has a placeholder that the plane's record has no parameter for.
-    #[error("the control plane's record has no parameter {0:?}, which its layer needs")]
-    Unfilled(String),
+    /// The plane's record lacks a parameter of a layer.
+    #[error(transparent)]
+    Parameter(#[from] MissingParameter),
 }
 
 /// A plane's state in the making.
@@ -268,7 +269,7 @@ fn check_params(layer: &Layer, params: &PlaneParams) -> Result<(), OpenError> {
         .params()
         .find(|name| !filled.contains_key(name.as_str()))
     {
-        Some(name) => Err(OpenError::Unfilled(name.to_string())),
+        Some(name) => Err(MissingParameter(name.clone()).into()),
         None => Ok(()),
     }
 }

@@ -152,7 +152,7 @@ async fn what_cannot_be_read_is_refused_by_name() {
     unfilled.id = "b".into();
     unfilled.params.clear();
     let error = Plane::open(params(unfilled)).await;
-    assert!(matches!(error, Err(OpenError::Unfilled(name)) if name == "CA"));
+    assert!(matches!(error, Err(OpenError::Parameter(MissingParameter(name))) if name == "CA"));
 }
 
 #[test]

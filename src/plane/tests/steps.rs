@@ -468,5 +468,5 @@ async fn a_step_whose_layer_cannot_be_filled_is_refused_by_name() {
     let plane = site.open("a").await;
     let asks = Layer::build(vec![template(0, "${NOBODY}")]).expect("fine");
     let ahead = plane.ahead(&asks, "2027-07-07T00:00:00Z", &recreates);
-    assert_eq!(ahead.err().as_deref(), Some("NOBODY"));
+    assert_eq!(ahead.err(), Some(MissingParameter("NOBODY".into())));
 }

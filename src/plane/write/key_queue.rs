@@ -8,7 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::key::Key;
 
-/// The queues of all keys that somebody waits for.
+/// The queues of all keys that callers wait for.
 #[derive(Debug, Default)]
 pub(crate) struct KeyQueues {
     waiting: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
