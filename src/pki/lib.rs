@@ -50,7 +50,7 @@ use pair::PairFiles;
 pub use chain::check_short;
 pub use files::write_private;
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
-pub use role::{PEER_ROLE, RoleError, Unmarked};
+pub use role::{RoleError, Unmarked};
 pub use serving::{RenewingCertificate, TlsError};
 
 const DAY: Duration = Duration::from_secs(86_400);

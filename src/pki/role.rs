@@ -22,7 +22,7 @@ use x509_parser::prelude::FromDer;
 use crate::peer::SHARED_NAME;
 
 /// The DNS name that only peer certificates have.
-pub const PEER_ROLE: &str = "peer.polyplane";
+pub(crate) const PEER_ROLE: &str = "peer.polyplane";
 
 /// What to do with certificates that are for both usages and lack the name [`PEER_ROLE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

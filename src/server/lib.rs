@@ -19,11 +19,11 @@
 //! objects.
 
 mod answer;
-pub mod backend;
+mod backend;
 mod connection;
 mod documents;
 mod operations;
-pub mod options;
+mod options;
 mod peer;
 mod pipeline;
 mod request;
@@ -34,7 +34,6 @@ mod watch;
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
 };
-pub use documents::version::{VERSION, Version};
 pub use operations::exposition::{Exposition, Kind};
 pub use operations::local::DrainRequested;
 pub use options::{CompletedOptions, Config, Options, StopPolicy};

@@ -35,7 +35,7 @@ pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>
 
 /// Why a body ended early; the client sees a broken stream.
 #[derive(Debug, thiserror::Error)]
-pub enum BodyEnd {
+pub(crate) enum BodyEnd {
     /// Its source failed.
     #[error("the answer broke off")]
     Source(#[source] StreamEnd),
@@ -51,7 +51,7 @@ pub enum BodyEnd {
 }
 
 /// The body of an answer.
-pub struct ResponseBody(Inner);
+pub(crate) struct ResponseBody(Inner);
 
 enum Inner {
     Empty,

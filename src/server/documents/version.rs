@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The version of the API this server speaks, as clients compare it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Version {
+pub(crate) struct Version {
     /// Major number as text.
     pub major: &'static str,
     /// Minor number as text.
@@ -35,7 +35,7 @@ pub struct Version {
 }
 
 /// The version of this build.
-pub const VERSION: Version = Version {
+pub(crate) const VERSION: Version = Version {
     major: "1",
     minor: "37",
     emulation_major: "1",

@@ -102,7 +102,7 @@ impl Exposition {
     }
 
     /// The text.
-    pub fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.text
     }
 }

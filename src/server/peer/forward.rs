@@ -318,6 +318,7 @@ impl Pipeline<'_> {
             }
             Sent::Broken(why) => {
                 ServerState::count(&counters.broken);
+                let why = error_chain(&why);
                 tracing::warn!(peer = peer.replica, why, "a forwarded write has no answer");
                 let message = "the server that owns the control plane broke the connection; \
                                whether the request was carried out is not known";
@@ -410,7 +411,7 @@ impl Pipeline<'_> {
         match sent {
             Ok(Ok(response)) => Sent::Answer(response),
             Ok(Err(SendError::NotSent(_))) => Sent::Nothing,
-            Ok(Err(error @ SendError::Broken(_))) => Sent::Broken(error_chain(&error)),
+            Ok(Err(error @ SendError::Broken(_))) => Sent::Broken(error),
             Err(_) => Sent::TimedOut,
         }
     }
@@ -452,7 +453,7 @@ enum Sent {
     /// Nothing was sent, or the peer that got it has left the ring; it may be sent again.
     Nothing,
     /// It was sent, and the connection broke before the answer.
-    Broken(String),
+    Broken(SendError),
     TimedOut,
 }
 

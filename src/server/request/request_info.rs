@@ -11,7 +11,7 @@ use polyplane_registry::request::parameters::{FIELD_SELECTOR, Query, WATCH};
 
 /// A request as authorization sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestInfo<'a> {
+pub(crate) enum RequestInfo<'a> {
     /// A path that is not an API resource.
     Path(&'a str),
     /// An API resource.
@@ -20,7 +20,7 @@ pub enum RequestInfo<'a> {
 
 /// The parts of a resource path. Absent parts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResourceInfo<'a> {
+pub(crate) struct ResourceInfo<'a> {
     /// The verb; `None` for unknown methods.
     pub verb: Option<Verb>,
     /// The verb that the path names (`/watch/`, `/proxy/`).
@@ -46,7 +46,7 @@ pub struct ResourceInfo<'a> {
 /// The path ends behind a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to determine kind and namespace from url")]
-pub struct NothingNamed;
+pub(crate) struct NothingNamed;
 
 /// Subresources of a namespace, as opposed to resources inside it.
 const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
@@ -62,7 +62,7 @@ impl<'a> RequestInfo<'a> {
     ///
     /// # Errors
     /// If the path ends behind a verb.
-    pub fn parse(
+    pub(crate) fn parse(
         method: &http::Method,
         path: &'a str,
         query: &Query,
@@ -146,7 +146,7 @@ impl<'a> ResourceInfo<'a> {
     }
 
     /// The verb as authorization names it.
-    pub fn verb_name(&self) -> &'a str {
+    pub(crate) fn verb_name(&self) -> &'a str {
         match (self.verb_in_path, self.verb) {
             (Some(verb), _) => verb,
             (None, Some(verb)) => verb.name(),
@@ -155,13 +155,13 @@ impl<'a> ResourceInfo<'a> {
     }
 
     /// True for requests without deadline and outside the limit of requests in flight.
-    pub fn is_long_running(&self) -> bool {
+    pub(crate) fn is_long_running(&self) -> bool {
         matches!(self.verb, Some(Verb::Watch | Verb::Connect))
             || LONG_RUNNING.contains(&self.subresource)
     }
 
     /// The name that authorization sees: that of the path, or the one a field selector pins.
-    pub fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
+    pub(crate) fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
         if !self.name.is_empty() || !matches!(self.verb, Some(Verb::List | Verb::Watch)) {
             return Cow::Borrowed(self.name);
         }

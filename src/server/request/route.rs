@@ -31,7 +31,7 @@ impl<'a> PlaneReference<'a> {
 
 /// A routed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route<'a> {
+pub(crate) struct Route<'a> {
     /// The plane.
     pub plane: PlaneReference<'a>,
     /// The decoded path inside the plane; begins with `/`.
@@ -40,7 +40,7 @@ pub struct Route<'a> {
 
 /// Why a path cannot be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RouteError {
+pub(crate) enum RouteError {
     /// No plane can have such a name.
     #[error("no plane can have this name")]
     NoPlane,
@@ -65,7 +65,7 @@ impl<'a> Route<'a> {
     ///
     /// # Errors
     /// If it names a plane that cannot exist, or is not UTF-8 once decoded.
-    pub fn parse(raw: &'a str) -> Result<Self, RouteError> {
+    pub(crate) fn parse(raw: &'a str) -> Result<Self, RouteError> {
         let Some(rest) = raw.strip_prefix(PREFIX) else {
             return Ok(Self {
                 plane: PlaneReference::Root,
@@ -151,7 +151,7 @@ pub(crate) fn decode_key(raw: &str) -> Option<String> {
 
 /// The parameters of a query in their order; pairs that are badly encoded are left out, as
 /// upstream leaves them out.
-pub fn parse_query(raw: Option<&str>) -> Vec<(String, String)> {
+pub(crate) fn parse_query(raw: Option<&str>) -> Vec<(String, String)> {
     let Some(raw) = raw.filter(|raw| !raw.is_empty()) else {
         return Vec::new();
     };
