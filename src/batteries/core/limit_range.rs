@@ -239,6 +239,11 @@ impl Bounds {
             ("max", &self.max),
         );
         self.validate_ratio(name, path, errors);
+        self.validate_overcommit(name, path, errors);
+    }
+
+    /// A resource that cannot be overcommitted has one default for request and limit.
+    fn validate_overcommit(&self, name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         if let (Some(default), Some(request)) = (&self.default, &self.request)
             && !may_overcommit(name)
             && default != request
