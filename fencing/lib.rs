@@ -1,6 +1,6 @@
 //! The fence protocol: who may write to a plane, and who may answer for it.
 //!
-//! Everything here is a state machine: `step(now, event) -> actions`. The driver (`src/ownership`)
+//! The machines have one form: `step(now, event) -> actions`. The driver (`src/ownership`)
 //! does exactly what the actions say, in their order, and feeds the outcomes back; time is an
 //! argument, the store is a vocabulary ([`Compare`], [`Write`], [`Outcome`]). This crate must not
 //! know keys, sockets, clocks, or what a plane contains. A process that breaks an invariant stops.
@@ -14,10 +14,11 @@
 //! `PROTOCOL.md` beside this file has the reason for each rule; comments cite it by number.
 //!
 //! # Invariants
-//! * **F1** two holders are never both valid, as long as clocks differ by less than the margin.
+//! * **F1** two holders are never both valid, while clocks drift apart by less than the margin.
 //! * **F2** an epoch never falls.
 //! * **F3** the store accepts only the current epoch.
-//! * **F4** a holder that lost its member key commits nothing and answers nothing after t + R.
+//! * **F4** a holder that lost its member key commits nothing and answers nothing later than
+//!   R after its last proof was sent.
 //! * **F5** an acknowledged write is in every later read.
 //! * **F6** a settled outcome never changes.
 //! * **F7** a tenure ends before its Released is sent.

@@ -1,5 +1,5 @@
 //! The fence of a plane as it is in the store, and its counters. Owns the shape, not the
-//! encoding: the driver writes these fields as a Lease object and reads them back.
+//! encoding: the driver writes these fields as JSON and reads them back.
 
 use core::fmt;
 

@@ -1,7 +1,7 @@
 //! The protocol's rules by name. In a serving binary every rule holds and [`Rules`] is empty; with
 //! the feature `model` a checker can take one out and must then find the hole it closes.
 
-/// One rule of the protocol. The number is that of the rule in PROTOCOL.md.
+/// One rule of the protocol. A number is that of the rule in PROTOCOL.md it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// A commit compares the plane's fence (F3).
@@ -40,9 +40,9 @@ pub enum Rule {
     CommitSettledByWrite,
     /// An unknown Released is settled by a write (2).
     ReleaseSettledByWrite,
-    /// Streamed state is used only when the fence was taken from Released (6b).
+    /// Streamed state is used only when the fence was taken from Released (6).
     StreamOnlyFromReleased,
-    /// ... and only at exactly the head it names (6a).
+    /// ... and only at exactly the head it names (6).
     StreamAtReleasedHead,
     /// A plane that the store refused too often is probed, whether or not a client writes.
     ReadOnlyIsProbed,

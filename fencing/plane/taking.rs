@@ -1,4 +1,4 @@
-//! Taking a fence: the four rules of the acquire, and what becomes of it.
+//! Taking a fence: what an acquire compares, and what becomes of it.
 
 use alloc::vec;
 use alloc::vec::Vec;

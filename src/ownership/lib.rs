@@ -5,8 +5,8 @@
 //!
 //! * [`Ring`]: this replica's membership, the view of all members, evictions. A thread of its own
 //!   joins, reads the member key each 100 ms, and renews.
-//! * [`Planes`]: where planes are, and the way to wake one: its fence is taken by the four rules of
-//!   the acquire, at first use and no earlier; a plane that sleeps has a released fence. Handing
+//! * [`Planes`]: where planes are, and the way to wake one: its fence is acquired at first use and no
+//!   earlier; a plane that sleeps has a released fence. Handing
 //!   off, draining and deleting are here too.
 //! * [`Peers`] and [`PeerHandler`]: what replicas say to each other, whatever carries it.
 //!
@@ -27,10 +27,10 @@
 //! (the read lease's copy); 5 in `member_driver` and `members`; 8 in `lease_terms`; 11 also in
 //! `member_driver`; 18 in `suspicion` and `member_driver` (progress); 21 in [`Ring::next_observed`];
 //! 22 in [`Ring::newcomer`]. In `planes`: 3 and 16 in `fence_driver` (the tenure's copy); 12 in
-//! `release` (the root is released with the head that the member keys have moved on); 14 in
+//! `release` (Released of the root names a head that counts the commits of member keys too); 14 in
 //! `rebalance` (compaction); 19 in `peer_handler` and `rebalance`; `fence_sweep` removes the fences
 //! of planes that are gone (10). A replica that only the store does not reach asks its peers
-//! (`membership/peer_view`). `planes/level_floor` has the level floor of `src/plane/DESIGN.md`:
+//! (`membership/peer_view`). `planes/level_floor` has the level floor:
 //! which binaries may join, and which layer planes have.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.

@@ -3,7 +3,7 @@
 //!
 //! A reader takes a [`Snapshot`] and reads a consistent cut without locks. A writer prepares
 //! against [`Plane::accepted`] and hands a [`Write`] to [`Plane::submit`]: operations, and the
-//! claims they rest on. Every answer that is not the acknowledgement of a write of its own needs
+//! claims they rest on. Every answer except the acknowledgement of the caller's own write needs
 //! [`Plane::answerable`] and, if it was computed from an accepted cut, [`Plane::settled`].
 //!
 //! A plane is born as the root of its layer and moves to newer layers by steps: [`Plane::ahead`]

@@ -118,7 +118,7 @@ pub struct ServeOptions {
     /// Name of this replica in the ring; no two replicas that run at once may share it.
     #[arg(long, value_name = "NAME", env = "POLYPLANE_REPLICA_ID")]
     pub replica_id: String,
-    /// Zone this replica runs in; standbys are chosen in other zones.
+    /// Zone this replica runs in; a control plane may be pinned to a zone.
     #[arg(long, value_name = "ZONE", env = "POLYPLANE_ZONE")]
     pub zone: Option<String>,
     /// Share of the control planes, relative to the weights of the other replicas.

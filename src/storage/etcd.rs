@@ -17,8 +17,8 @@
 //! * The history is read from above the compaction revision, never at it. A previous value that
 //!   compaction removed ends it: [`ReadError::Compacted`].
 //! * If one of several members is dead, hangs, or has no leader, calls go to another.
-//! * Lease terms are whole seconds, rounded up, and at least etcd's minimum: 2 s with its default
-//!   election timeout. A new leader extends every lease by a full term.
+//! * The TTL of a store lease is whole seconds, rounded up, and at least etcd's minimum: 2 s with its
+//!   default election timeout. A new leader extends every lease by a full TTL.
 
 mod calls;
 mod clients;

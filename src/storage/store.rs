@@ -27,7 +27,8 @@ impl fmt::Display for Revision {
     }
 }
 
-/// A store lease. Keys put under it are deleted when it ends.
+/// A store lease. Keys put under it are deleted when it ends, in one transaction with a revision of
+/// its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub i64);
 
@@ -138,8 +139,8 @@ pub struct KeyValue {
     pub created: Revision,
     /// The revision of the last put.
     pub modified: Revision,
-    /// The lease the key hangs on. A store that opened with an older lease's keys still there has
-    /// removed them.
+    /// The lease the key hangs on. An embedded store removes, when it opens, the keys of leases of an
+    /// earlier process.
     pub lease: Option<LeaseId>,
 }
 

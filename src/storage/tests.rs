@@ -1,4 +1,4 @@
-//! The conformance suite over the engines of this crate.
+//! The conformance suite over the engines that need no server; `tests/etcd.rs` has the other.
 
 use std::path::Path;
 use std::sync::Arc;

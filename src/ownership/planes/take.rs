@@ -1,4 +1,4 @@
-//! Taking a fence: the four rules of the acquire as a loop that ends with a tenure or with a reason
+//! Taking a fence: tries to acquire it, as a loop that ends with a tenure or with a reason
 //! why not, and loading the plane under it. Every decision is the machine's or the view's.
 
 use crate::backoff::Backoff;
@@ -176,7 +176,7 @@ impl Planes {
         read.map_err(|error| Unavailable::FenceUnreadable(Arc::new(error)))
     }
 
-    /// One try to acquire the fence, by the four rules.
+    /// One try to acquire the fence.
     async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> AcquireOutcome {
         if let Some(head) = self.streamed_states().head(&slot.birth.id) {
             slot.fence.step(Event::StreamReceived {
