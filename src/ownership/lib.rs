@@ -47,9 +47,9 @@ mod transactions;
 mod tests;
 
 pub use directory::birth::{Birth, DirectoryKey};
-pub use membership::lease_terms::{CHANGE_LEVEL, ChangeError};
+pub use membership::lease_terms::ChangeError;
 pub use membership::member_driver::JoinError;
-pub use membership::member_record::{MEMBERS_NAMESPACE, members_prefix};
+pub use membership::member_record::members_prefix;
 pub use membership::options::ReplicaOptions;
 pub use membership::ring::{Ring, RingStats};
 pub use peers::{
@@ -62,7 +62,5 @@ pub use planes::level_floor::RaiseError;
 pub use planes::metrics::PlanesStats;
 pub use planes::{PlaneLocation, Planes, PlanesOptions, ROOT, StartError, Unavailable, WakeError};
 pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
-pub use polyplane_ring::{
-    Member, PeerAddress, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone,
-};
+pub use polyplane_ring::{Member, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone};
 pub use records::{Damaged, Floor};

@@ -29,7 +29,7 @@ use crate::transactions::{member_outcome, member_txn, revision};
 
 /// The first level whose programs know that terms change. The store's floor must have reached it:
 /// an older program would follow the current terms alone.
-pub const CHANGE_LEVEL: u32 = 2;
+pub(crate) const CHANGE_LEVEL: u32 = 2;
 /// Member reads that one read lease must outlast, or a slow one stops all answers.
 const READS_MIN: u64 = 2;
 /// Longer terms would keep a dead replica's planes from their clients for longer than any store's

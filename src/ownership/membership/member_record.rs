@@ -33,7 +33,7 @@ const PLANE: &str = "root";
 const GROUP: &str = "coordination.k8s.io";
 const RESOURCE: &str = "leases";
 /// The namespace of the member keys.
-pub const MEMBERS_NAMESPACE: &str = "polyplane-system";
+pub(crate) const MEMBERS_NAMESPACE: &str = "polyplane-system";
 const STATE: &str = "polyplane.dev/state";
 const ADDRESS: &str = "polyplane.dev/address";
 const LAYER: &str = "polyplane.dev/layer";

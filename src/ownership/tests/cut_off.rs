@@ -80,7 +80,7 @@ async fn whoever_is_cut_off_from_the_store_forwards_by_its_peers_view() {
 
 /// A view that moves on while a replica is cut off is heard of too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_cut_off_follows_the_ring_by_hearsay() {
+async fn a_replica_that_is_cut_off_follows_the_ring_by_a_peers_view() {
     let town = Town::new();
     let [a, _b, c] = three(&town).await;
     let births = [

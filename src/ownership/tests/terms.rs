@@ -6,6 +6,7 @@ use polyplane_fencing::Duration as Length;
 use polyplane_storage::CommitFault;
 
 use super::*;
+use crate::membership::lease_terms::CHANGE_LEVEL;
 use crate::records::{TERMS_KEY, adoption_key, decode_terms};
 
 fn terms(read_lease: u64, margin: u64) -> LeaseTerms {
