@@ -237,7 +237,8 @@ async fn born(lane: &Lane, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A stand-in of one operation, so that a meter's difference reads as CPU time alone.
+/// One made-up operation. [`Target::result`] divides CPU time by the number of operations, so with
+/// this one it returns the CPU time itself.
 fn one_operation() -> crate::load::Outcome {
     let mut outcome = crate::load::Outcome::default();
     outcome.latencies.add(Duration::from_secs(1));

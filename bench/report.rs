@@ -150,7 +150,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some values; none if there are none.
+    /// Median, smallest and largest of the finite values; `None` if no value is finite.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.retain(|value| value.is_finite());
         values.sort_by(f64::total_cmp);

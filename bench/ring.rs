@@ -47,7 +47,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Starts etcd and so many replicas, and waits until all of them are ready.
+    /// Starts etcd and as many replicas as `replicas` says, and waits until all are ready.
     ///
     /// # Errors
     /// When a program is missing or does not become ready.
@@ -218,10 +218,11 @@ impl Ring {
         })
     }
 
-    /// Creates a plane that is wanted at a replica, wakes it, and waits until it is there.
+    /// Creates a plane whose placement names replica `index`, wakes it with a request, and waits
+    /// until that replica owns it.
     ///
     /// # Errors
-    /// When it is refused or does not come.
+    /// When the root plane refuses it, or the replica does not own it in time.
     pub async fn plane_at(&self, name: &str, index: usize) -> Result<()> {
         let body = format!(
             r#"{{"apiVersion":"polyplane.dev/v1alpha1","kind":"ControlPlane","metadata":{{"name":"{name}"}},"spec":{{"placement":{{"replica":"{}"}}}}}}"#,
@@ -235,7 +236,7 @@ impl Ring {
         self.arrived(&root, name, index).await
     }
 
-    /// Says where a plane is wanted from now on.
+    /// Makes the plane's placement name replica `index`.
     ///
     /// # Errors
     /// When that is refused.

@@ -103,10 +103,11 @@ impl Target {
         self.result(scenario, &outcome, &before, &after)
     }
 
-    /// Divides what was used by what was done.
+    /// Makes the report of a block: rates and latency from `outcome`, and from the two meters the
+    /// CPU time per operation.
     ///
     /// # Errors
-    /// When nothing was done.
+    /// When no operation succeeded.
     pub fn result(
         &self,
         scenario: &str,

@@ -27,7 +27,7 @@ use changing::Change;
 /// How often a living member reads and renews its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cadence {
-    /// Between two linearizable reads of the own key; well below R.
+    /// Time between two linearizable reads of this replica's member key; well below R.
     pub read_every: Duration,
     /// Between two renewals of the store lease; a third of its TTL.
     pub renew_every: Duration,

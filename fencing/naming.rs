@@ -1,4 +1,5 @@
-//! Names that are only compared with each other, for a model checker that renames them.
+//! Visits the attempts, tenure numbers, epochs, fence revisions and times in a machine's state, so
+//! that the model checker can renumber them: states that differ in nothing else are one state.
 
 use crate::member::Member;
 use crate::read_lease::ReadLease;

@@ -151,7 +151,7 @@ struct Taking {
     attempt: Attempt,
     epoch: Epoch,
     serve_from: Time,
-    /// What is waited out, should the fence turn out to be ours.
+    /// The lease terms to wait out if the store's refusal shows that the fence is this replica's.
     wait: LeaseTerms,
     /// The head named by the Released record it takes from.
     released_head: Option<Revision>,
@@ -176,7 +176,7 @@ struct Held {
 enum Batch {
     None,
     InFlight,
-    /// Its outcome is unknown; this puts the own fence again.
+    /// The batch's outcome is unknown; this attempt puts the machine's fence again to settle it.
     Barrier(Attempt),
     /// It is decided; history is being replayed.
     Replaying,
@@ -193,7 +193,7 @@ enum Course {
     Serving,
     /// Writes wait and nothing is sent; what is in flight settles.
     Paused,
-    /// The same, and the last word follows.
+    /// As in `Paused`; once all is settled and streamed, the machine sends Released or Deleted.
     Leaving {
         goal: Goal,
         stream: StreamStage,
@@ -213,7 +213,7 @@ enum StreamStage {
     Done,
 }
 
-/// Released or Deleted was sent; there is no tenure.
+/// This replica has sent Released or Deleted to the store; its tenure ended before (PROTOCOL 3).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Parted {
     attempt: Attempt,
@@ -224,7 +224,7 @@ struct Parted {
     fence: Revision,
     head: Revision,
     rejections: u8,
-    /// A sending of the word had no final reply: it may be said at any later time.
+    /// A first send of Released or Deleted had no final reply: the store may still apply it.
     unsettled: bool,
     /// Only without [`Rule::TenureEndsBeforeReleased`].
     tenure: Option<Tenure>,

@@ -34,8 +34,8 @@ pub enum Compare {
 pub enum Write {
     /// Put the plane's fence.
     PutFence(Fence),
-    /// Put the own member key, naming its store lease each time: a put without one would make the
-    /// key immortal.
+    /// Put this replica's member key. Every put names the replica's store lease: without it the key
+    /// would outlive the replica.
     PutMember {
         /// Whose key.
         replica: ReplicaId,
@@ -49,9 +49,9 @@ pub enum Write {
     /// Say that this life goes by the record of the lease terms that was written at this revision.
     /// The record goes with the life.
     PutAdoption {
-        /// Whose life.
+        /// The life that goes by the record.
         holder: Holder,
-        /// Of which record.
+        /// The revision of that record.
         terms: Revision,
     },
 }
@@ -99,8 +99,8 @@ pub struct Refusal {
 /// Whether a plane has a record in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Directory {
-    /// It does.
+    /// The plane has a directory record.
     Present,
-    /// It does not: the plane was deleted.
+    /// The plane has none: it was deleted.
     Absent,
 }

@@ -44,7 +44,7 @@ impl Sighting {
         self.life
     }
 
-    /// The terms of the read lease that a replica waits out before it takes the fence.
+    /// The lease terms that a replica which takes this fence waits out before it serves the plane.
     pub(crate) fn wait(&self) -> LeaseTerms {
         self.wait
     }

@@ -64,7 +64,8 @@ const fn table() -> [Step; STEPS] {
         // The middle of the interval is (257 + 2·index) / 256.
         let middle = 257 + 2 * index as u64;
         let reciprocal = ((256 << RECIPROCAL_BITS) + middle / 2) / middle;
-        // The reciprocal lies in (1/2, 1): with 47 bits more its leading bit is bit 62.
+        // The reciprocal r lies in (1/2, 1), so its leading bit is bit 15. The shift by 48 moves it
+        // to bit 63 and makes the mantissa 2·r, in [1, 2): −log2(r) = 1 − log2(mantissa).
         let mantissa = reciprocal << (63 - RECIPROCAL_BITS + 1);
         steps[index] = Step {
             reciprocal,

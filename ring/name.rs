@@ -12,13 +12,13 @@ pub enum InvalidName {
     /// Nothing was given.
     #[error("a {role} must not be empty")]
     Empty {
-        /// What the text was meant to name.
+        /// The kind of name that was expected, such as `plane id`.
         role: &'static str,
     },
     /// More bytes than the role allows.
     #[error("a {role} has at most {bytes_max} bytes, this one has {bytes}")]
     TooLong {
-        /// What the text was meant to name.
+        /// The kind of name that was expected, such as `plane id`.
         role: &'static str,
         /// Bytes given.
         bytes: usize,
@@ -28,7 +28,7 @@ pub enum InvalidName {
     /// A character, or its place, is against the role's rule.
     #[error("{text:?} is not a {role}: {rule}")]
     Malformed {
-        /// What the text was meant to name.
+        /// The kind of name that was expected, such as `plane id`.
         role: &'static str,
         /// The text as given.
         text: String,

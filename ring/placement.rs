@@ -1,9 +1,10 @@
 //! Weighted rendezvous placement. Owns the score and the choice; must not know fences or load.
 //!
 //! Each member draws u in (0, 1) for a plane: XXH3-64 of the plane's id, seeded with XXH3-64 of the
-//! replica's id. Its score is −ln(u) / weight, an exponentially distributed number whose rate is the
-//! weight, so the lowest score falls to each member in proportion to its weight. Scores are compared
-//! as exact fractions: nothing is rounded after the logarithm. Equal scores go by replica id.
+//! replica's id. Its score is −ln(u) / weight, and the lowest score wins. Scores are exponentially
+//! distributed with the weight as the rate, so each member wins a share of the planes in proportion
+//! to its weight. Scores are compared as exact fractions: nothing is rounded after the logarithm.
+//! Of equal scores that of the lower replica id wins.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;

@@ -84,7 +84,7 @@ pub enum Standing {
 pub struct Member {
     /// The replica's name, unique in a view.
     pub id: ReplicaId,
-    /// The life of that name this record belongs to.
+    /// The life of the replica that wrote this record; after a restart it has another.
     pub incarnation: Incarnation,
     /// Where peers reach it.
     pub address: PeerAddress,
@@ -146,7 +146,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A member key was put at this revision.
+    /// Takes in that a member key was put at the revision `at`: adds or replaces the member.
     pub fn put(&mut self, at: ViewNumber, member: Member) {
         self.number = self.number.max(at);
         self.members.insert(member.id.clone(), member);

@@ -188,10 +188,10 @@ pub struct Launch {
     pub pre_stop: Option<Hook>,
 }
 
-/// The documents of a manifest that hold something.
+/// The documents of a manifest, without the empty ones.
 ///
 /// # Errors
-/// When it is not YAML.
+/// When the manifest is not YAML.
 pub fn documents(manifest: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(manifest).context("a manifest is not YAML")?;

@@ -238,7 +238,7 @@ async fn every_replica_of_a_ring_shows_the_same_fences() -> Result<()> {
         .kill(place.context("one of the pods")?)
         .await?;
     let after = loop {
-        // The connection may be to the one that died; a request that fails is made again.
+        // The connection may lead to the killed replica, so a request that fails is made again.
         let root = Client::open(&admin).await;
         let asked = match (&root, Client::open(&plane).await) {
             (Ok(root), Ok(user)) => match user.get(CONFIG_MAPS).await {

@@ -105,8 +105,8 @@ async fn the_tagged_release_and_this_one_follow_each_other() -> Result<()> {
     judge(&ring, load, demanded(), &[], Vec::new()).await
 }
 
-/// Who dies in the middle of a step leaves a plane that the next owner takes further, and whose
-/// watches go on where they were.
+/// If an owner dies in the middle of a step, the plane's next owner finishes the step, and the
+/// plane's watches resume where they were.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
     let _only = ONE_RING.lock().await;

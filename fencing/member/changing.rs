@@ -139,7 +139,7 @@ impl Member {
         else {
             return Vec::new();
         };
-        // Who is missing in an older view may have joined since, by the terms from before.
+        // A replica that is missing in an older view may have joined since, by the old terms.
         let new = at.get() >= terms_at.get() || !rules.keep(Rule::ChangeNeedsNewView);
         let all = members.iter().all(|member| member.goes_by(terms_at));
         let first = members.iter().map(|member| &member.holder.replica).min();

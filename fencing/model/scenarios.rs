@@ -228,7 +228,8 @@ fn tenure_and_after() -> Named {
     )
 }
 
-/// The same without one of its events. Together they have all of them but those three in one run.
+/// [`tenure_and_after`] without one kind of event, which is a smaller space. The three scenarios
+/// that `large` makes of it cover every run but those with a hand-off, a deletion and a sleep.
 fn after_without(event: &str, take_out: fn(&mut Budget)) -> Named {
     let (_, mut scenario) = tenure_and_after();
     take_out(&mut scenario.budget);

@@ -92,8 +92,10 @@ impl Message {
     }
 }
 
-/// Fence, member keys and history count their revisions apart: nothing compares one's with
-/// another's, and so fewer states differ. Lease terms count with the member keys.
+/// The model's store. Fence, member keys and history each have a revision counter of their own,
+/// where a real store has one: no machine compares a revision of one with a revision of another,
+/// and fewer states differ. Lease terms share the counter of the member keys, because a view's
+/// number is compared with theirs (PROTOCOL 8).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     fence: Option<Observed<Fence>>,

@@ -100,7 +100,8 @@ impl World {
         }
     }
 
-    /// Of what stands behind the batch's sending and before another's fence the first is its own.
+    /// Decides a batch whose barrier was refused. The first write after the batch's sending and
+    /// before the next owner's fence must be the batch's own; without one it was not applied.
     pub(super) fn settle_second(&mut self, process: usize) {
         let store = Arc::clone(&self.store);
         let Some(mut unsettled) = self.replica(process).settle() else {

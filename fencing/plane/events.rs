@@ -42,7 +42,8 @@ pub enum Streaming {
 pub enum Event {
     /// This replica is designated, or needs the plane: take the fence if the rules allow it.
     Acquire(Sighting),
-    /// The fence was looked at for another reason. Only an own forgotten fence is acted on.
+    /// The driver read the fence for another reason than to take the plane. The machine acts only
+    /// if this incarnation holds the fence without knowing it.
     Looked(Sighting),
     /// The outcome of an [`Action::Transact`].
     Done {
@@ -66,8 +67,9 @@ pub enum Event {
     CommitSent,
     /// What became of that batch. A refusal carries this plane's fence.
     CommitDone(Outcome),
-    /// That batch is published, whether the store acknowledged it or the history showed it. Reported
-    /// only then, so that nothing leads the plane away before.
+    /// The batch is published, whether the store acknowledged it or the history showed it. The
+    /// driver reports this only after publishing, because a leaving plane sends Released as soon as
+    /// the machine knows of no batch.
     Landed {
         /// The revision at which the store did it.
         at: Revision,

@@ -1,5 +1,6 @@
-//! Commits and what becomes of them. An unknown outcome is settled by a write: the own fence is put
-//! again, comparing its revision, which no older transaction survives (PROTOCOL 1, F6).
+//! Commits and their outcomes. If the outcome of a batch is unknown, the machine puts its own fence
+//! again and compares the revision that the batch compared. Once that put is applied, no older
+//! transaction can be (PROTOCOL 1, F6).
 
 use alloc::vec;
 use alloc::vec::Vec;

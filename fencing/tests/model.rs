@@ -16,7 +16,8 @@ use polyplane_fencing::Rule;
 use proptest::prelude::*;
 use stateright::{Checker, Expectation, Model};
 
-/// The search's end, should a change blow a space up: a run that meets it fails.
+/// The limits of a search. A test fails if a search reaches them: a change has then made its state
+/// space far larger.
 const PATIENCE: Limits = Limits {
     time: Duration::from_secs(120),
     states: 10_000_000,

@@ -144,7 +144,7 @@ impl ApiError {
         self
     }
 
-    /// The same failure, to be tried again after so many seconds.
+    /// Adds the number of seconds after which a client may try again.
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_default().retry_after_seconds = seconds;

@@ -40,7 +40,7 @@ pub enum Denied {
 pub enum Authentication {
     /// They prove this user.
     User(Arc<UserInfo>),
-    /// They are not of the kind this authenticator understands.
+    /// The authenticator does not judge these credentials, often because they are of another kind.
     NoOpinion,
     /// They are of its kind, and wrong.
     Denied(Denied),

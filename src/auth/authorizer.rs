@@ -57,7 +57,7 @@ pub trait Authorizer: Send + Sync {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision>;
 }
 
-/// The resource part and the text of a refusal, as clients know them.
+/// The parts of a 403 that clients read: the resource in `details`, and the text of the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
     /// The group of `details`.
@@ -71,7 +71,8 @@ pub struct Forbidden {
 }
 
 impl Forbidden {
-    /// What a refusal of `attributes` for `reason` says.
+    /// Makes the refusal of a request with `attributes`; its text ends with `reason` unless that is
+    /// empty.
     pub fn new(attributes: &Attributes<'_>, reason: &str) -> Self {
         let mut text = escape_markup(&message(attributes));
         if !reason.is_empty() {

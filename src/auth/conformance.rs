@@ -1,4 +1,5 @@
-//! What every authenticator and every authorizer must do, run over all of them.
+//! Conformance tests: rules that every authenticator or authorizer must keep, each run over several
+//! of them, alone, in a union and slow.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -6,7 +6,7 @@ use polyplane_apimachinery::Str;
 pub const ANONYMOUS: &str = "system:anonymous";
 /// The group of everybody who proved who they are.
 pub const ALL_AUTHENTICATED: &str = "system:authenticated";
-/// The group of everybody who did not.
+/// The group of everybody who did not prove who they are.
 pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group that may do everything, whatever the roles say.
 pub const SYSTEM_MASTERS: &str = "system:masters";
@@ -22,7 +22,8 @@ pub struct UserInfo {
     pub uid: Str,
     /// The groups, in the order in which the authenticator gave them.
     pub groups: Vec<Str>,
-    /// What else the authenticator knows, by key in byte order.
+    /// Further values about the user, by key, keys in byte order. Only impersonation and access
+    /// reviews set them.
     pub extra: Vec<(Str, Vec<Str>)>,
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 pub enum Verdict<'a, T> {
     /// Known; taken out by the first poll.
     Now(Option<T>),
-    /// Somebody else has to be asked first.
+    /// The verdict depends on something outside memory; the future asks for it.
     Later(Pin<Box<dyn Future<Output = T> + Send + 'a>>),
 }
 

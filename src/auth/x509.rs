@@ -26,8 +26,9 @@ const CHAIN_LENGTH_MAX: usize = 10;
 /// Certificates that a handshake takes. A verifier tries every order of intermediates that share a
 /// name: with four that is work of milliseconds, with nine of a second.
 const SHOWN_LENGTH_MAX: usize = 5;
-/// Their bytes. A chain of five with RSA keys of 4096 bits has about 10 000; in base64 a chain of
-/// this length still fits a slot of the channel between replicas, and so travels once.
+/// Bytes of all certificates that a handshake takes. A chain of five with RSA keys of 4096 bits has
+/// about 10 000. In base64 a chain of this length fits a slot of the channel between replicas, so a
+/// connection carries it only once.
 const SHOWN_BYTES_MAX: usize = 12_000;
 /// The attribute of a subject that carries the uid of the user.
 const UID_ATTRIBUTE: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
@@ -49,8 +50,8 @@ impl ClientChain {
         })
     }
 
-    /// Whether certificates are few and short enough to be judged. To be asked in the handshake,
-    /// before anything is done with them.
+    /// Whether a chain is short enough to be verified and forwarded. The handshake checks this
+    /// before it verifies anything, because a long chain can take a second to verify.
     pub fn is_short(leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> bool {
         let bytes: usize = intermediates.iter().map(|one| one.len()).sum();
         intermediates.len() < SHOWN_LENGTH_MAX && leaf.len() + bytes <= SHOWN_BYTES_MAX

@@ -16,7 +16,7 @@ const GATES: &[u8] = include_bytes!("data/gates.json");
 const GATED_FIELDS: &[u8] = include_bytes!("data/gated_fields.json");
 /// The kinds that only the root plane serves, in the shape of the generated rows.
 const ROOT_ROWS: &[u8] = include_bytes!("polyplane/rows.json");
-/// Their schemas, likewise.
+/// The schemas of the kinds in [`ROOT_ROWS`], in the shape of the generated schemas.
 const ROOT_SCHEMAS: &[u8] = include_bytes!("polyplane/schemas.json");
 
 /// The schemas of all built-in types.

@@ -12,7 +12,8 @@ use polyplane_registry::{Tenant, Verb};
 
 pub(crate) use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 
-/// Deletes the plane and its objects, then removes the finalizer of its ControlPlane object.
+/// Deletes the plane and its objects, then removes the finalizer of its ControlPlane object, and
+/// with the last finalizer also the Deleted fence.
 pub(crate) async fn remove(
     context: &ReconcilerContext,
     root: &Tenant,

@@ -87,7 +87,8 @@ impl Dependents {
         }
     }
 
-    /// The work that a write of `object` causes: dependents to check, and owners that wait.
+    /// Takes a write of `object` into the index of dependents. Returns the work that it causes:
+    /// dependents to check, and owners that wait.
     pub(crate) fn written(
         &self,
         tenant: &Tenant,

@@ -147,7 +147,7 @@ async fn bring_object_up_to_date(
     Ok(true)
 }
 
-/// Options that delete the object only in this state.
+/// Options of a delete that fails if the object is no longer as `own` shows it.
 fn only_this(own: &Value) -> Value {
     let text = |field: &str| own.str_at(&["metadata", field]).to_owned();
     json!({

@@ -1,5 +1,6 @@
-//! Recreates what every namespace and every plane has, when a client deletes it. Must not know when
-//! it runs.
+//! Recreates what a client deleted although each namespace or plane must have it: the config map
+//! `kube-root-ca.crt`, the default service account, objects of the layer. Must not know when a
+//! reconciler runs.
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};

@@ -1,10 +1,10 @@
-//! The directory: a compact row for every plane there is, on every replica, kept by a watch on the
-//! store.
+//! The directory: a compact row for every plane but the root, on every replica. A watch on the
+//! store keeps it up to date.
 //!
-//! Its rows are the objects of one resource of the root plane, read from the store and not from the
-//! root's owner. Must not know the kind: a [`ReadRow`] says what an object's bytes mean. An unknown
-//! name is refused once the directory has reached the revision of the next member read, so it costs
-//! no store read of its own (PROTOCOL 21).
+//! The rows are read from one resource of the root plane, in the store and not through the root's
+//! owner. Must not know the kind of these objects: a [`ReadRow`] reads their bytes. A request for
+//! an unknown name waits until the directory has reached the revision of the next member read, and
+//! is then refused, so that a miss makes no store read of its own (PROTOCOL 21).
 
 pub(crate) mod birth;
 

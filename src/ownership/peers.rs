@@ -127,7 +127,7 @@ pub enum PeerReply {
     NotHeld,
     /// Not now: too much of this kind is under way. Ask again a little later.
     Busy,
-    /// It was tried and did not succeed; asking again is safe.
+    /// The peer tried and failed; the caller may ask again safely.
     Failed {
         /// What went wrong, for people.
         reason: String,
@@ -261,7 +261,7 @@ impl From<&Holder> for Life {
     }
 }
 
-/// The life that a member of a view is.
+/// The life of a view's member: the replica's name and its incarnation.
 pub(crate) fn holder(member: &Member) -> Holder {
     Holder {
         replica: member.id.clone(),

@@ -101,7 +101,7 @@ fn incarnation<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     })
 }
 
-/// A fence as it stands in the store.
+/// Encodes a fence for the store.
 pub(crate) fn encode_fence(fence: &Fence) -> Bytes {
     let (state, head, successor) = match &fence.state {
         FenceState::Held => (WrittenState::Held, None, None),
@@ -252,7 +252,7 @@ impl Floor {
     }
 }
 
-/// The level floor as it stands in the store.
+/// Encodes the level floor for the store.
 pub(crate) fn encode_floor(floor: &Floor) -> Bytes {
     json(floor)
 }

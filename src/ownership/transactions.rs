@@ -27,7 +27,7 @@ pub(crate) struct PlaneKeys {
 /// What is needed to put the own member key.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberPut {
-    /// What it says, the standing aside.
+    /// The value of the member key, except the standing.
     pub(crate) record: MemberRecord,
     /// The lease it is attached to. A put without it would detach the key, which would then never
     /// lapse (PROTOCOL 5).

@@ -66,7 +66,7 @@ fn close_to_others(path: &Path) -> io::Result<()> {
         tracing::debug!(path = %path.display(), "other users can read this file, and it belongs to another user");
         return Ok(());
     }
-    // On the open file, so that the path cannot be swapped for another file meanwhile.
+    // Changes the mode of the open file, because the path may name another file by now.
     match file.set_permissions(Permissions::from_mode(PRIVATE)) {
         Ok(()) => {
             tracing::warn!(path = %path.display(), "other users could read this file; it is private again");
@@ -119,11 +119,11 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
     write_private_together([(path, bytes)])
 }
 
-/// The same for files of one folder that need each other: all of them are durable under temporary
-/// names before the first is renamed.
+/// Replaces files of one folder that need each other, each as [`write_private`] does. All of them
+/// are durable under temporary names before the first is renamed.
 ///
 /// # Errors
-/// The same.
+/// If the folder cannot be written.
 pub(super) fn write_private_together<const N: usize>(
     files: [(&Path, &[u8]); N],
 ) -> Result<(), PkiError> {

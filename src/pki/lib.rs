@@ -5,7 +5,7 @@
 //!
 //! | file | holds | if it is absent |
 //! |---|---|---|
-//! | `ca.crt`, `ca.key` | the CA of serving and administrator certificates | made, both or none |
+//! | `ca.crt`, `ca.key` | the CA of serving and administrator certificates | both made; one alone is an error |
 //! | `admin.token` | the administrator's bearer token | made |
 //! | `serving.crt`, `serving.key` | a given serving certificate, chain first to last | issued in memory |
 //! | `peer-ca.crt`, `peer-ca.key` | the CA of replicas among each other | made when the replica has peers |
@@ -97,7 +97,8 @@ pub enum PkiError {
         /// What it should hold.
         holds: &'static str,
     },
-    /// One of a certificate and its key is there without the other.
+    /// A certificate is there without its key, a key without its certificate, or a given peer
+    /// certificate without its CA.
     #[error("{} is missing while its counterpart is there; restore it or remove both", path.display())]
     Half {
         /// The file that is missing.

@@ -98,7 +98,7 @@ impl PairFiles {
 /// The certificates of a PEM file, at least one.
 ///
 /// # Errors
-/// If there is none.
+/// If the file is absent or cannot be read, or holds no certificate or a damaged one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     let damaged = || PkiError::Damaged {
         path: path.to_owned(),

@@ -1,17 +1,17 @@
-//! What makes a certificate that of a peer, and which certificates of a file are the peer CA.
+//! Which certificates are peer certificates, and which certificates of a file are the peer CA.
 //!
-//! Peers name the clients for whom they forward requests, so a peer can act as every user of every
-//! plane. Some rings share their CA with other programs, hence its signature alone is not enough. A
-//! peer certificate
+//! A peer names the client for whom it forwards a request, so it can act as every user of every
+//! plane. The peer CA's signature alone makes no peer, because some rings share that CA with other
+//! programs. A peer certificate
 //!
-//! - names server *and* client authentication as its usages. Client certificates, of a plane's users
-//!   or of operators, are for client authentication only;
+//! - names server *and* client authentication as its usages. The certificates of a plane's users
+//!   and of operators name client authentication only;
 //! - has the DNS name [`PEER_ROLE`], which no other certificate gets.
 //!
-//! The first release issued peer certificates with that name, so they are accepted. Those that it
-//! requested from cert-manager have [`SHARED_NAME`] as the common name and as the only DNS name.
-//! That form is accepted too, because replicas of both releases share one such certificate during
-//! an update. Certificates of other forms need [`Unmarked::Accepted`].
+//! All releases issue peer certificates with [`PEER_ROLE`]. Those that the first release's charts
+//! requested from cert-manager have [`SHARED_NAME`] instead, as the common name and as the only DNS
+//! name. They are accepted, because replicas of both releases share one such certificate during an
+//! update. Other certificates for both usages need [`Unmarked::Accepted`].
 
 use polyplane_ring::ReplicaId;
 use rustls::pki_types::CertificateDer;

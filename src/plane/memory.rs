@@ -202,7 +202,7 @@ impl Memory {
         })
     }
 
-    /// Takes bytes of a share although there may not be so many left: for what is there already.
+    /// Counts bytes that are in memory already against a share, even beyond its limit.
     #[must_use]
     pub fn hold(self: &Arc<Self>, share: Share, bytes: usize) -> Reservation {
         self.add(share, bytes);
@@ -292,8 +292,9 @@ impl Plane {
         ReplacedMark(self.log().replaced())
     }
 
-    /// Bytes that a snapshot keeps from being freed, at most: objects that were replaced since and
-    /// that the log, which weighs its own, has dropped.
+    /// The most bytes that only the snapshot taken at `mark` can keep in memory: objects that were
+    /// replaced after it and whose events the log has dropped. What the log still holds is counted
+    /// there.
     #[must_use]
     pub fn pinned_since(&self, mark: ReplacedMark) -> usize {
         let pinned = self.log().dropped().saturating_sub(mark.0);

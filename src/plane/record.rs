@@ -161,7 +161,8 @@ pub(crate) enum Record {
     },
     /// Written by others, past the sequencer.
     External(NewObject),
-    /// Put by each commit of a plane that follows external writes.
+    /// A plane with external writers puts this with each commit, to tell its own commits in the
+    /// store's watch from theirs.
     Marker,
     /// The steps a plane has taken, the newest commit of which is this put.
     Steps {

@@ -60,7 +60,7 @@ impl Version {
         Revision((self.0 >> 8).saturating_sub(base.0))
     }
 
-    /// The version so many events later in the same transaction.
+    /// The version `events` events later in the same transaction.
     #[must_use]
     pub(crate) const fn plus(self, events: usize) -> Self {
         debug_assert!(self.index() as usize + events < Self::END as usize);

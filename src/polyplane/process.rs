@@ -13,7 +13,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Runs a command to its end on a runtime of its own.
 ///
 /// # Errors
-/// What the command says, or that there is no runtime.
+/// The command's error. Or `level` is no log filter, the system gives no thread or runtime, or
+/// another TLS provider is installed.
 pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
@@ -56,7 +57,7 @@ fn warm_up() -> std::io::Result<()> {
 /// Runs a short command to its end.
 ///
 /// # Errors
-/// What the command says, or that there is no runtime.
+/// The command's error. Or the system gives no runtime, or another TLS provider is installed.
 pub fn once(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     install_tls()?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -64,7 +64,7 @@ pub async fn shared(options: &StoreOptions, wait: &StoreWait) -> anyhow::Result<
 /// Checks the options and the files they name; asks nobody.
 ///
 /// # Errors
-/// What is wrong with them.
+/// If the options do not fit together, or a file that they name cannot be used.
 pub fn check(options: &StoreOptions) -> anyhow::Result<()> {
     etcd_options(options).map(drop)
 }

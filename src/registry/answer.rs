@@ -14,7 +14,7 @@ use std::pin::Pin;
 /// How a request that did not fail ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was read, changed or removed.
+    /// The request has read, changed or removed an object.
     Ok,
     /// An object was made.
     Created,
@@ -42,8 +42,8 @@ pub enum StreamEnd {
     /// A watch ended because the plane has another owner; it can go on there.
     #[error("the control plane moved to another replica")]
     Moved {
-        /// The newest version such that everything up to it was told, the initial events
-        /// included; `None` if none is known.
+        /// The watch has sent every event up to this version, the initial events included; `None`
+        /// if no such version is known.
         told: Option<u64>,
     },
 }

@@ -356,7 +356,8 @@ fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError>
     Err(ApiError::generic(405, "", Qualified::default(), "", ""))
 }
 
-/// What the ring itself writes is read only to everybody else, and its namespace stays.
+/// Refuses requests that change the objects that only the ring's replicas write, and requests that
+/// delete the namespace of these objects.
 fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
     let Some(external) = call.tenant.plane.external() else {
         return Ok(());

@@ -197,9 +197,8 @@ pub trait Strategy: Debug + Send + Sync {
         None
     }
 
-    /// Keeps what a write through the subresource of `context` may not change. The default is
-    /// that of a status subresource: everything but `status` stays, metadata but for
-    /// managedFields too.
+    /// Keeps what a write through the subresource of `context` may not change. The default suits a
+    /// status subresource: only `status` and `metadata.managedFields` come from the write.
     fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         let _ = context;
         let status = object.get("status").cloned();

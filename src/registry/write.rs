@@ -123,7 +123,8 @@ async fn run(
             }
             Err(Interrupted::NeedsReplies) => {
                 if attempt.may_ask(cut).await? == Asks::Now {
-                    // A webhook sees durable objects only, with their versions.
+                    // Runs the plan on the published state: a webhook may see durable objects only,
+                    // because only these have a resourceVersion.
                     let published = plane.snapshot();
                     if let Err(Interrupted::NeedsReplies) =
                         plan(&mut attempt.state.run(call, &published))
@@ -193,7 +194,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Has a write sequenced; `None` if what it rests on has changed.
+    /// Has a write sequenced. Returns `None` if a claim failed, or the state that the write was
+    /// prepared against was withdrawn. Then this write holds its turn in a queue of its key and
+    /// must be prepared again.
     async fn submit(&mut self, mut write: Write) -> Result<Option<Committed>, ApiError> {
         write.claims.extend(self.call.kind_claim());
         let plane = &self.call.tenant.plane;
@@ -267,7 +270,7 @@ fn versioned(call: &Call<'_>, object: ObjectRef) -> Option<ObjectRef> {
 /// Waits until this replica may answer from memory.
 ///
 /// # Errors
-/// 503 if it may not, 504 if that does not become clear in time.
+/// 503 if the plane has another owner, or the read lease is not proven before the deadline.
 pub async fn answerable(call: &Call<'_>) -> Result<(), ApiError> {
     answerable_by(&call.tenant.plane, call.request.deadline).await
 }

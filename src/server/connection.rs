@@ -38,7 +38,8 @@ use std::time::Duration;
 
 /// Bytes of a request body that a client may send on one stream before the server reads them.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// The same on all streams of a connection.
+/// Bytes of request bodies that a client may send on all streams of one connection before the
+/// server reads them.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Bytes of answers that one stream may buffer.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;

@@ -170,7 +170,7 @@ pub enum OpenError {
         reason: String,
     },
     /// There is no room even to open.
-    #[error("no disk space to open the store at {}; free some and start again", path.display())]
+    #[error("no space left on the disk of the store at {}; free some and start again", path.display())]
     NoSpace {
         /// The folder.
         path: PathBuf,

@@ -139,7 +139,7 @@ impl LeaseTable {
         ended.map(|(id, _)| *id).collect()
     }
 
-    /// The keys that hang on a lease; `None` if there is no such lease.
+    /// The keys that are attached to a lease; `None` if there is no such lease.
     pub(crate) fn keys(&self, id: LeaseId) -> Option<Vec<Bytes>> {
         self.leases
             .get(&id)

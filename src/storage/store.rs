@@ -91,7 +91,7 @@ pub enum Op {
         key: Bytes,
         /// The value, may be empty.
         value: Bytes,
-        /// The lease the key hangs on from now on; `None` takes it off any lease.
+        /// The lease whose end will delete the key; `None` detaches the key from its lease.
         lease: Option<LeaseId>,
     },
     /// Removes the key. Of an absent key: does nothing and makes no event.
@@ -238,7 +238,8 @@ pub struct RangeReply {
 /// One change of one key, as watches and histories return it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreEvent {
-    /// The transaction it belongs to. Events of one revision come in the order of its operations.
+    /// The revision of the transaction that made this change. Events of one revision come in the
+    /// order of the transaction's operations.
     pub revision: Revision,
     /// The key.
     pub key: Bytes,

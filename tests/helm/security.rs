@@ -1,5 +1,6 @@
-//! Who may do and reach what: the pods under the restricted Pod Security Standard, the token that
-//! reads metrics, the network policy, and names that YAML would not take for text.
+//! What the chart must keep for security: pods meet the restricted Pod Security Standard, metrics
+//! have a token of their own, only replicas reach the peer port, names that look like numbers stay
+//! text, and the image is built on one named by its digest.
 
 use anyhow::{Context, Result, ensure};
 use polyplane_tests::chart::{Chart, on_etcd};

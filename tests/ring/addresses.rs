@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 /// Where a taken block listens; nothing else of a run does.
 const TAKEN_PORT: u16 = 24024;
-/// Blocks there are: 127.64.0.0/10 in parts of 256 addresses.
+/// The number of blocks. Each has 256 addresses of 127.64.0.0/10.
 const BLOCKS: u16 = 1 << 14;
 
 /// Addresses `127.x.y.1` to `127.x.y.254` that nobody else has. Dropping it gives them back.

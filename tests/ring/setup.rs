@@ -83,11 +83,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Starts everything and waits until all pods are ready. None, with a line that says why, when
-    /// machines were asked for and this user may not make any.
+    /// Starts the store, the balancer and the pods, and waits until all pods are ready. `None` if
+    /// `wish` needs machines and this user may not make any; a line on stdout says why.
     ///
     /// # Errors
-    /// When a part does not come up.
+    /// When a part does not come up, or when `CI` is set and machines cannot be made.
     pub async fn start(wish: &Wish) -> Result<Option<Self>> {
         let folder = folder()?;
         let network = if wish.parted {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Where the value behind a chain of member names lies.
+/// The range of the value at `path`, a chain of member names; `None` if a member is missing.
 pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
     let mut range = 0..bytes.len();
     for name in path {
@@ -20,7 +20,7 @@ pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
     Some(range)
 }
 
-/// The text of the string behind a chain of member names, if there is one.
+/// The text of the string at `path`, a chain of member names; `None` if no string is there.
 pub fn string_at<'a>(bytes: &'a [u8], path: &[&str]) -> Option<Cow<'a, str>> {
     string(&bytes[find(bytes, path)?])
 }

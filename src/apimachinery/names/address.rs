@@ -65,7 +65,7 @@ pub fn ip_complaints(value: &str) -> Vec<String> {
 pub enum Strictness {
     /// Leading zeros and mapped addresses pass.
     Sloppy,
-    /// They do not.
+    /// Leading zeros and mapped addresses are refused.
     Strict,
 }
 

@@ -196,7 +196,8 @@ struct Decoder<'s> {
     /// Above zero inside types that read themselves and report nothing.
     quiet: usize,
     depth: usize,
-    /// The text of the value at hand, if it is known.
+    /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
+    /// an error shows a number as the client wrote it.
     literal: Option<&'s str>,
 }
 

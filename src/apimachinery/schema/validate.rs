@@ -140,7 +140,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Checks an object: rules of its type, rules between its fields, then every field.
+    /// Checks an object: the rules between its fields, then each field that an update has changed.
     fn object(
         &mut self,
         definition: &'s Definition,
@@ -275,7 +275,7 @@ impl<'s> Checker<'s, '_> {
         Cow::Owned(tags.iter().filter_map(unwrap).collect())
     }
 
-    /// Rules that are asked first; true if the others are not asked any more.
+    /// Checks a rule that can end the checks of a value, such as `required`; true if it does.
     fn ends_here(
         &mut self,
         tag: &Tag,

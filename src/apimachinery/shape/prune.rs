@@ -24,7 +24,7 @@ pub enum Root {
 pub enum Report {
     /// The paths are returned.
     Paths,
-    /// They are not made.
+    /// No paths are made or returned.
     Nothing,
 }
 

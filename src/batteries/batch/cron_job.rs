@@ -13,7 +13,8 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
 const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
-/// Characters that the names of Jobs and Pods need beyond that of the CronJob.
+/// Longest name of a CronJob: a Job's name has at most 63 characters, of which the controller needs
+/// 11 for its suffix.
 const NAME_BYTES_MAX: usize = 52;
 
 /// Behaviour of CronJobs.

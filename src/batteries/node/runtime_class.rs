@@ -83,7 +83,7 @@ fn validate(errors: &mut Errors, object: &Value) {
     );
 }
 
-/// What the sandbox needs is checked as the limits of a container are.
+/// Checks the overhead of a sandbox like the limits of a container.
 fn validate_overhead(errors: &mut Errors, amounts: &Value, path: &Path<'_>) {
     let limits = path.child("limits");
     let (mut compute, mut huge) = (false, false);

@@ -250,7 +250,8 @@ fn validate_devices(
     }
 }
 
-/// The attribute that tells partitions apart: on every device that takes from counters, as text.
+/// Checks `partitionTypeAttribute`: some device must consume counters, and each device that does
+/// must have the attribute of that name, as text.
 fn validate_partition_attribute(errors: &mut Errors, path: &Path<'_>, spec: &Value, name: &str) {
     let devices = spec.items_at(&["devices"]);
     let consumes = |device: &Value| !device.items_at(&["consumesCounters"]).is_empty();

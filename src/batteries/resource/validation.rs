@@ -54,7 +54,7 @@ pub fn declared(errors: &mut Errors, declared: Declared, check: impl FnOnce(&mut
     }
 }
 
-/// The name of a driver.
+/// Checks the name of a driver.
 pub fn driver_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     csi_driver_name(name, path, errors);
 }
@@ -231,7 +231,7 @@ pub fn configuration(errors: &mut Errors, path: &Path<'_>, config: &Value, origi
     );
 }
 
-/// A JSON object of any content, of at most so many bytes.
+/// Checks that `value` is a JSON object of at most `bytes_max` bytes.
 pub fn raw_object(errors: &mut Errors, path: &Path<'_>, value: &Value, bytes_max: usize) {
     match value {
         Value::Null => errors.push(FieldError::required(path, "")),

@@ -303,7 +303,8 @@ impl Ring {
         found.ok()?.ok()?.clone()
     }
 
-    /// A fence read from the store, judged by what was witnessed.
+    /// Adds to a fence from the store what the witness knows: whether its holder lives, and the
+    /// read lease that a replica waits out before it takes the fence of a dead holder.
     pub(crate) fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
         self.shared.witness.lock().judge(fence)
     }

@@ -28,10 +28,10 @@ pub enum DeleteError {
     /// Its fence cannot be had.
     #[error("cannot take the fence of the control plane")]
     Fence(#[source] WakeError),
-    /// Its holder was asked to delete it, and did not.
+    /// This replica asked the plane's holder to delete the plane, and the holder did not.
     #[error("the control plane's holder answered {0:?} to the request to delete it")]
     Holder(Box<PeerReply>),
-    /// Its holder was asked to delete it, and gave no answer.
+    /// This replica asked the plane's holder to delete the plane, and got no answer.
     #[error("the control plane's holder did not answer the request to delete it")]
     HolderUnreachable(#[source] PeerError),
     /// Another replica holds it and is not to be asked: it left the view, or a peer asked for this.
@@ -177,7 +177,8 @@ impl Planes {
     /// because the id is never used again and every acquire compares the record.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error. A compare that does not hold is none: then the fence is gone already, or
+    /// the record is still there and nothing is removed.
     pub async fn remove_deleted_fence(&self, birth: &Birth) -> Result<(), CommitError> {
         let key = fence_key(&birth.id);
         let mut compares = vec![Compare::Present { key: key.clone() }];

@@ -188,7 +188,7 @@ impl PlaneSlot {
         Arc::clone(&self.busy).lock_owned().await
     }
 
-    /// The same, but only if no task has that right now.
+    /// Takes the right to take, hand off or delete, unless a task has it; does not wait.
     pub(crate) fn try_busy(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.busy).try_lock_owned().ok()
     }

@@ -104,8 +104,8 @@ async fn a_replica_that_is_cut_off_follows_the_ring_by_a_peers_view() {
     until("it joins again", || members(&a) == ["a", "c"]).await;
 }
 
-/// The store is away for everybody: nobody's word is newer than what one knows, so nobody gives
-/// anything up before the store itself speaks.
+/// No replica reaches the store. No peer then has a newer view than a replica's own, so every
+/// replica keeps its life until the store itself answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_away_for_all_ends_nobodys_life() {
     let town = Town::new();

@@ -307,8 +307,9 @@ async fn a_member_never_stands_below_the_floor() {
     }
 }
 
-/// Who owes the answer to a ping is silent, for the one that asked alone, until it answers another
-/// ping or is asked no more; nothing waits for good for a peer of which nothing is known.
+/// A peer that owes the answer to a ping counts as silent, only at the replica that sent the ping,
+/// until it answers another ping or that replica pings it no more. So no request waits for ever
+/// for a peer that nobody pings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_is_silent_while_it_owes_an_answer() {
     let town = Town::new();

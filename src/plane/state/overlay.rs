@@ -147,7 +147,7 @@ pub struct ByContent<T>(Mutex<Alive<T>>);
 #[derive(Debug)]
 struct Alive<T> {
     known: HashMap<ContentId, Weak<T>>,
-    /// With so many known, those that are dead are dropped.
+    /// The number of entries in `known` at which dead ones are dropped.
     sweep_at: usize,
 }
 

@@ -133,7 +133,7 @@ pub struct Written {
     pub version: Version,
 }
 
-/// What a write rested on and was not so.
+/// The claim or operation of a write that does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
     /// The claim with this index.

@@ -345,8 +345,8 @@ fn add_compare(batch: &mut Batch, compare: Compare, part: usize) {
     }
 }
 
-/// Appends the operations of a part, in the order of its events. Until the part is settled it gives the
-/// same operations each time, because nothing else writes its keys.
+/// Appends the operations of a part, in the order of its events. Until the part is settled, each
+/// call appends the same operations, because nothing else writes the part's keys.
 pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     let plane = &part.plane;
     let published = plane.published();

@@ -37,7 +37,7 @@ fn budget(given: Option<usize>) -> usize {
 /// Reads a number of bytes: `536870912`, `512Mi`, `2Gi`.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// A message for the user, if the text is no number of bytes, or one too small or too large.
 pub fn parse(text: &str) -> Result<usize, String> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("", 0)];
     let (digits, shift) = units

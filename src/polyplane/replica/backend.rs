@@ -226,7 +226,8 @@ impl BackendState {
     /// Wakes a plane and notifies the reconcilers.
     ///
     /// # Errors
-    /// Why it cannot be served here.
+    /// [`LocateError::Deleting`], [`LocateError::Moved`], or [`LocateError::Unavailable`] for any
+    /// other failure, which is logged.
     pub async fn wake(
         self: &Arc<Self>,
         located: &LocatedPlane,

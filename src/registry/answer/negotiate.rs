@@ -246,7 +246,7 @@ pub fn routed(request: &ResourceRequest) -> Result<(), ApiError> {
     }
 }
 
-/// True if an Accept header names one of these media types, or any at all.
+/// Whether an Accept header names a media type of `produced`, or `*/*`. True for an empty header.
 pub fn produced_among(accept: &str, produced: &[&str]) -> bool {
     accept.is_empty()
         || accept.split(',').any(|range| {

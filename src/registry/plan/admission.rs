@@ -58,8 +58,8 @@ pub struct Attributes<'a> {
     pub operation: Operation,
     /// The kind of the objects.
     pub subject: Expected<'a>,
-    /// The version that the objects are in: the request's while they may be changed, the one that
-    /// they are prepared in while they may be refused.
+    /// The API version of the objects: that of the request in [`Admission::mutate`], that in which
+    /// the registry prepares objects in [`Admission::validate`].
     pub version: &'a str,
     /// The object's name; empty while it has none.
     pub name: &'a str,
@@ -67,8 +67,8 @@ pub struct Attributes<'a> {
     pub old: Option<&'a Value>,
     /// What the client said beside it.
     pub options: Options<'a>,
-    /// The state that the write is worked out against. It may not be durable yet: whatever goes to
-    /// others goes by [`CallOuts`], who wait until it is.
+    /// The state that the write is prepared against. It may not be durable yet: a plug-in must ask
+    /// webhooks through [`CallOuts`], because those calls wait until the state is durable.
     pub cut: &'a Snapshot,
 }
 

@@ -30,7 +30,7 @@ impl Decoded {
         Self(tree)
     }
 
-    /// For verbs whose subject has no defaults.
+    /// Goes on without applying defaults, for verbs whose subject has none.
     pub fn without_defaults(self) -> Defaulted {
         Defaulted(self.0)
     }

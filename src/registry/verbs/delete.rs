@@ -334,7 +334,7 @@ fn span(seconds: i64) -> i64 {
     seconds.clamp(0, DURATION_SECONDS_MAX)
 }
 
-/// A time so many seconds after another one, within the years that RFC 3339 can write.
+/// Adds `seconds` to the time `at`, and keeps the sum within the years that RFC 3339 can write.
 fn after(at: i64, seconds: i64) -> i64 {
     at.saturating_add(seconds).clamp(0, LAST_SECOND)
 }

@@ -37,7 +37,7 @@ pub trait ExternalObjects: Send + Sync {
     /// Reads objects linearizably, or as of a revision.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error.
     async fn read(&self, range: ExternalRange) -> Result<ExternalReply, ReadError>;
 }
 
@@ -48,7 +48,7 @@ pub struct ExternalRange {
     pub from: Vec<u8>,
     /// Read as of this revision; `None` is now.
     pub at: Option<Revision>,
-    /// At most so many.
+    /// Objects of one reply, at most.
     pub limit: usize,
 }
 

@@ -189,10 +189,10 @@ pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &P
     all.expect("no page has so many bytes").0
 }
 
-/// The same with their bytes; the first of them alone if there are more than `bytes_max` bytes.
+/// Gathers the selected objects of a page, and the sum of their bytes.
 ///
 /// # Errors
-/// Those objects.
+/// The objects gathered so far, if there are more than `bytes_max` bytes.
 pub fn collect_within(
     call: &Call<'_>,
     selection: &Selection,

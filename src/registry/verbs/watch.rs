@@ -98,8 +98,9 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     })
 }
 
-/// The request without its body and query, which the stream does not need, and with the stream's
-/// own end: the deadline of the request was for its head.
+/// The request for a stream that outlives the call: without body, query and seats, which the stream
+/// does not need, and with the deadline `ends`. The request's own deadline bounds only the time
+/// until a watch begins.
 pub fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
     ResourceRequest {
         body: Bytes::new(),

@@ -79,7 +79,8 @@ impl ResponseBody {
         Self(Inner::Whole(Some(bytes.into())))
     }
 
-    /// A complete body. Must be called inside the runtime.
+    /// A body whose slices are all in memory. Must be called inside the runtime, because a long
+    /// body gets a watchdog task.
     pub(crate) fn slices(
         mut slices: Vec<Bytes>,
         coding: Coding,

@@ -52,7 +52,7 @@ impl Drain {
         self.aborting.cancel();
     }
 
-    /// Connections accept no new requests from here on.
+    /// Cancelled when connections are to accept no more requests.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
     }

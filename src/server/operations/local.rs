@@ -26,8 +26,8 @@ pub(crate) const DRAIN_PATH: &str = "/drain";
 /// The prefix of reports about the ring.
 pub(crate) const REPORTS: &str = "/polyplane/";
 
-/// Hands over all planes of this replica. Returns when that is done, or why it failed. Called at
-/// most once.
+/// Hands over all planes of this replica. The future ends when that is done, or with the reason why
+/// it failed. The server calls this at most once.
 pub type DrainRequested = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// The drain of a server. The first request begins it, all requests wait for it.

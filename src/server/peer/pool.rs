@@ -185,7 +185,8 @@ impl Pool {
     /// closed, or closing, before anybody looked at the request is replaced once.
     ///
     /// # Errors
-    /// Whether it was sent, and why there is no answer.
+    /// [`SendError::NotSent`] if the peer has not looked at the request, else
+    /// [`SendError::Broken`]: the connection broke after at least a part of it was sent.
     ///
     /// # Cancel safety
     /// Dropped after the request was sent, it cancels the stream.

@@ -1,11 +1,13 @@
-//! The members of the etcd cluster: a connection to each, which are fit, and which one gets the calls.
+//! The members of the etcd cluster: the connections to each, which members are fit, and which one
+//! gets the calls.
 //!
-//! The etcd client keeps sending to members that are dead or hang. So each member has a client of its
-//! own here, and all calls go to one member that is fit: the leader if it is among the endpoints,
-//! because it answers without another hop. A member gets no calls before its version is known.
+//! The etcd client keeps sending to members that are dead or hang. So each member has clients of
+//! its own here, and all calls go to one member that is fit: the leader if it is among the
+//! endpoints, because it answers without another hop. A member gets no calls before its version is
+//! known, because some versions answer stale reads.
 //!
-//! Each member has two connections, for calls and for streams, so that a large history does not delay
-//! a commit. Both are replaced when the credentials have changed.
+//! Each member has two connections, for calls and for streams, so that a large history does not
+//! delay a commit. When the credentials have changed, new connections replace both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -227,7 +229,7 @@ async fn read_credentials(options: &Arc<EtcdOptions>) -> Result<Credentials, Ope
 
 /// What is known of the credentials.
 struct Renewal {
-    /// Those the connections were made with.
+    /// The credentials with which the connections were made.
     current: Credentials,
     /// Why newer ones were not taken, as it was last logged.
     trouble: String,

@@ -88,7 +88,7 @@ impl Garbage {
 pub(super) struct Census {
     /// In order of `at`.
     pub(super) garbage: Vec<Garbage>,
-    /// Live keys that hang on a lease.
+    /// Live keys that are attached to a lease.
     pub(super) leased: Vec<(bytes::Bytes, i64)>,
     /// All keys with versions.
     pub(super) present: Present,

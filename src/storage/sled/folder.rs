@@ -39,7 +39,7 @@ const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
 /// An exclusively held folder.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    /// Holds the lock for as long as it is there.
+    /// The locked file; dropping it releases the lock. `None` after [`Self::unlock`].
     lock: Mutex<Option<File>>,
     acked: File,
 }

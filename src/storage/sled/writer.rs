@@ -98,7 +98,8 @@ pub(super) struct Writer {
     pub(super) known: HashMap<Bytes, Option<Live>>,
     /// Keys that may be in the tree.
     pub(super) present: Present,
-    /// What may be dropped, oldest first, with the time it became so.
+    /// Versions that another one has replaced, and tombstones, oldest first. Each has the time at
+    /// which its age begins: when its group was committed, or when the tree was opened.
     pub(super) garbage: VecDeque<(Duration, Garbage)>,
     pub(super) garbage_bytes: usize,
     /// History below this was given up by a compaction.

@@ -413,8 +413,8 @@ async fn tls_shows_who_is_who() {
             refused.err()
         );
     }
-    // Who shows no certificate is let in by TLS and thrown out behind it, so this looks like a
-    // connection that broke.
+    // The TLS handshake succeeds for a client without a certificate. Then etcd closes the
+    // connection, so this looks like a broken one.
     let options = EtcdOptions {
         open_timeout: Duration::from_millis(500),
         ..with(EtcdTls {

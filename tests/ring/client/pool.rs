@@ -23,8 +23,8 @@ use crate::kubeconfig::{Caller, Endpoint, Protocol};
 
 /// The longest it may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// As client-go's defaults have it: a connection that says nothing for the one is asked, and given
-/// up after the other.
+/// The client pings a connection that has been silent for this time, and gives it up if no answer
+/// comes within [`ALIVE_LIMIT`]. Both are client-go's defaults.
 const ALIVE_AFTER: Duration = Duration::from_secs(30);
 const ALIVE_LIMIT: Duration = Duration::from_secs(15);
 /// Connections a request is offered before it counts as unsent.
@@ -38,7 +38,7 @@ const SAID: usize = 10;
 pub enum SendError {
     /// It did not leave this process.
     Unsent(anyhow::Error),
-    /// It may have arrived.
+    /// The connection broke after at least a part of the request was sent, so it may have arrived.
     Broken(anyhow::Error),
 }
 

@@ -10,7 +10,8 @@ use polyplane_apimachinery::schema::Schemas;
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 
-/// Validates a changed claim beyond its content.
+/// Checks an update of a claim against the stored claim: most of the spec may not change, and a
+/// smaller storage request must stay above `status.capacity`.
 pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let (mut new, mut before) = (object.clone(), old.clone());

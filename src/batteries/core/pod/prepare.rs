@@ -198,8 +198,8 @@ pub fn keep_all_but_ephemeral(object: &mut Value, old: &Value) {
     }
 }
 
-/// A write through `resize`: everything but resources stays. Containers that come, go or change
-/// places are left for validation to find.
+/// A write through `resize` changes resources and resize policies only. If a client adds, removes
+/// or reorders containers, the change stays in the object for validation to refuse.
 pub fn keep_all_but_resources(object: &mut Value, old: &Value) {
     let lists = ["containers", "initContainers"];
     let count = |pod: &Value, list: &str| pod.items_at(&["spec", list]).len();
@@ -229,7 +229,8 @@ pub fn keep_all_but_resources(object: &mut Value, old: &Value) {
     }
 }
 
-/// The old containers with new resources; the new ones if names do not fit.
+/// The old containers with the resources and resize policies of the new ones. If a name differs,
+/// the new containers as they are: validation refuses them.
 fn merge_resources(new: &[Value], old: &[Value]) -> Vec<Value> {
     if new
         .iter()

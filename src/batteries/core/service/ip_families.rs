@@ -182,7 +182,8 @@ pub fn drop_leftovers(object: &mut Value, old: &Value) {
             gone.extend(["clusterIP", "clusterIPs"]);
         }
         gone.extend(
-            // Upstream leaves the policy in the store and hides it from readers.
+            // Upstream keeps `internalTrafficPolicy` of an ExternalName Service in the store and
+            // hides it from readers; here it is dropped, which looks the same to them.
             ["ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]
                 .iter()
                 .filter(|field| same(field)),

@@ -57,7 +57,7 @@ const MACROS: [&str; 14] = [
     "block",
 ];
 
-/// What the expression names that is not there.
+/// Complaints about names and fields in the expression that the scope does not have.
 pub fn references(node: &Node, scope: &Scope<'_>) -> Vec<Complaint> {
     let mut checker = Checker {
         scope,

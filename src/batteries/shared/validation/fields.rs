@@ -94,7 +94,7 @@ pub fn selector_values(old: &Value) -> SelectorValues {
     }
 }
 
-/// A name of at least three parts.
+/// Checks that `name` is a DNS subdomain of at least three parts.
 pub fn qualified_domain(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));

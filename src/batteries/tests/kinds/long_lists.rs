@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const OBJECTS: usize = 300;
-/// A piece is at most about this long: what is gathered and one object more.
+/// Bound of a piece's length. The server ends a piece after the object that takes it to 64 KiB.
 const PIECE_BYTES_MAX: usize = 80 << 10;
 const PARTIAL: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";

@@ -203,8 +203,8 @@ impl Disk {
         disk
     }
 
-    /// Runs a program and takes in what it did. What the recorder saw must explain what the disk
-    /// holds afterwards, byte for byte.
+    /// Runs this program with `variables` under the recorder, and adds its recorded calls to the
+    /// model. Panics unless these calls explain the content of the disk byte for byte.
     pub(crate) fn run(&mut self, variables: &[(&str, String)], kill: Option<Kill>) {
         let program = std::env::current_exe().expect("this program");
         let log = self.root.with_extension("log");

@@ -32,7 +32,8 @@ pub(crate) enum Kind {
     Mixed,
     /// Values of some bytes.
     Small,
-    /// The same keys again and again with values of 50 kB, and compactions: space is used again.
+    /// Puts to four keys with values of 40 kB to 60 kB, and compactions, so that the engine reuses
+    /// space.
     Churn,
     /// Now and then a value that fills several segments of the engine's log.
     Bulk,
