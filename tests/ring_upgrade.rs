@@ -166,7 +166,7 @@ async fn stays_out(ring: &Ring, old: &Path) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     println!("the old release: {}", said.trim());
     let (next, own) = (LEVEL + 1, LEVEL);
-    let reason = format!("the store has come to level {next}, this program knows level {own} only");
+    let reason = format!("the store is at level {next}, but this program knows level {own} only");
     ensure!(
         !output.status.success() && said.contains(&reason),
         "it says {said:?}"
