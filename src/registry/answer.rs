@@ -52,8 +52,35 @@ pub enum StreamEnd {
 pub enum AnswerBody {
     /// All of it; the length is the sum of the slices.
     Slices(Vec<Bytes>),
-    /// As it comes: long lists and watches. A watch is told from a list by [`Answer::watch`].
+    /// A long list, as it is read.
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>),
+    /// A watch, which goes on until the client or a time-out ends it.
+    Watch(WatchStream),
+}
+
+/// The chunks of a watch, in order.
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchChunk, StreamEnd>> + Send>>;
+
+/// One or more whole lines of a watch, with what they mean for a watch that resumes behind them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchChunk {
+    /// The lines.
+    pub bytes: Bytes,
+    /// How far a client is that has read them.
+    pub progress: WatchProgress,
+}
+
+/// How far a client is that has read a chunk of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchProgress {
+    /// Amid the initial events. They are ordered by key, so the watch cannot resume behind them.
+    Initial,
+    /// It has every event up to this version, which is that of the last event of the chunk.
+    Events(u64),
+    /// The chunk is one bookmark, and the client has every event up to its version.
+    Bookmark(u64),
+    /// The chunk ends with an error, so there is nothing to resume.
+    Failed,
 }
 
 /// A successful answer.
@@ -64,8 +91,6 @@ pub struct Answer {
     pub content_type: Cow<'static, str>,
     /// Texts for Warning headers, in order.
     pub warnings: Vec<String>,
-    /// True if the body goes on until the client or a time-out ends it.
-    pub watch: Liveness,
     /// The bytes.
     pub body: AnswerBody,
 }
@@ -82,17 +107,7 @@ impl Answer {
             outcome,
             content_type: Cow::Borrowed(wish.content_type()),
             warnings: call.take_warnings(),
-            watch: Liveness::Finite,
             body,
         }
     }
-}
-
-/// Whether a body ends by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Liveness {
-    /// It ends by itself: an object, a list, a Status.
-    Finite,
-    /// It goes on until somebody ends it: a watch.
-    Endless,
 }

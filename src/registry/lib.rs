@@ -24,7 +24,7 @@ pub mod write;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
+pub use answer::{Answer, AnswerBody, Outcome, StreamEnd, WatchChunk, WatchProgress, WatchStream};
 pub use authority::{
     AccessCheck, AsOf, Authority, ChainedAuthorizer, GrantedAccess, PlaneAuthorizer,
 };

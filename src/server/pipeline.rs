@@ -56,6 +56,7 @@ use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::server_state::ServerState;
+use crate::watch::record::WatchForm;
 
 /// The sender of a request.
 pub(crate) struct Caller {
@@ -72,6 +73,8 @@ pub(crate) enum Origin {
     Peer {
         /// Time that is left until the deadline of the replica that received the request.
         time_left: Option<Duration>,
+        /// The form in which that replica wants a watch.
+        watch_form: WatchForm,
     },
 }
 
@@ -404,9 +407,13 @@ impl Pipeline<'_> {
             abandoned: &self.state.abandoned_answers,
             memory: &self.state.memory,
         };
-        delivery
+        let mut reply = delivery
             .reply(answer, |stream| self.watch(located.record(), stream))
-            .await
+            .await?;
+        if reply.body().is_watch() {
+            self.watch_form().announce(reply.headers_mut());
+        }
+        Ok(reply)
     }
 
     /// The labels under which the request is counted. An unknown kind must not become a series:

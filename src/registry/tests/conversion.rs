@@ -211,7 +211,7 @@ async fn watches_show_stale_objects_in_their_version_the_deleted_too() {
     let site = before.storing("v2", pure("v2"));
     let watch = ask(Verb::Watch, "v2", None).request();
     let answer = site.registry.handle(&site.tenant, &watch).await;
-    let AnswerBody::Stream(mut frames) = answer.expect("it begins").body else {
+    let AnswerBody::Watch(mut frames) = answer.expect("it begins").body else {
         panic!("a watch is a stream");
     };
     let delete = ask(Verb::Delete, "v2", Some("a"));
@@ -219,7 +219,7 @@ async fn watches_show_stale_objects_in_their_version_the_deleted_too() {
     assert_eq!(deleted.str_at(&["stringData", "k"]), "a");
     for kind in ["ADDED", "DELETED"] {
         let frame = frames.next().await.expect("it goes on").expect("a frame");
-        let frame = tree(std::str::from_utf8(&frame).expect("JSON"));
+        let frame = tree(std::str::from_utf8(&frame.bytes).expect("JSON"));
         assert_eq!(frame.str_at(&["type"]), kind);
         assert_eq!(frame.str_at(&["object", "stringData", "k"]), "a");
         if kind == "DELETED" {
@@ -314,10 +314,10 @@ async fn a_conversion_that_fails_fails_the_request_and_stores_nothing() {
 
 /// The frames of a watch, as trees.
 async fn frame(
-    frames: &mut (impl futures_util::Stream<Item = Result<bytes::Bytes, crate::StreamEnd>> + Unpin),
+    frames: &mut (impl futures_util::Stream<Item = Result<crate::WatchChunk, crate::StreamEnd>> + Unpin),
 ) -> Value {
     let frame = frames.next().await.expect("it goes on").expect("a frame");
-    tree(std::str::from_utf8(&frame).expect("JSON"))
+    tree(std::str::from_utf8(&frame.bytes).expect("JSON"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,7 +330,7 @@ async fn a_watch_waits_for_conversions_and_ends_before_an_event_that_cannot_be_c
     watch.seats = Some(Arc::clone(&seats) as _);
     let watch = watch.request();
     let answer = site.registry.handle(&site.tenant, &watch).await;
-    let AnswerBody::Stream(mut frames) = answer.expect("it begins").body else {
+    let AnswerBody::Watch(mut frames) = answer.expect("it begins").body else {
         panic!("a watch is a stream");
     };
     site.send(create("v2", "b")).await.expect("it is new");
@@ -382,13 +382,13 @@ async fn a_long_list_and_the_beginning_of_a_watch_are_converted_piece_by_piece()
     assert!(batches.len() > 5, "{batches:?}");
     let watch = ask(Verb::Watch, "v1", None).request();
     let answer = site.registry.handle(&site.tenant, &watch).await;
-    let AnswerBody::Stream(mut frames) = answer.expect("it begins").body else {
+    let AnswerBody::Watch(mut frames) = answer.expect("it begins").body else {
         panic!("a watch is a stream");
     };
     let mut shown = 0;
     while shown < OBJECTS {
         let frames = frames.next().await.expect("it goes on").expect("frames");
-        let frames = String::from_utf8(frames.to_vec()).expect("JSON");
+        let frames = String::from_utf8(frames.bytes.to_vec()).expect("JSON");
         for frame in frames.lines().map(tree) {
             assert_eq!(frame.str_at(&["type"]), "ADDED");
             assert!(!frame.str_at(&["object", "data", "k"]).is_empty());

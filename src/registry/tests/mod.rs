@@ -6,6 +6,7 @@ mod asking;
 mod authority;
 mod conversion;
 mod eviction;
+mod watch;
 
 use crate::environment::Environment;
 use crate::plan::Admission;

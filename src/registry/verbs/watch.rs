@@ -10,7 +10,7 @@ use crate::answer::negotiate::Shape;
 use crate::answer::representation;
 use crate::answer::representation::{Columns, RowObject, TableWriter};
 use crate::answer::watch_frame::{Form, error_frame, event_frame, kind_for, wrap};
-use crate::answer::{Answer, AnswerBody, Liveness, Outcome, StreamEnd};
+use crate::answer::{Answer, AnswerBody, Outcome, StreamEnd, WatchChunk, WatchProgress};
 use crate::kinds::conversion;
 use crate::kinds::table::Resource;
 use crate::request::ResourceRequest;
@@ -93,8 +93,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         outcome: Outcome::Ok,
         content_type: Cow::Borrowed(wish.content_type()),
         warnings: call.take_warnings(),
-        watch: Liveness::Endless,
-        body: AnswerBody::Stream(Box::pin(body)),
+        body: AnswerBody::Watch(Box::pin(body)),
     })
 }
 
@@ -139,7 +138,7 @@ struct Feed {
     selection: Selection,
     bookmarks: Bookmarks,
     columns: Columns,
-    ready: VecDeque<Bytes>,
+    ready: VecDeque<WatchChunk>,
     watcher: Option<Watcher>,
     /// The objects that were there and are still to be shown.
     initial: Option<Lent<Initial>>,
@@ -197,7 +196,7 @@ impl Feed {
                 let current = plane.snapshot().version();
                 let text = format!("too old resource version: {asked} ({current}): {cause}");
                 self.initial = None;
-                self.ready.push_back(error_frame(&ApiError::expired(text)));
+                self.fail(&ApiError::expired(text));
             }
             Err(WatchError::Future { current }) => {
                 return Err(ApiError::too_large_resource_version(
@@ -227,20 +226,20 @@ impl Feed {
             let row = Arc::clone(&self.row);
             let call = Call::new(&tenant, &request, &row, &services);
             if let Err(error) = self.start(&call, begin).await {
-                self.ready.push_back(error_frame(&error));
+                self.fail(&error);
             }
         } else if patience < ends {
             let current = tenant.plane.seen().raw();
             let error = ApiError::too_large_resource_version(begin.asked, current, 1);
-            self.ready.push_back(error_frame(&error));
+            self.fail(&error);
         }
     }
 
-    /// The next bytes of the stream; none at its end.
-    async fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
+    /// The next chunk of the stream; none at its end.
+    async fn next(&mut self) -> Option<Result<WatchChunk, StreamEnd>> {
         loop {
-            if let Some(bytes) = self.ready.pop_front() {
-                return Some(Ok(bytes));
+            if let Some(chunk) = self.ready.pop_front() {
+                return Some(Ok(chunk));
             }
             if let Some(initial) = self.initial.take() {
                 self.present_more(initial).await;
@@ -265,8 +264,7 @@ impl Feed {
                 None => self.finish(),
                 Some(Next::Events(events)) => self.events(&events).await,
                 Some(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
-                    let frame = self.bookmark(version, InitialEnd::No);
-                    self.ready.push_back(frame);
+                    self.bookmark(version, InitialEnd::No);
                 }
                 Some(Next::Bookmark(_)) => {}
                 Some(Next::Closed(Ended::Lost | Ended::Moved)) => {
@@ -288,9 +286,13 @@ impl Feed {
         if self.bookmarks == Bookmarks::Welcome
             && let Some(version) = watcher.bookmark()
         {
-            let frame = self.bookmark(version, InitialEnd::No);
-            self.ready.push_back(frame);
+            self.bookmark(version, InitialEnd::No);
         }
+    }
+
+    /// Queues an error, the last frame of the watch.
+    fn fail(&mut self, error: &ApiError) {
+        self.ready.push_back(failure(error));
     }
 
     /// Queues the frames of the events that concern this watcher.
@@ -298,7 +300,6 @@ impl Feed {
         // Borrowed, not cloned: all watchers of a plane would count the same references.
         let row = &self.row;
         let call = Call::new(&self.tenant, &self.request, row, &self.services);
-        let mut frames = Vec::new();
         if row.strategy.converter().is_some() {
             let objects = events.iter().flat_map(|event| {
                 let objects = [event.previous(), event.current()];
@@ -307,33 +308,50 @@ impl Feed {
             // In a box, for the watches of other kinds are smaller by far.
             let converted = Box::pin(conversion::ahead(&call, objects)).await;
             if let Err(error) = converted {
-                self.ready.push_back(error_frame(&error));
+                self.ready.push_back(failure(&error));
                 self.watcher = None;
                 return;
             }
         }
+        let (mut frames, mut gathered) = (Vec::new(), 0);
+        let mut progress = WatchProgress::Initial;
         for event in events {
             let Some(kind) = kind_for(&self.selection, row, event) else {
                 continue;
             };
             let columns = std::mem::replace(&mut self.columns, Columns::Known);
             match event_frame(&call, self.form, columns, event, kind) {
-                Ok(frame) => frames.push(frame),
+                Ok(frame) => {
+                    gathered += frame.len();
+                    frames.push(frame);
+                    progress = WatchProgress::Events(event.version().raw());
+                }
                 Err(error) => {
                     frames.push(error_frame(&error));
+                    progress = WatchProgress::Failed;
                     self.watcher = None;
                     break;
                 }
             }
+            // A replica between owner and client buffers a chunk until it has all of it.
+            if gathered >= BATCH_BYTES {
+                self.ready.extend(chunk_of(&mut frames, progress));
+                gathered = 0;
+            }
         }
-        match frames.len() {
-            0 => {}
-            1 => self.ready.extend(frames),
-            _ => self.ready.push_back(frames.concat().into()),
-        }
+        self.ready.extend(chunk_of(&mut frames, progress));
     }
 
-    fn bookmark(&mut self, version: Version, end: InitialEnd) -> Bytes {
+    /// Queues a bookmark.
+    fn bookmark(&mut self, version: Version, end: InitialEnd) {
+        let bytes = self.bookmark_frame(version, end);
+        self.ready.push_back(WatchChunk {
+            bytes,
+            progress: WatchProgress::Bookmark(version.raw()),
+        });
+    }
+
+    fn bookmark_frame(&mut self, version: Version, end: InitialEnd) -> Bytes {
         let row = &self.row;
         let version = version.to_string();
         let mut meta = representation::json_object(&[("resourceVersion", &version)]);
@@ -372,6 +390,23 @@ impl Feed {
         };
         wrap("BOOKMARK", &[object.into()])
     }
+}
+
+/// The last chunk of a watch that fails.
+fn failure(error: &ApiError) -> WatchChunk {
+    WatchChunk {
+        bytes: error_frame(error),
+        progress: WatchProgress::Failed,
+    }
+}
+
+/// Takes the frames as one chunk; none if there are no frames.
+fn chunk_of(frames: &mut Vec<Bytes>, progress: WatchProgress) -> Option<WatchChunk> {
+    let bytes = match frames.len() {
+        0 | 1 => frames.pop()?,
+        _ => std::mem::take(frames).concat().into(),
+    };
+    Some(WatchChunk { bytes, progress })
 }
 
 /// Whether a bookmark marks the end of the initial events.

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use crate::answer::guard::{Finite, Guarded, ReadLimits};
 use crate::peer::channel::stream::{Broken, PeerStream};
 use crate::peer::headers::strip;
+use crate::watch::record::WatchWriter;
 use crate::watch::relay::{Relay, Source as RelaySource};
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
@@ -148,7 +149,7 @@ impl ResponseBody {
         })
     }
 
-    /// Whether it is a watch for a client that is connected to this replica.
+    /// Whether it is a watch whose client or peer is connected to this replica.
     pub(crate) fn is_watch(&self) -> bool {
         matches!(self.0, Inner::Watch(_) | Inner::Relay(_))
     }
@@ -173,6 +174,8 @@ pub(crate) type AtomicCounter = AtomicU64;
 enum Source {
     Slices(std::vec::IntoIter<Bytes>),
     Stream(SliceStream),
+    /// In a box, because the bodies of all other answers would grow with it.
+    Watch(Box<WatchWriter>),
     Done,
 }
 
@@ -181,6 +184,7 @@ impl Source {
         match self {
             Self::Slices(slices) => Poll::Ready(slices.next().map(Ok)),
             Self::Stream(stream) => stream.as_mut().poll_next(context),
+            Self::Watch(events) => events.poll_next(context),
             Self::Done => Poll::Ready(None),
         }
     }
@@ -368,12 +372,12 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(
-        stream: SliceStream,
+        events: WatchWriter,
         ending: WaitForCancellationFutureOwned,
         gauge: WatchGauge,
     ) -> Self {
         Self {
-            source: Chunked::new(Source::Stream(stream), None, Coding::Identity),
+            source: Chunked::new(Source::Watch(Box::new(events)), None, Coding::Identity),
             ending: Box::pin(ending),
             gauge,
             ended: false,
@@ -396,7 +400,8 @@ impl Watch {
         }
         match self.source.poll_chunk(context) {
             Poll::Ready(Some(Ok(chunk))) => {
-                // Every event ends with a newline, and JSON text holds no other.
+                // Every event ends with a newline, and neither JSON text nor the head of a record
+                // holds another.
                 self.gauge.0.sent(newlines(&chunk));
                 Poll::Ready(Some(Ok(chunk)))
             }
@@ -513,8 +518,10 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
+    use crate::watch::record::WatchForm;
     use futures_util::stream;
     use http_body_util::BodyExt as _;
+    use polyplane_registry::{WatchChunk, WatchProgress};
     use std::io::Read as _;
 
     const PATIENT: ReadLimits = ReadLimits {
@@ -623,13 +630,18 @@ mod tests {
     #[tokio::test]
     async fn a_watch_joins_what_is_there_and_ends_cleanly() {
         use futures_util::StreamExt as _;
-        let ready = stream::iter(["a\n", "b\n", "c\n"].map(|text| Ok(Bytes::from(text))));
+        let chunk = |text| WatchChunk {
+            bytes: Bytes::from_static(text),
+            progress: WatchProgress::Initial,
+        };
+        let ready = stream::iter([b"a\n", b"b\n", b"c\n"].map(|text| Ok(chunk(text))));
         let stream = Box::pin(ready.chain(stream::pending()));
+        let events = WatchWriter::new(stream, WatchForm::Lines);
         let token = tokio_util::sync::CancellationToken::new();
         let counted = Arc::new(AtomicU64::new(0));
         let gauge = WatchGauge(Box::new(Count(Arc::clone(&counted))));
         let mut body =
-            ResponseBody::watch(Watch::new(stream, token.clone().cancelled_owned(), gauge));
+            ResponseBody::watch(Watch::new(events, token.clone().cancelled_owned(), gauge));
         let first = body.frame().await.expect("a frame").expect("data");
         assert_eq!(first.into_data().expect("data"), "a\nb\nc\n");
         assert_eq!(counted.load(Ordering::Relaxed), 3);

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Memory, Share};
-use polyplane_registry::{Answer, AnswerBody, Liveness, Outcome, Verb};
+use polyplane_registry::{Answer, AnswerBody, Outcome, Verb, WatchStream};
 
 use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
 use crate::answer::guard::ReadLimits;
@@ -201,13 +201,12 @@ impl Delivery<'_> {
     pub(crate) async fn reply(
         self,
         answer: Answer,
-        watch_body: impl FnOnce(SliceStream) -> ResponseBody,
+        watch_body: impl FnOnce(WatchStream) -> ResponseBody,
     ) -> Result<Reply, Refusal> {
         let Answer {
             outcome,
             content_type,
             warnings,
-            watch,
             body,
         } = answer;
         let status = match outcome {
@@ -218,19 +217,23 @@ impl Delivery<'_> {
         };
         let mut coding = Coding::Identity;
         let pretty = self.client.pretty && content_type.starts_with("application/json");
-        let body = match (body, watch) {
-            (AnswerBody::Stream(stream), Liveness::Endless) => watch_body(stream),
-            (body, Liveness::Finite) if pretty => {
-                let whole = pretty_whole(body, self.memory).await?;
+        let body = match body {
+            AnswerBody::Watch(stream) => watch_body(stream),
+            AnswerBody::Stream(stream) if pretty => {
+                let whole = pretty_whole(stream, self.memory).await?;
                 coding = self.coding(whole.len());
                 ResponseBody::slices(vec![whole], coding, self.read_limits, self.abandoned)
             }
-            (AnswerBody::Stream(stream), Liveness::Finite) => {
+            AnswerBody::Stream(stream) => {
                 // Only long lists are streamed, so compress without knowing the length.
                 coding = self.coding(usize::MAX);
                 ResponseBody::stream(stream, coding, self.read_limits, self.abandoned)
             }
-            (AnswerBody::Slices(slices), _) => {
+            AnswerBody::Slices(slices) => {
+                let slices = match pretty {
+                    true => vec![indented(&slices.concat())],
+                    false => slices,
+                };
                 coding = self.coding(slices.iter().map(Bytes::len).sum());
                 ResponseBody::slices(slices, coding, self.read_limits, self.abandoned)
             }
@@ -260,13 +263,9 @@ impl Delivery<'_> {
     }
 }
 
-/// Indents a whole answer. A streamed answer is long, so its bytes count in the memory budget.
-async fn pretty_whole(body: AnswerBody, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
+/// Indents a streamed answer. It is long, so its bytes count in the memory budget.
+async fn pretty_whole(mut stream: SliceStream, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
     use futures_util::StreamExt as _;
-    let mut stream = match body {
-        AnswerBody::Slices(slices) => return Ok(indented(&slices.concat())),
-        AnswerBody::Stream(stream) => stream,
-    };
     let mut hold = memory.hold(Share::Answers, 0);
     let mut whole = Vec::new();
     while let Some(slice) = stream.next().await {

@@ -51,6 +51,8 @@ use crate::request::prove::Located;
 use crate::request::request_info::RequestInfo;
 use crate::request::seat::Seat;
 use crate::server_state::ServerState;
+use crate::watch::record::WatchForm;
+use crate::watch::relay::WatchReader;
 use crate::watch::watch_query::{self, WatchQuery};
 
 /// Longest time in which a request waits for an owner that answers.
@@ -390,6 +392,9 @@ impl Pipeline<'_> {
         let mut received = self.caller.connection.received();
         received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
         received.add(&mut headers);
+        if watch.is_some() {
+            WatchForm::Records.announce(&mut headers);
+        }
         request.body().announce(&mut headers);
         *request.headers_mut() = headers;
         Ok(request)
@@ -424,6 +429,7 @@ impl Pipeline<'_> {
         watch: Option<WatchQuery>,
     ) -> Reply {
         let (mut parts, stream) = response.into_parts();
+        let watch_form = WatchForm::of(&parts.headers);
         strip(&mut parts.headers);
         if let Some(id) = parts.headers.get_mut(AUDIT_ID) {
             // The same id, but marked so that HTTP/2 keeps it out of the table of header values.
@@ -431,7 +437,8 @@ impl Pipeline<'_> {
         }
         let body = match watch {
             Some(watch) if parts.status == StatusCode::OK => {
-                self.relayed(stream, link, watch.lines)
+                let reader = WatchReader::new(watch_form, watch.position);
+                self.relayed(stream, link, reader)
             }
             _ => {
                 let (limits, abandoned) = (

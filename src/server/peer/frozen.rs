@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use polyplane_auth::ClientChain;
 use polyplane_ownership::{PeerMessage, PeerRequest};
 use polyplane_pki::ALPN_PEER;
+use polyplane_registry::WatchProgress;
 use polyplane_tests::frozen::{Written, records, text};
 use rustls::pki_types::CertificateDer;
 
@@ -17,9 +18,11 @@ use crate::peer::channel::frame::{
 };
 use crate::peer::headers::{
     self, CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, MOVED, MovedTo, SENT_UP_TO,
+    WATCH_RECORDS,
 };
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
+use crate::watch::record;
 
 fn frame(name: &str, write: impl FnOnce(&mut Vec<u8>)) -> Written {
     let mut bytes = Vec::new();
@@ -136,6 +139,19 @@ fn frozen_frames() {
     records("peer-frames", &frames(), read).expect("as they were");
 }
 
+#[test]
+fn frozen_watch_records() {
+    let written = |name, progress| Written::new(name, record::head(progress, 71_000));
+    let written = [
+        written("initial events", WatchProgress::Initial),
+        written("events", WatchProgress::Events(1234)),
+        written("bookmark", WatchProgress::Bookmark(u64::MAX)),
+        written("error", WatchProgress::Failed),
+    ];
+    let read = |_: &str, bytes: &[u8]| Ok(format!("{:?}", record::parse_head(bytes)?));
+    records("peer-watch-records", &written, read).expect("as they were");
+}
+
 /// The order of the usual names is part of the protocol: they travel as their places.
 #[test]
 fn frozen_words_of_peers() {
@@ -143,7 +159,15 @@ fn frozen_words_of_peers() {
         "protocol {}\nmessages {MESSAGE_PATH}\n",
         String::from_utf8_lossy(ALPN_PEER)
     );
-    for name in [CHAIN, FORWARDED_BY, MEANT_FOR, MOVED, SENDER, SENT_UP_TO] {
+    for name in [
+        CHAIN,
+        FORWARDED_BY,
+        MEANT_FOR,
+        MOVED,
+        SENDER,
+        SENT_UP_TO,
+        WATCH_RECORDS,
+    ] {
         words.push_str(&format!("header {name}\n"));
     }
     for (place, name) in usual_names().iter().enumerate() {

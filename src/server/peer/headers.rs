@@ -37,6 +37,10 @@ pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved"
 /// events were sent.
 pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-told");
 
+/// The form of records that a peer understands, in the head of its request for a watch; and the form
+/// of the watch, in the head of the answer. An older replica ignores and sends no such header.
+pub(crate) const WATCH_RECORDS: HeaderName = HeaderName::from_static("x-polyplane-watch-records");
+
 /// Headers that concern one connection only, and are never forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 11] = [
     CONNECTION,

@@ -42,6 +42,7 @@ use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::seat::Seats;
 use crate::server_state::ServerState;
+use crate::watch::record::WatchForm;
 
 /// Clients whose chains are cached, so that a chain is verified once and not per request.
 const CLIENTS_MAX: usize = 2048;
@@ -314,12 +315,14 @@ async fn answer(
         return text(StatusCode::MISDIRECTED_REQUEST, reply);
     }
     if request.headers().contains_key(FORWARDED_BY) {
+        let watch_form = WatchForm::of(request.headers());
         let received = ForwardedClient::take(request.headers_mut());
         let Some(connection) = client else {
             return text(StatusCode::BAD_REQUEST, "no chain of certificates\n");
         };
         let origin = Origin::Peer {
             time_left: received.time_left,
+            watch_form,
         };
         let caller = Arc::new(Caller { connection, origin });
         return pipeline::serve(state, caller, request.map(Inbound::Peer)).await;

@@ -18,8 +18,12 @@ impl Pipeline<'_> {
         let longest = match self.caller.origin {
             Origin::Peer {
                 time_left: Some(left),
+                ..
             } => left.min(self.state.limits.request_time_max),
-            Origin::Peer { time_left: None } | Origin::Client => self.state.limits.request_time_max,
+            Origin::Peer {
+                time_left: None, ..
+            }
+            | Origin::Client => self.state.limits.request_time_max,
         };
         if let RequestInfo::Resource(info) = self.info
             && info.is_long_running()

@@ -6,9 +6,10 @@
 //! version that it sent to the client.
 //!
 //! Whole lines are passed on as they arrive. The beginning of an event that a broken connection cut
-//! off is never sent, so the client gets no event twice and no part of one. [`WatchLines`] knows up
-//! to which version the client has events; where it cannot know, the watch ends as any watch may,
-//! and the client resumes.
+//! off is never sent, so the client gets no event twice and no part of one. [`WatchReader`] knows up
+//! to which version the client has events: from the records of the other replica, or from the lines
+//! themselves if that replica is older than records. Where it cannot know, the watch ends as any
+//! watch may, and the client resumes.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,12 +20,15 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body as _;
 use polyplane_apimachinery::json;
+use polyplane_registry::WatchProgress;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::answer::body::Watch;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
 use crate::request::seat::Seat;
+use crate::watch::position::{BookmarkFilter, ClientPosition, Visibility};
+use crate::watch::record::{MalformedRecord, WatchForm, WatchRecords};
 
 /// Longest line that is held back until its end arrives, in bytes. No event is longer; without the
 /// limit a peer could fill the memory.
@@ -69,7 +73,7 @@ pub(crate) struct RemoteWatch {
     pub stream: PeerStream,
     /// Resolves when that replica leaves the ring.
     pub gone: Pin<Box<WaitForCancellationFutureOwned>>,
-    pub lines: WatchLines,
+    pub reader: WatchReader,
     /// Counts it among the forwarded watches.
     pub _seat: Option<Seat>,
 }
@@ -179,12 +183,17 @@ impl SourceEnd {
 impl RemoteWatch {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Bytes, SourceEnd>> {
         loop {
-            if let Some(bytes) = self.lines.ready.pop_front() {
+            if let Some(bytes) = self.reader.next() {
                 return Poll::Ready(Ok(bytes));
             }
             match Pin::new(&mut self.stream).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => self.lines.feed(data),
+                    Ok(data) => {
+                        if let Err(error) = self.reader.feed(data) {
+                            tracing::debug!(%error, "a watch cannot be resumed");
+                            return Poll::Ready(Err(SourceEnd::for_good()));
+                        }
+                    }
                     Err(frame) => {
                         let trailers = frame.into_trailers().unwrap_or_default();
                         return Poll::Ready(Err(self.end_of(&trailers)));
@@ -206,7 +215,7 @@ impl RemoteWatch {
 
     fn broken(&self) -> SourceEnd {
         SourceEnd {
-            sent_up_to: self.lines.sent_up_to(),
+            sent_up_to: self.reader.sent_up_to(),
             hint: None,
         }
     }
@@ -220,58 +229,73 @@ impl RemoteWatch {
             .and_then(|value| value.to_str().ok());
         let sent_up_to = text.and_then(|text| text.parse().ok());
         SourceEnd {
-            sent_up_to: sent_up_to.or_else(|| self.lines.sent_up_to()),
+            sent_up_to: sent_up_to.or_else(|| self.reader.sent_up_to()),
             hint: Some(MovedTo::parse(moved)),
         }
     }
 }
 
-/// Which bookmarks the client gets. Its replica always requests all of them from a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BookmarkFilter {
-    /// None.
-    None,
-    /// All but the one that ends the initial events, which the client did not request.
-    AfterInitial,
-    /// All.
-    All,
+/// Reads what another replica sends of a watch.
+#[derive(Debug)]
+pub(crate) enum WatchReader {
+    /// From a replica that is older than records.
+    Lines(WatchLines),
+    Records(WatchRecords),
 }
 
-/// Reads the lines of a forwarded watch: hides bookmarks that the client did not request, and keeps
-/// the version up to which the client has all events.
+impl WatchReader {
+    /// Reads a watch in `form`, whose client begins at `position`.
+    pub(crate) fn new(form: WatchForm, position: ClientPosition) -> Self {
+        match form {
+            WatchForm::Lines => Self::Lines(WatchLines::new(position)),
+            WatchForm::Records => Self::Records(WatchRecords::new(position)),
+        }
+    }
+
+    pub(super) fn feed(&mut self, data: Bytes) -> Result<(), MalformedRecord> {
+        match self {
+            Self::Lines(lines) => {
+                lines.feed(data);
+                Ok(())
+            }
+            Self::Records(records) => records.feed(data),
+        }
+    }
+
+    /// The next bytes for the client, which are whole lines.
+    pub(super) fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Lines(lines) => lines.ready.pop_front(),
+            Self::Records(records) => records.next(),
+        }
+    }
+
+    /// The version to resume after if the source breaks now.
+    pub(super) fn sent_up_to(&self) -> Option<u64> {
+        match self {
+            Self::Lines(lines) => lines.position.sent_up_to(),
+            Self::Records(records) => records.position().sent_up_to(),
+        }
+    }
+}
+
+/// Reads the lines of a watch at a replica that is older than records: parses the version of each
+/// event, and hides bookmarks that the client did not request.
 #[derive(Debug)]
 pub(crate) struct WatchLines {
-    bookmarks_shown: BookmarkFilter,
-    /// The client has everything up to this version; none while the initial events are being sent.
-    sent_up_to: Option<u64>,
-    /// The client got an error event, so there is nothing to resume.
-    failed: bool,
+    position: ClientPosition,
     /// The beginning of a line whose end has not arrived.
     begun: BytesMut,
     ready: VecDeque<Bytes>,
 }
 
 impl WatchLines {
-    /// `sent_up_to` is the version at which the watch begins, if it begins at one.
-    pub(crate) fn new(bookmarks_shown: BookmarkFilter, sent_up_to: Option<u64>) -> Self {
+    fn new(position: ClientPosition) -> Self {
         Self {
-            bookmarks_shown,
-            sent_up_to,
-            failed: false,
+            position,
             begun: BytesMut::new(),
             ready: VecDeque::new(),
         }
-    }
-
-    /// What the client is shown of the bookmarks.
-    #[cfg(test)]
-    pub(crate) fn bookmarks_shown(&self) -> BookmarkFilter {
-        self.bookmarks_shown
-    }
-
-    /// The version to resume after if the source breaks now.
-    pub(crate) fn sent_up_to(&self) -> Option<u64> {
-        self.sent_up_to.filter(|_| !self.failed)
     }
 
     fn feed(&mut self, data: Bytes) {
@@ -301,7 +325,7 @@ impl WatchLines {
         self.begun.extend_from_slice(part);
         if self.begun.len() > LINE_BYTES_MAX {
             // Longer than any event. Pass it on as it is; nothing can be resumed after it.
-            self.failed = true;
+            self.position.advance(WatchProgress::Failed);
             self.ready
                 .push_back(std::mem::take(&mut self.begun).freeze());
         }
@@ -309,14 +333,15 @@ impl WatchLines {
 
     /// Takes complete lines.
     fn take(&mut self, lines: Bytes) {
-        if self.bookmarks_shown != BookmarkFilter::None && self.sent_up_to.is_some() {
+        let hides_no_more = self.position.bookmarks_shown() != BookmarkFilter::None;
+        if hides_no_more && !self.position.is_initial() {
             // No line is hidden any more, and versions rise, so only the last line is parsed.
             let before = &lines[..lines.len() - 1];
             let start = before
                 .iter()
                 .rposition(|byte| *byte == b'\n')
                 .map_or(0, |newline| newline + 1);
-            self.note(&lines[start..]);
+            self.advance(&lines[start..]);
             self.ready.push_back(lines);
             return;
         }
@@ -327,8 +352,7 @@ impl WatchLines {
                 .iter()
                 .position(|byte| *byte == b'\n')
                 .map_or(rest.len() - kept, |newline| newline + 1);
-            let is_hidden = self.note(&rest[kept..kept + length]);
-            if is_hidden {
+            if self.advance(&rest[kept..kept + length]) == Visibility::Hidden {
                 let shown = rest.split_to(kept);
                 let _ = rest.split_to(length);
                 if !shown.is_empty() {
@@ -344,31 +368,28 @@ impl WatchLines {
         }
     }
 
-    /// Keeps the version of a line; true if the line is hidden from the client.
-    fn note(&mut self, line: &[u8]) -> bool {
-        if line.starts_with(b"{\"type\":\"ERROR\"") {
-            self.failed = true;
-            return false;
-        }
-        let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
-        if !is_bookmark && self.sent_up_to.is_none() {
-            // Initial events are ordered by key, so their versions say nothing yet.
-            return false;
-        }
-        let path = ["object", "metadata", "resourceVersion"];
-        let version = json::scan::string_at(line, &path).and_then(|text| text.parse::<u64>().ok());
-        let is_first = self.sent_up_to.is_none();
-        match version {
-            Some(version) => self.sent_up_to = Some(self.sent_up_to.unwrap_or(0).max(version)),
-            // No replica writes such a line. End the watch rather than resume at a wrong version.
-            None => self.failed = true,
-        }
-        is_bookmark
-            && match self.bookmarks_shown {
-                BookmarkFilter::None => true,
-                BookmarkFilter::AfterInitial => is_first,
-                BookmarkFilter::All => false,
-            }
+    fn advance(&mut self, line: &[u8]) -> Visibility {
+        let progress = progress_of(line, self.position.is_initial());
+        self.position.advance(progress)
+    }
+}
+
+/// What a line says of the client that has read it.
+fn progress_of(line: &[u8], is_initial: bool) -> WatchProgress {
+    if line.starts_with(b"{\"type\":\"ERROR\"") {
+        return WatchProgress::Failed;
+    }
+    let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
+    if is_initial && !is_bookmark {
+        // Initial events are ordered by key, so their versions say nothing yet.
+        return WatchProgress::Initial;
+    }
+    let path = ["object", "metadata", "resourceVersion"];
+    match json::scan::string_at(line, &path).and_then(|text| text.parse().ok()) {
+        Some(version) if is_bookmark => WatchProgress::Bookmark(version),
+        Some(version) => WatchProgress::Events(version),
+        // No replica writes such a line. End the watch rather than resume at a wrong version.
+        None => WatchProgress::Failed,
     }
 }
 
@@ -391,11 +412,11 @@ mod tests {
 
     #[test]
     fn initial_events_are_complete_only_at_their_bookmark() {
-        let mut lines = WatchLines::new(BookmarkFilter::None, None);
+        let mut lines = WatchLines::new(ClientPosition::new(BookmarkFilter::None, None));
         lines.feed((event("ADDED", 90) + &event("ADDED", 20)).into());
-        assert_eq!(lines.sent_up_to(), None);
+        assert_eq!(lines.position.sent_up_to(), None);
         lines.feed((event("BOOKMARK", 95) + &event("ADDED", 96)).into());
-        assert_eq!(lines.sent_up_to(), Some(96));
+        assert_eq!(lines.position.sent_up_to(), Some(96));
         let all = event("ADDED", 90) + &event("ADDED", 20) + &event("ADDED", 96);
         assert_eq!(shown(&mut lines), all);
     }
@@ -408,9 +429,9 @@ mod tests {
             (BookmarkFilter::AfterInitial, 1),
             (BookmarkFilter::All, 2),
         ] {
-            let mut lines = WatchLines::new(bookmarks_shown, None);
+            let mut lines = WatchLines::new(ClientPosition::new(bookmarks_shown, None));
             lines.feed(text.clone().into());
-            assert_eq!(lines.sent_up_to(), Some(9));
+            assert_eq!(lines.position.sent_up_to(), Some(9));
             assert_eq!(
                 shown(&mut lines).matches("BOOKMARK").count(),
                 count,
@@ -421,26 +442,29 @@ mod tests {
 
     #[test]
     fn nothing_goes_on_after_a_failure() {
-        let mut lines = WatchLines::new(BookmarkFilter::All, Some(3));
+        let mut lines = WatchLines::new(ClientPosition::new(BookmarkFilter::All, Some(3)));
         lines.feed(
             "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"metadata\":{},\"code\":410}}\n"
                 .into(),
         );
-        assert_eq!(lines.sent_up_to(), None);
+        assert_eq!(lines.position.sent_up_to(), None);
         assert!(shown(&mut lines).contains("410"));
     }
 
     #[test]
     fn an_event_is_passed_on_whole_or_not_at_all() {
-        let mut lines = WatchLines::new(BookmarkFilter::All, Some(3));
+        let mut lines = WatchLines::new(ClientPosition::new(BookmarkFilter::All, Some(3)));
         let text = event("ADDED", 4);
         lines.feed(Bytes::from(text[..20].to_owned()));
         assert_eq!(
-            (shown(&mut lines).as_str(), lines.sent_up_to()),
+            (shown(&mut lines).as_str(), lines.position.sent_up_to()),
             ("", Some(3))
         );
         lines.feed(Bytes::from(text[20..].to_owned()));
-        assert_eq!((shown(&mut lines), lines.sent_up_to()), (text, Some(4)));
+        assert_eq!(
+            (shown(&mut lines), lines.position.sent_up_to()),
+            (text, Some(4))
+        );
     }
 
     proptest! {
@@ -456,9 +480,9 @@ mod tests {
                 .enumerate()
                 .map(|(at, is)| event(if *is { "BOOKMARK" } else { "ADDED" }, at as u64 + 10))
                 .collect();
-            let mut at_once = WatchLines::new(bookmarks_shown, Some(1));
+            let mut at_once = WatchLines::new(ClientPosition::new(bookmarks_shown, Some(1)));
             at_once.feed(text.clone().into());
-            let mut cut = WatchLines::new(bookmarks_shown, Some(1));
+            let mut cut = WatchLines::new(ClientPosition::new(bookmarks_shown, Some(1)));
             let mut rest = Bytes::from(text);
             let mut seen = String::new();
             for length in cuts.iter().cycle() {
@@ -471,7 +495,7 @@ mod tests {
                 seen.push_str(&more);
             }
             prop_assert_eq!(seen, shown(&mut at_once));
-            prop_assert_eq!(cut.sent_up_to(), at_once.sent_up_to());
+            prop_assert_eq!(cut.position.sent_up_to(), at_once.position.sent_up_to());
         }
     }
 }

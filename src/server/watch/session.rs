@@ -7,19 +7,20 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Limited};
-use polyplane_registry::Verb;
+use polyplane_registry::{Verb, WatchStream};
 
-use crate::answer::body::{ResponseBody, SliceStream, Watch};
+use crate::answer::body::{ResponseBody, Watch};
 use crate::answer::respond::{Refusal, Reply};
 use crate::backend::PlaneRecord;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::forward::moved_to;
 use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
 use crate::peer::pool::Link;
-use crate::pipeline::{self, Caller, Pipeline};
+use crate::pipeline::{self, Caller, Origin, Pipeline};
 use crate::request::request_info::RequestInfo;
 use crate::server_state::ServerState;
-use crate::watch::relay::{Relay, RemoteWatch, Reopen, Reopened, Source, WatchLines};
+use crate::watch::record::{WatchForm, WatchWriter};
+use crate::watch::relay::{Relay, RemoteWatch, Reopen, Reopened, Source, WatchReader};
 use crate::watch::watch_query;
 
 /// Longest `Status` that is sent as the last event of a watch, in bytes.
@@ -33,10 +34,19 @@ impl Pipeline<'_> {
         }
     }
 
+    /// The form of a watch that this replica answers.
+    pub(crate) fn watch_form(&self) -> WatchForm {
+        match self.caller.origin {
+            Origin::Client => WatchForm::Lines,
+            Origin::Peer { watch_form, .. } => watch_form,
+        }
+    }
+
     /// The body of a watch that this replica answers.
-    pub(crate) fn watch(&self, record: &Arc<dyn PlaneRecord>, stream: SliceStream) -> ResponseBody {
+    pub(crate) fn watch(&self, record: &Arc<dyn PlaneRecord>, stream: WatchStream) -> ResponseBody {
         let ending = || self.state.drain.ending().clone().cancelled_owned();
-        let watch = Watch::new(stream, ending(), self.gauge());
+        let events = WatchWriter::new(stream, self.watch_form());
+        let watch = Watch::new(events, ending(), self.gauge());
         if !self.is_direct() {
             let (state, record) = (Arc::clone(self.state), Arc::clone(record));
             let moved_trailers = move |sent_up_to: Option<u64>| {
@@ -61,12 +71,12 @@ impl Pipeline<'_> {
         &self,
         stream: PeerStream,
         link: &Link,
-        lines: WatchLines,
+        reader: WatchReader,
     ) -> ResponseBody {
         let there = RemoteWatch {
             stream,
             gone: Box::pin(link.gone().clone().cancelled_owned()),
-            lines,
+            reader,
             _seat: self.state.metrics.forwarded_watches.take(),
         };
         let ending = self.state.drain.ending().clone().cancelled_owned();

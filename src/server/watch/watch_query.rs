@@ -1,7 +1,7 @@
 //! Rewrites the query of a watch: for the replica it is forwarded to, and to resume it.
 //!
 //! A forwarded watch always requests bookmarks, and one behind the initial events, so that the
-//! watch can resume elsewhere at any time; [`WatchLines`] hides those that the client did not
+//! watch can resume elsewhere at any time; [`ClientPosition`] hides those that the client did not
 //! request. The table of parameters names those that are rewritten; the others stay as the client
 //! wrote them.
 
@@ -14,14 +14,14 @@ use polyplane_registry::request::parameters::{
 };
 
 use crate::request::route::{decode_key, parse_query};
-use crate::watch::relay::{BookmarkFilter, WatchLines};
+use crate::watch::position::{BookmarkFilter, ClientPosition};
 
 /// A watch as it is forwarded to a peer.
 pub(crate) struct WatchQuery {
     /// The raw query.
     pub query: String,
-    /// Reads the answered stream.
-    pub lines: WatchLines,
+    /// Where the client begins.
+    pub position: ClientPosition,
 }
 
 /// Rewrites the `raw` query of a client's watch, whose pairs are `parsed`.
@@ -57,7 +57,7 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
     };
     WatchQuery {
         query,
-        lines: WatchLines::new(bookmarks_shown, sent_up_to),
+        position: ClientPosition::new(bookmarks_shown, sent_up_to),
     }
 }
 
@@ -167,10 +167,10 @@ mod tests {
             assert_eq!(ALLOW_WATCH_BOOKMARKS.read(&at_peer), Some(true));
             // A watch that begins with what is there is told of nothing until a bookmark says so.
             let sent_up_to = (read == Some(false)).then_some(7);
-            assert_eq!(sent.lines.sent_up_to(), sent_up_to, "{text:?}");
+            assert_eq!(sent.position.sent_up_to(), sent_up_to, "{text:?}");
             let raw = format!("watch=1&resourceVersion=7&allowWatchBookmarks={text}");
             let parsed = parse_query(Some(&raw));
-            let bookmarks_shown = forwarded(Some(&raw), &parsed).lines.bookmarks_shown();
+            let bookmarks_shown = forwarded(Some(&raw), &parsed).position.bookmarks_shown();
             let welcome = ALLOW_WATCH_BOOKMARKS.read(&parsed) == Some(true);
             assert_eq!(bookmarks_shown == BookmarkFilter::All, welcome, "{text:?}");
         }

@@ -240,21 +240,19 @@ impl Shop {
         let request = Self::request(Verb::Watch, (GROUP, "widgets", None), &query, &Value::Null);
         let answer = self.registry.handle(&self.tenant, &request).await?;
         match answer.body {
-            AnswerBody::Stream(stream) => Ok(stream),
-            AnswerBody::Slices(_) => panic!("a watch"),
+            AnswerBody::Watch(stream) => Ok(stream),
+            AnswerBody::Slices(_) | AnswerBody::Stream(_) => panic!("a watch"),
         }
     }
 }
 
-type Frames = std::pin::Pin<
-    Box<dyn futures_util::Stream<Item = Result<Bytes, polyplane_registry::StreamEnd>> + Send>,
->;
+type Frames = polyplane_registry::WatchStream;
 
 /// The next frame; nothing at the end of the watch.
 async fn next(frames: &mut Frames) -> Option<String> {
     let frame = timeout(Duration::from_secs(10), frames.next()).await;
     let frame = frame.expect("something comes")?;
-    let frame = frame.expect("nothing moves").to_vec();
+    let frame = frame.expect("nothing moves").bytes.to_vec();
     Some(String::from_utf8(frame).expect("text"))
 }
 

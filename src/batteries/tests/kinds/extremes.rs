@@ -99,10 +99,11 @@ async fn ask(
     let answer = site.registry.handle(&site.tenant, &request).await?;
     Ok(match answer.body {
         AnswerBody::Slices(slices) => slices.concat(),
-        AnswerBody::Stream(mut stream) => {
+        AnswerBody::Stream(_) => panic!("no list is long"),
+        AnswerBody::Watch(mut stream) => {
             let soon = tokio::time::timeout(Duration::from_secs(10), stream.next());
             match soon.await {
-                Ok(Some(frame)) => frame.expect("it does not move").to_vec(),
+                Ok(Some(frame)) => frame.expect("it does not move").bytes.to_vec(),
                 Ok(None) | Err(_) => Vec::new(),
             }
         }

@@ -92,6 +92,7 @@ async fn pieces(answer: Answer) -> (Vec<Vec<u8>>, bool) {
             let pieces = stream.map(|piece| piece.expect("it ends well").to_vec());
             (pieces.collect().await, true)
         }
+        AnswerBody::Watch(_) => panic!("a list"),
     }
 }
 
@@ -117,7 +118,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let items = list::collect(&call, &selection, &prefix, &page);
     match list::write(&call, wish, &items, &page).expect("sound") {
         AnswerBody::Slices(slices) => slices.concat(),
-        AnswerBody::Stream(_) => panic!("it was to be built whole"),
+        AnswerBody::Stream(_) | AnswerBody::Watch(_) => panic!("it was to be built whole"),
     }
 }
 
@@ -281,12 +282,12 @@ fn a_list_ends_when_its_cut_pins_too_much() {
 
 /// The events of a watch until its bookmark or its end, and the longest piece.
 async fn events(answer: Answer) -> (Vec<Value>, usize) {
-    let AnswerBody::Stream(mut stream) = answer.body else {
+    let AnswerBody::Watch(mut stream) = answer.body else {
         panic!("a watch is a stream");
     };
     let (mut events, mut longest) = (Vec::new(), 0);
     while let Some(piece) = stream.next().await {
-        let piece = piece.expect("it goes on");
+        let piece = piece.expect("it goes on").bytes;
         longest = longest.max(piece.len());
         let lines = piece.split(|byte| *byte == b'\n');
         events.extend(lines.filter(|line| !line.is_empty()).map(parse));

@@ -167,7 +167,7 @@ async fn a_watch_by_a_field_parses_nothing() {
     let start = tenant.plane.snapshot().version();
     let watch = request(Verb::Watch, start);
     let answer = registry.handle(&tenant, &watch).await.expect("a watch");
-    let AnswerBody::Stream(mut frames) = answer.body else {
+    let AnswerBody::Watch(mut frames) = answer.body else {
         panic!("a watch is a stream");
     };
     let mut seen = String::new();
@@ -185,7 +185,7 @@ async fn a_watch_by_a_field_parses_nothing() {
             let frame =
                 frame.unwrap_or_else(|_| panic!("{found} of {due} in batch {batch}: {seen}"));
             let frame = frame.expect("it goes on").expect("here");
-            let text = String::from_utf8(frame.to_vec()).expect("text");
+            let text = String::from_utf8(frame.bytes.to_vec()).expect("text");
             found += text.matches("{\"type\":").count();
             seen.push_str(&text);
         }
@@ -204,6 +204,7 @@ async fn a_watch_by_a_field_parses_nothing() {
             let parts: Vec<_> = parts.map(|part| part.expect("all of it")).collect().await;
             parts.concat()
         }
+        AnswerBody::Watch(_) => panic!("a list"),
     };
     let text = String::from_utf8(bytes).expect("text");
     assert_eq!(text.matches("\"nodeName\":\"mine\"").count(), BATCH / 2);

@@ -2,7 +2,8 @@
 
 use super::{BATCH_BYTES, Feed, InitialEnd};
 use crate::answer::representation::{Columns, Shown};
-use crate::answer::watch_frame::{Kind, error_frame, frame};
+use crate::answer::watch_frame::{Kind, frame};
+use crate::answer::{WatchChunk, WatchProgress};
 use crate::kinds::conversion;
 use crate::request::call::Call;
 use crate::select;
@@ -54,7 +55,7 @@ impl Feed {
             if let Some(object) = object {
                 conversion::ahead(call, std::iter::once(&object)).await?;
                 let frame = self.added(call, &object)?;
-                self.ready.push_back(frame);
+                self.show(frame);
             }
             self.end_initial(cut.version(), marked);
             return Ok(());
@@ -106,9 +107,17 @@ impl Feed {
             }
         }
         if !batch.is_empty() {
-            self.ready.push_back(batch.into());
+            self.show(batch.into());
         }
         Ok(behind)
+    }
+
+    /// Queues objects that are there.
+    fn show(&mut self, bytes: Bytes) {
+        self.ready.push_back(WatchChunk {
+            bytes,
+            progress: WatchProgress::Initial,
+        });
     }
 
     fn added(&mut self, call: &Call<'_>, object: &ObjectRef) -> Result<Bytes, ApiError> {
@@ -121,8 +130,7 @@ impl Feed {
     /// Everything that was there is queued.
     fn end_initial(&mut self, version: Version, marked: bool) {
         if marked {
-            let frame = self.bookmark(version, InitialEnd::Here);
-            self.ready.push_back(frame);
+            self.bookmark(version, InitialEnd::Here);
         }
     }
 
@@ -168,7 +176,7 @@ impl Feed {
     }
 
     fn break_off(&mut self, error: &ApiError) {
-        self.ready.push_back(error_frame(error));
+        self.fail(error);
         self.watcher = None;
     }
 }

@@ -16,7 +16,7 @@ use polyplane_pki::{Identity, Pki};
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
     AccessCheck, Answer, AnswerBody, Authority, ChainedAuthorizer, Features, KindTable, Kinds,
-    Liveness, Outcome, ResourceRequest, StreamEnd, Verb,
+    Outcome, ResourceRequest, StreamEnd, Verb, WatchChunk, WatchProgress, WatchStream,
 };
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, Options, PlaneApi,
@@ -156,7 +156,6 @@ fn json(outcome: Outcome, body: Vec<Bytes>) -> Answer {
         outcome,
         content_type: "application/json".into(),
         warnings: Vec::new(),
-        watch: Liveness::Finite,
         body: AnswerBody::Slices(body),
     }
 }
@@ -245,22 +244,25 @@ fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
 /// even begin.
 fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
     let first = seen(plane, request);
-    let events = stream::iter([first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()].map(Ok));
-    let body: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, StreamEnd>> + Send>> =
-        match parameter(request, "limit") {
-            "broken" => Box::pin(events.chain(stream::iter([Err(StreamEnd::Lagged)]))),
-            "flood" => {
-                let event = Bytes::from(format!("\"{}\"\n", "x".repeat(1021)));
-                Box::pin(events.chain(stream::repeat(event).map(Ok)))
-            }
-            _ => Box::pin(events.chain(stream::pending())),
-        };
+    let chunk = |bytes| WatchChunk {
+        bytes,
+        progress: WatchProgress::Initial,
+    };
+    let events = [first, "{\"n\":2}\n".into(), "{\"n\":3}\n".into()];
+    let events = stream::iter(events.map(|event| Ok(chunk(event))));
+    let body: WatchStream = match parameter(request, "limit") {
+        "broken" => Box::pin(events.chain(stream::iter([Err(StreamEnd::Lagged)]))),
+        "flood" => {
+            let event = Bytes::from(format!("\"{}\"\n", "x".repeat(1021)));
+            Box::pin(events.chain(stream::repeat(chunk(event)).map(Ok)))
+        }
+        _ => Box::pin(events.chain(stream::pending())),
+    };
     Answer {
         outcome: Outcome::Ok,
         content_type: "application/json".into(),
         warnings: Vec::new(),
-        watch: Liveness::Endless,
-        body: AnswerBody::Stream(body),
+        body: AnswerBody::Watch(body),
     }
 }
 

@@ -3,14 +3,14 @@
 //! The plane is a list of events and a list of what was written; it is owned by one replica, and
 //! what each replica believes of that can be made wrong.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::stream;
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
@@ -20,8 +20,8 @@ use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_pki::{Identity, PeerTls, Pki};
 use polyplane_registry::request::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
 use polyplane_registry::{
-    AccessCheck, Answer, AnswerBody, Authority, KindTable, Kinds, Liveness, Outcome,
-    ResourceRequest, StreamEnd, Verb,
+    AccessCheck, Answer, AnswerBody, Authority, KindTable, Kinds, Outcome, ResourceRequest,
+    StreamEnd, Verb, WatchChunk, WatchProgress, WatchStream,
 };
 use polyplane_server::{
     Backend, BoxFuture, Config, LocateError, Location, Options, Peer, PeerLimits, PeerTransport,
@@ -33,8 +33,6 @@ use tokio::task::JoinHandle;
 
 use crate::client::{Client, Protocol};
 use crate::fake::{authority, kinds};
-
-type EventStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
 /// What is true, whatever the replicas believe.
 #[derive(Clone, Default)]
@@ -170,12 +168,11 @@ impl PlaneApi for Handle {
     }
 }
 
-fn answer_of(outcome: Outcome, watch: Liveness, body: AnswerBody) -> Answer {
+fn answer_of(outcome: Outcome, body: AnswerBody) -> Answer {
     Answer {
         outcome,
         content_type: "application/json".into(),
         warnings: Vec::new(),
-        watch,
         body,
     }
 }
@@ -200,8 +197,7 @@ async fn answer(seen: Arc<Seen>, request: ResourceRequest) -> Result<Answer, Api
     match (request.verb, request.name.as_deref().unwrap_or("")) {
         (Verb::Watch, _) => Ok(answer_of(
             Outcome::Ok,
-            Liveness::Endless,
-            AnswerBody::Stream(events(Arc::clone(&seen), &request)),
+            AnswerBody::Watch(events(Arc::clone(&seen), &request)),
         )),
         (Verb::List, _) => {
             let count = parameter(&request, "limit").parse().unwrap_or(1_usize);
@@ -211,7 +207,7 @@ async fn answer(seen: Arc<Seen>, request: ResourceRequest) -> Result<Answer, Api
                 Ok(Bytes::from(format!("{number:07}{}\n", "x".repeat(65_528))))
             });
             let body = AnswerBody::Stream(Box::pin(stream::iter(chunks)));
-            Ok(answer_of(Outcome::Ok, Liveness::Finite, body))
+            Ok(answer_of(Outcome::Ok, body))
         }
         (_, "forever") => {
             let _dropped = Dropped(Some(Arc::clone(world)));
@@ -223,17 +219,9 @@ async fn answer(seen: Arc<Seen>, request: ResourceRequest) -> Result<Answer, Api
             if parameter(&request, "fieldManager") == "broken" {
                 std::future::pending::<()>().await;
             }
-            Ok(answer_of(
-                Outcome::Created,
-                Liveness::Finite,
-                about(&seen, &request),
-            ))
+            Ok(answer_of(Outcome::Created, about(&seen, &request)))
         }
-        _ => Ok(answer_of(
-            Outcome::Ok,
-            Liveness::Finite,
-            about(&seen, &request),
-        )),
+        _ => Ok(answer_of(Outcome::Ok, about(&seen, &request))),
     }
 }
 
@@ -251,9 +239,11 @@ fn about(seen: &Seen, request: &ResourceRequest) -> AnswerBody {
     AnswerBody::Slices(vec![format!("{about}\n").into()])
 }
 
+/// The bookmark behind the initial events. It begins with a space, unlike a registry's, so that a
+/// replica between which parses lines instead of reading records takes it for an event.
 fn initial_end(version: u64) -> String {
     format!(
-        "{{\"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"metadata\":{{\"resourceVersion\":\
+        "{{ \"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"metadata\":{{\"resourceVersion\":\
          \"{version}\",\"annotations\":{{\"k8s.io/initial-events-end\":\"true\"}}}}}}}}\n"
     )
 }
@@ -265,6 +255,13 @@ fn event(kind: &str, version: u64) -> String {
     )
 }
 
+fn chunk(lines: String, progress: WatchProgress) -> WatchChunk {
+    WatchChunk {
+        bytes: lines.into(),
+        progress,
+    }
+}
+
 /// The first value of a parameter, for requests that say to these fakes what to do.
 fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
     let found = request.query.iter().find(|(key, _)| key == name);
@@ -273,7 +270,7 @@ fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
 
 /// Events behind the version asked for, or all of them in reverse order and a bookmark; ends with
 /// a move when the replica does not own the plane any more. Reads its options as the registry does.
-fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
+fn events(seen: Arc<Seen>, request: &ResourceRequest) -> WatchStream {
     let options = ListOptions::parse(request, ListPurpose::Watch).expect("sound options");
     let asked: u64 = options.resource_version.parse().unwrap_or(0);
     let is_initial = match options.initial_events {
@@ -281,17 +278,18 @@ fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
         None => asked == 0,
     };
     let head = seen.world.truth.borrow().head;
-    let mut first = String::new();
+    let mut first = VecDeque::new();
     let stops_after = match seen.world.first_stops_after.load(Ordering::SeqCst) {
         count if count > 0 && seen.index == 0 => count,
         _ => usize::MAX,
     };
     let told = if is_initial {
         let initial = (1..=head).rev().take(stops_after);
-        initial.for_each(|version| first += &event("ADDED", version));
+        let initial: String = initial.map(|version| event("ADDED", version)).collect();
+        first.extend((!initial.is_empty()).then(|| chunk(initial, WatchProgress::Initial)));
         let ends = options.initial_events.is_some() && options.bookmarks == Bookmarks::Welcome;
         if ends && stops_after == usize::MAX {
-            first += &initial_end(head);
+            first.push_back(chunk(initial_end(head), WatchProgress::Bookmark(head)));
         }
         head
     } else {
@@ -302,13 +300,12 @@ fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
     let state = (seen, truth, told, first, false);
     Box::pin(stream::unfold(
         state,
-        move |(seen, mut truth, told, first, over)| async move {
+        move |(seen, mut truth, told, mut first, over)| async move {
             if over {
                 return None;
             }
-            if !first.is_empty() {
-                let item = Ok(Bytes::from(first));
-                return Some((item, (seen, truth, told, String::new(), false)));
+            if let Some(chunk) = first.pop_front() {
+                return Some((Ok(chunk), (seen, truth, told, first, false)));
             }
             loop {
                 let now = truth.borrow_and_update().clone();
@@ -323,8 +320,9 @@ fn events(seen: Arc<Seen>, request: &ResourceRequest) -> EventStream {
                     return Some((end, (seen, truth, told, first, true)));
                 }
                 if now.head > told {
-                    let item = Ok(Bytes::from(event("ADDED", told + 1)));
-                    return Some((item, (seen, truth, told + 1, first, false)));
+                    let next = told + 1;
+                    let event = chunk(event("ADDED", next), WatchProgress::Events(next));
+                    return Some((Ok(event), (seen, truth, next, first, false)));
                 }
                 truth.changed().await.ok()?;
             }

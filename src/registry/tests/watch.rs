@@ -1,0 +1,119 @@
+//! What stands beside the bytes of a watch.
+
+use super::{Ask, Site, settle_down};
+use crate::{AnswerBody, ResourceRequest, Verb, WatchChunk, WatchProgress};
+use futures_util::StreamExt as _;
+use polyplane_apimachinery::json::scan;
+
+const VERSION: [&str; 3] = ["object", "metadata", "resourceVersion"];
+
+/// A watch of the config maps that begins with those that are there and has bookmarks.
+fn watch(accept: &str, selector: &str) -> ResourceRequest {
+    let mut ask = Ask::new(Verb::Watch, "configmaps", None);
+    let query = [
+        ("sendInitialEvents", "true"),
+        ("resourceVersionMatch", "NotOlderThan"),
+        ("allowWatchBookmarks", "true"),
+        ("labelSelector", selector),
+    ];
+    ask.query = query
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    ResourceRequest {
+        accept: accept.to_owned(),
+        ..ask.request()
+    }
+}
+
+/// What the lines of a chunk say of the client that has read them.
+fn said(chunk: &WatchChunk, amid_initial: bool) -> (WatchProgress, usize) {
+    let text = std::str::from_utf8(&chunk.bytes).expect("text");
+    assert!(text.ends_with('\n'), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines.last().expect("a line").as_bytes();
+    // As a replica reads it that gets no version beside the bytes.
+    let version = scan::string_at(last, &VERSION).expect("a version");
+    let version = version.parse().expect("a number");
+    let progress = match scan::string_at(last, &["type"]).as_deref().expect("a type") {
+        "BOOKMARK" => {
+            assert_eq!(lines.len(), 1, "a bookmark is alone");
+            WatchProgress::Bookmark(version)
+        }
+        _ if amid_initial => WatchProgress::Initial,
+        _ => WatchProgress::Events(version),
+    };
+    (progress, lines.len())
+}
+
+async fn write(site: &Site) {
+    // Together more than one chunk.
+    for at in 0..6 {
+        site.make(&format!("long-{at}"), &"x".repeat(30_000)).await;
+    }
+    for label in ["seen", "unseen", "seen"] {
+        let body = format!(r#"{{"metadata":{{"labels":{{"is":"{label}"}}}}}}"#);
+        let patched = site.send(Ask::patch("long-3", &body)).await;
+        patched.expect("it is there");
+    }
+    let delete = Ask::new(Verb::Delete, "configmaps", Some("long-3"));
+    site.send(delete).await.expect("it is there");
+    site.make("unlabelled", "last").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_version_beside_the_bytes_is_the_one_in_the_bytes() {
+    let of = |what: &str| format!("application/json;as={what};g=meta.k8s.io;v=v1");
+    for accept in [String::new(), of("PartialObjectMetadata"), of("Table")] {
+        for (selector, events) in [("", 11), ("is=seen", 4)] {
+            let site = Site::open(Vec::new()).await;
+            for name in ["b", "a"] {
+                site.make(name, "first").await;
+            }
+            let labelled = r#"{"metadata":{"labels":{"is":"seen"}}}"#;
+            let patched = site.send(Ask::patch("b", labelled)).await;
+            patched.expect("it is there");
+            let request = watch(&accept, selector);
+            let answer = site.registry.handle(&site.tenant, &request).await;
+            let AnswerBody::Watch(mut chunks) = answer.expect("it begins").body else {
+                panic!("a watch");
+            };
+            write(&site).await;
+            settle_down().await;
+            let (mut bookmarks, mut counted, mut newest) = (0, 0, 0);
+            while bookmarks < 2 {
+                let chunk = chunks.next().await.expect("it goes on").expect("a chunk");
+                let (said, lines) = said(&chunk, bookmarks == 0);
+                assert_eq!(chunk.progress, said, "{accept} {selector}");
+                match said {
+                    WatchProgress::Initial => {}
+                    WatchProgress::Bookmark(version) => {
+                        assert!(version >= newest);
+                        bookmarks += 1;
+                    }
+                    WatchProgress::Events(version) => {
+                        assert!(version > newest);
+                        newest = version;
+                        counted += lines;
+                    }
+                    WatchProgress::Failed => panic!("it goes on"),
+                }
+            }
+            assert_eq!(counted, events, "{accept} {selector}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_no_version_to_resume_after() {
+    let site = Site::open(Vec::new()).await;
+    let mut ask = Ask::new(Verb::Watch, "configmaps", None);
+    ask.query = vec![("resourceVersion".to_owned(), "1000000".to_owned())];
+    let answer = site.registry.handle(&site.tenant, &ask.request()).await;
+    let AnswerBody::Watch(mut chunks) = answer.expect("it waits for the version").body else {
+        panic!("a watch");
+    };
+    let last = chunks.next().await.expect("an error").expect("a chunk");
+    assert_eq!(last.progress, WatchProgress::Failed);
+    assert!(last.bytes.starts_with(b"{\"type\":\"ERROR\""));
+    assert!(chunks.next().await.is_none());
+}

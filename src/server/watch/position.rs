@@ -1,0 +1,85 @@
+//! How far the client of a forwarded watch is, and which bookmarks it gets.
+
+use polyplane_registry::WatchProgress;
+
+/// Which bookmarks the client gets. Its replica always requests all of them from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BookmarkFilter {
+    /// None.
+    None,
+    /// All but the one that ends the initial events, which the client did not request.
+    AfterInitial,
+    /// All.
+    All,
+}
+
+/// Whether the client gets a piece of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Visibility {
+    Shown,
+    Hidden,
+}
+
+/// The version up to which the client of a forwarded watch has all events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientPosition {
+    bookmarks_shown: BookmarkFilter,
+    /// None while the initial events are being sent.
+    sent_up_to: Option<u64>,
+    /// The client got an error event, so there is nothing to resume.
+    failed: bool,
+}
+
+impl ClientPosition {
+    /// `sent_up_to` is the version at which the watch begins, if it begins at one.
+    pub(crate) fn new(bookmarks_shown: BookmarkFilter, sent_up_to: Option<u64>) -> Self {
+        Self {
+            bookmarks_shown,
+            sent_up_to,
+            failed: false,
+        }
+    }
+
+    /// What the client is shown of the bookmarks.
+    pub(crate) fn bookmarks_shown(&self) -> BookmarkFilter {
+        self.bookmarks_shown
+    }
+
+    /// The version to resume after if the source breaks now.
+    pub(crate) fn sent_up_to(&self) -> Option<u64> {
+        self.sent_up_to.filter(|_| !self.failed)
+    }
+
+    /// Whether the initial events are still being sent.
+    pub(super) fn is_initial(&self) -> bool {
+        self.sent_up_to.is_none()
+    }
+
+    /// Advances behind the next piece of the watch.
+    pub(super) fn advance(&mut self, progress: WatchProgress) -> Visibility {
+        match progress {
+            WatchProgress::Initial => Visibility::Shown,
+            WatchProgress::Failed => {
+                self.failed = true;
+                Visibility::Shown
+            }
+            WatchProgress::Events(version) => {
+                self.raise(version);
+                Visibility::Shown
+            }
+            WatchProgress::Bookmark(version) => {
+                let is_first = self.is_initial();
+                self.raise(version);
+                match self.bookmarks_shown {
+                    BookmarkFilter::None => Visibility::Hidden,
+                    BookmarkFilter::AfterInitial if is_first => Visibility::Hidden,
+                    BookmarkFilter::AfterInitial | BookmarkFilter::All => Visibility::Shown,
+                }
+            }
+        }
+    }
+
+    fn raise(&mut self, version: u64) {
+        self.sent_up_to = Some(self.sent_up_to.unwrap_or(0).max(version));
+    }
+}
