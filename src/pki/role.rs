@@ -24,7 +24,7 @@ use crate::peer::SHARED_NAME;
 /// The DNS name that only peer certificates have.
 pub(crate) const PEER_ROLE: &str = "peer.polyplane";
 
-/// What to do with certificates that are for both usages and lack the name [`PEER_ROLE`].
+/// What to do with certificates that are for both usages and lack the name `peer.polyplane`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmarked {
     /// Refuse them.

@@ -16,7 +16,7 @@ pub struct YieldBudget {
 }
 
 impl YieldBudget {
-    /// Counts an object of this many bytes; yields after [`YIELD_BYTES`] of them.
+    /// Counts an object of this many bytes; yields after `YIELD_BYTES` of them.
     pub async fn spend(&mut self, bytes: usize) {
         self.done += OBJECT_BYTES.saturating_add(bytes);
         if self.done >= YIELD_BYTES {

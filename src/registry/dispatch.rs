@@ -91,7 +91,7 @@ impl Registry {
     /// Starts the authorization of one request to a plane.
     ///
     /// # Errors
-    /// See [`Authority::gate`].
+    /// See [`Authority::access_check`].
     pub fn access_check<'a>(
         &'a self,
         tenant: &'a Tenant,
