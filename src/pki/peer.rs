@@ -77,10 +77,11 @@ impl PeerTls {
         Self::load_or_create_with(folder, replica, Unmarked::Refused)
     }
 
-    /// The same, with peers whose certificates do not say that they are peers' as `unmarked` says.
+    /// As [`Self::load_or_create`], where `unmarked` says what to do with peers whose certificates
+    /// lack the name of peers.
     ///
     /// # Errors
-    /// The same.
+    /// See [`Self::load_or_create`].
     pub fn load_or_create_with(
         folder: &Path,
         replica: &str,

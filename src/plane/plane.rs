@@ -305,8 +305,8 @@ impl Plane {
         KeyQueues::enter(&self.key_queues, key).await
     }
 
-    /// The same queue for writers that call out before they write, such as to a webhook. It is a
-    /// queue of its own, so that no other writer waits for their calls.
+    /// Enters the key's queue of writers that call out before they write, such as to a webhook. It
+    /// is a queue of its own, so that no other writer waits for their calls.
     pub async fn enter_outside_call_queue(&self, key: &Key) -> KeyQueueGuard {
         KeyQueues::enter(&self.outside_call_queues, key).await
     }

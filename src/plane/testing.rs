@@ -15,7 +15,7 @@ pub(crate) fn object(name: &str, label: &str, value: &str) -> NewObject {
     object_of(&identity, "2026-01-01T00:00:00Z", label, value)
 }
 
-/// The same with other members that say which it is, and another time.
+/// An object with these members of its metadata, creation time and label.
 pub(crate) fn object_of(identity: &str, created: &str, label: &str, value: &str) -> NewObject {
     let head = format!(r#"{{"metadata":{{{identity},"#);
     let middle = format!(r#""creationTimestamp":"{created}","labels":"#);

@@ -72,7 +72,7 @@ impl Authority {
         }
     }
 
-    /// The same without a plane; `None` if an authorizer decides by the objects of one.
+    /// An access check without a plane; `None` if an authorizer decides by the objects of one.
     pub fn fixed_access_check(&self) -> Option<AccessCheck<'_>> {
         let as_of = AsOf {
             authority: self,

@@ -55,7 +55,7 @@ impl Registry {
         }
     }
 
-    /// The same with these admission plug-ins, in order.
+    /// Replaces the admission plug-ins by these, in order.
     #[must_use]
     pub fn admitting(self, admission: Vec<Arc<dyn Admission>>) -> Self {
         let services = Services {
@@ -67,7 +67,7 @@ impl Registry {
         }
     }
 
-    /// The same, which also serves objects that are kept elsewhere than in a plane.
+    /// Adds objects that are kept elsewhere than in a plane.
     #[must_use]
     pub fn with_external(self, objects: Arc<dyn ExternalObjects>) -> Self {
         let mut services = Services::clone(&self.services);

@@ -275,7 +275,7 @@ pub async fn answerable(call: &Call<'_>) -> Result<(), ApiError> {
     answerable_by(&call.tenant.plane, call.request.deadline).await
 }
 
-/// The same of a plane alone.
+/// As [`answerable`], for work that has no [`Call`].
 ///
 /// # Errors
 /// See [`answerable`].

@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// The same, counted among open connections.
+    /// Notes the entry of this connection among the open ones.
     fn at(self, open: &Arc<OpenConnection>) -> Self {
         Self {
             open: Some(Arc::clone(open)),

@@ -221,7 +221,7 @@ impl Log {
         Version::from_raw(self.appended.load(Ordering::Acquire))
     }
 
-    /// The same once every append that has published its root is complete.
+    /// As [`Self::appended`], after waiting for an append whose root is published already.
     pub(crate) fn appended_all(&self) -> Version {
         drop(self.inner.lock());
         self.appended()

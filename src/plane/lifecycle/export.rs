@@ -31,7 +31,7 @@ use crate::yielding::{YIELD_BYTES, YieldBudget};
 pub(crate) const MAGIC: &[u8; 4] = b"pexp";
 /// The form without folded steps, the only one that programs below level `FOLDS_LEVEL` read.
 pub(crate) const FORMAT: u16 = 2;
-/// The same with folded steps, and with the chains of events from before they were folded.
+/// The form with folded steps, and with the chains of events from before they were folded.
 pub(crate) const FOLDED: u16 = 3;
 /// Bytes of own objects beyond which a plane is not exported: the successor loads it from the store.
 const STATE_BYTES_MAX: u64 = 64 << 20;

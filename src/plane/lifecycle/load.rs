@@ -142,7 +142,7 @@ impl Opening<'_> {
         }))
     }
 
-    /// The same as a root.
+    /// The root of the map that `stepped` returns.
     async fn root(&self, steps: &StepsRecord) -> Result<Root, OpenError> {
         Ok(Root::of_layers(self.stepped(steps).await?, self.context))
     }

@@ -36,7 +36,7 @@ fn steps() -> StepsRecord {
     }
 }
 
-/// The same behind steps that are folded.
+/// A steps record whose first steps are folded.
 fn folded_steps() -> StepsRecord {
     let mark = |commit, offset| CommitOffset { commit, offset };
     let row = |changed, came| FoldRow { changed, came };

@@ -386,7 +386,7 @@ fn run(future: impl Future<Output = Result<(), TestCaseError>>) -> Result<(), Te
     )
 }
 
-/// The same with a clock that jumps to the next timer whenever nobody has anything to do.
+/// Runs a test with a clock that jumps to the next timer whenever every task waits.
 fn run_paused(
     future: impl Future<Output = Result<(), TestCaseError>>,
 ) -> Result<(), TestCaseError> {

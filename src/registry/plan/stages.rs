@@ -41,7 +41,7 @@ impl Decoded {
     }
 }
 
-/// The same with defaults, where the path says it is.
+/// An object with defaults, whose name and namespace are those of the path.
 pub struct Defaulted(Value);
 
 impl Defaulted {
@@ -54,7 +54,7 @@ impl Defaulted {
         self.0
     }
 
-    /// The same as an object that is not there yet, which carries nothing of a former one.
+    /// Makes it a new object: takes out what only a stored object has.
     pub fn as_new(mut self) -> Self {
         metadata::wipe_system_fields(&mut self.0);
         drop(self.0.remove(&["metadata", "resourceVersion"]));

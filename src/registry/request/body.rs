@@ -52,7 +52,7 @@ fn scheme(group: &str) -> &'static str {
     }
 }
 
-/// The same of options.
+/// The file that upstream's errors name for options of a request.
 const OPTIONS_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:27";
 /// Bytes of a body that are shown to a client who sent something else than an object.
 const SHOWN_MAX: usize = 30;

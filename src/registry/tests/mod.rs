@@ -121,7 +121,7 @@ impl Site {
         Ok(tree(&String::from_utf8(slices.concat()).expect("JSON")))
     }
 
-    /// The same beside what the test goes on with.
+    /// Sends one request in a task of its own.
     fn spawn(&self, ask: Ask) -> JoinHandle<Result<Value, ApiError>> {
         let site = self.clone();
         tokio::spawn(async move { site.send(ask).await })

@@ -150,8 +150,8 @@ impl OpenConnection {
                 .is_some_and(|seat| self.take_seat(seat))
     }
 
-    /// The same above the limit, for requests about this replica: health and metrics are needed
-    /// most when the server is full.
+    /// As [`Self::mark_proven`], but above the limit too, for requests about this replica: health
+    /// and metrics are needed most when the server is full.
     pub(crate) fn mark_proven_anyway(&self) {
         if !self.is_proven() {
             self.take_seat(self.all.proven.take_anyway());

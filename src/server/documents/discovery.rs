@@ -27,7 +27,7 @@ pub(crate) const AGGREGATED: &str = "APIGroupDiscoveryList";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AggregatedVersion {
     V2,
-    /// The same under its old name, for older clients.
+    /// Aggregated discovery under its former version, for older clients.
     V2Beta1,
 }
 

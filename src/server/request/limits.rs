@@ -11,7 +11,7 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Bytes of request bodies in memory at a time, for one plane.
     pub plane_body_bytes_max: usize,
-    /// The same for all planes together.
+    /// Bytes of request bodies of all planes that may be in memory at a time.
     pub bodies_bytes_max: usize,
     /// Longest time a request may take that is not long-running.
     pub request_time_max: Duration,

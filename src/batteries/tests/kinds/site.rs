@@ -34,7 +34,7 @@ impl Site {
         Self::with(Arc::new(System), Opening::default()).await
     }
 
-    /// The same in an environment and on a store of its own.
+    /// Opens a site in this environment, on a store of its own.
     pub async fn with(environment: Arc<dyn Environment>, opening: Opening) -> Self {
         Self {
             registry: Registry::new(environment, Authority::fixed(Masters), Vec::new()),

@@ -180,7 +180,7 @@ impl Client {
         self.open_with(method, path, headers, body).await
     }
 
-    /// The same with a body that may take its time.
+    /// Sends a request whose body may arrive slowly.
     pub async fn open_with(
         &mut self,
         method: Method,

@@ -374,7 +374,7 @@ impl Ring {
         Self::start_limited(count, &PeerLimits::default(), change).await
     }
 
-    /// The same with bounds of the channel between replicas.
+    /// Starts a ring with these bounds of the channels between replicas.
     pub async fn start_limited(
         count: usize,
         limits: &PeerLimits,
