@@ -228,14 +228,14 @@ impl Memory {
         self.account(share).used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Changes what was counted for a user of a share from `told` to `now` bytes.
-    pub(crate) fn correct(&self, share: Share, told: &mut usize, now: usize) {
-        if now >= *told {
-            self.add(share, now - *told);
+    /// Changes what was counted for a user of a share from `counted` to `now` bytes.
+    pub(crate) fn correct(&self, share: Share, counted: &mut usize, now: usize) {
+        if now >= *counted {
+            self.add(share, now - *counted);
         } else {
-            self.subtract(share, *told - now);
+            self.subtract(share, *counted - now);
         }
-        *told = now;
+        *counted = now;
     }
 
     /// A log begins; it is forgotten when it is gone.

@@ -92,7 +92,7 @@ pub struct Plane {
     pub(crate) acquired: Revision,
     /// The newest version of any bookmark, here or at an earlier owner. Everything up to it is
     /// published.
-    pub(crate) told: AtomicU64,
+    pub(crate) newest_bookmark: AtomicU64,
     /// What the plane was when it was opened.
     opened: Opened,
     pub(crate) history: OnceCell<()>,
@@ -132,7 +132,7 @@ impl Plane {
             expiries,
             log,
             revision,
-            told: _,
+            followed_from: _,
             imported,
         } = loaded;
         let sequencer = Sequencer::new(root.clone());
@@ -159,7 +159,9 @@ impl Plane {
             imported,
             acquired: params.acquired,
             // No bookmark of an earlier owner is newer than the acquire, and all up to it is loaded.
-            told: AtomicU64::new(Version::after(Base(params.record.base), params.acquired).raw()),
+            newest_bookmark: AtomicU64::new(
+                Version::after(Base(params.record.base), params.acquired).raw(),
+            ),
             opened,
             history: OnceCell::new(),
             observer: OnceLock::new(),
@@ -199,8 +201,8 @@ impl Plane {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         // Before the root is read: everything up to the bookmark is in any root read after it.
-        let told = Version::from_raw(self.told.load(Ordering::Acquire));
-        Snapshot::published(self.published.load_full()).not_below(told)
+        let bookmark = Version::from_raw(self.newest_bookmark.load(Ordering::Acquire));
+        Snapshot::published(self.published.load_full()).not_below(bookmark)
     }
 
     /// The newest accepted state, writes under way included: what a write is prepared against. An

@@ -44,7 +44,7 @@ pub enum StreamEnd {
     Moved {
         /// The watch has sent every event up to this version, the initial events included; `None`
         /// if no such version is known.
-        told: Option<u64>,
+        sent_up_to: Option<u64>,
     },
 }
 

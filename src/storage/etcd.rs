@@ -401,7 +401,7 @@ impl Inner {
             sender,
             asked,
             closed: self.closed.subscribe(),
-            told: after,
+            delivered: after,
             raise_floor: Arc::new(move |floor| {
                 if let Some(store) = store.upgrade() {
                     store.raise_floor(floor);

@@ -70,7 +70,7 @@ impl Drop for WatchBuffer {
 /// A running watch. Dropping it ends it.
 pub struct StoreWatch {
     shared: Arc<WatchBuffer>,
-    told: Revision,
+    delivered: Revision,
 }
 
 /// The engine's side of a watch.
@@ -103,7 +103,7 @@ pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
         },
         StoreWatch {
             shared,
-            told: after,
+            delivered: after,
         },
     )
 }
@@ -143,16 +143,16 @@ impl StoreWatch {
         if let Some(batch) = feed.batches.pop_front() {
             feed.events = feed.events.saturating_sub(batch.events.len());
             feed.bytes = feed.bytes.saturating_sub(batch_bytes(&batch));
-            self.told = batch.revision;
+            self.delivered = batch.revision;
             return Some(Ok(batch));
         }
         if let Some(end) = &feed.end {
             return Some(Err(end.clone()));
         }
-        if feed.progress > self.told {
-            self.told = feed.progress;
+        if feed.progress > self.delivered {
+            self.delivered = feed.progress;
             return Some(Ok(WatchBatch {
-                revision: self.told,
+                revision: self.delivered,
                 events: Vec::new(),
             }));
         }

@@ -153,9 +153,9 @@ impl Plane {
     ) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
         // A version from before the birth belongs to an earlier plane of the same name.
-        let told = Version::after(self.base(), past.after);
-        let floor = if told > self.birth() {
-            Floor::new(told, ExpiredCause::Compacted)
+        let oldest = Version::after(self.base(), past.after);
+        let floor = if oldest > self.birth() {
+            Floor::new(oldest, ExpiredCause::Compacted)
         } else {
             Floor::new(self.birth(), ExpiredCause::BeforeBirth)
         };

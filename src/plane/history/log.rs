@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     frames: Arc<Frames>,
     memory: Arc<Memory>,
     /// The part of `pinned` that is counted in the memory budget.
-    told: usize,
+    counted_bytes: usize,
     replaced: u64,
     dropped: u64,
     /// The floor of hubs that never had an event.
@@ -107,7 +107,7 @@ impl Log {
             pinned: PinnedBytes::default(),
             frames: Frames::new(bounds.bytes_max / FRAMES_PART, memory),
             memory: Arc::clone(memory),
-            told: 0,
+            counted_bytes: 0,
             replaced: 0,
             dropped: 0,
             floor,
@@ -390,13 +390,14 @@ impl Inner {
 
     fn tell(&mut self) {
         let bytes = self.pinned.bytes();
-        self.memory.correct(Share::Logs, &mut self.told, bytes);
+        self.memory
+            .correct(Share::Logs, &mut self.counted_bytes, bytes);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.memory.subtract(Share::Logs, self.told);
+        self.memory.subtract(Share::Logs, self.counted_bytes);
     }
 }
 

@@ -75,16 +75,16 @@ impl Plane {
         if let Some(ended) = self.sequencer().lock().ended() {
             return Err(WatchError::Ended(ended));
         }
-        let told = match from {
+        let after = match from {
             WatchFrom::Now => self.log().appended(),
             WatchFrom::After(version) => version,
         };
-        let current = self.seen_for(told);
-        if told > current {
+        let current = self.seen_for(after);
+        if after > current {
             return Err(WatchError::Future { current });
         }
         let hub = self.log().hub(&scope.resource());
-        if hub.cursor_after(told).is_err() {
+        if hub.cursor_after(after).is_err() {
             let loaded = self.load_history_once().await;
             if loaded.is_err() {
                 return Err(match self.sequencer().lock().ended() {
@@ -93,8 +93,8 @@ impl Plane {
                 });
             }
         }
-        Watcher::new(Arc::clone(self), scope, hub, told)
-            .map_err(|cause| WatchError::Expired(self.report_expired(cause, told)))
+        Watcher::new(Arc::clone(self), scope, hub, after)
+            .map_err(|cause| WatchError::Expired(self.report_expired(cause, after)))
     }
 
     /// Counts a request for an expired version, and logs it at most every ten minutes per cause.
@@ -174,8 +174,10 @@ impl Plane {
             None => Version::ZERO,
         };
         let version = version.max(self.log().appended());
-        let told = self.told.fetch_max(version.raw(), Ordering::AcqRel);
-        version.max(Version::from_raw(told))
+        let bookmark = self
+            .newest_bookmark
+            .fetch_max(version.raw(), Ordering::AcqRel);
+        version.max(Version::from_raw(bookmark))
     }
 
     /// Reads the history unless that was done. Retries while the store is unavailable: the events may

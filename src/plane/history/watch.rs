@@ -110,7 +110,7 @@ pub struct Watcher {
     scope: WatchScope,
     cursor: Cursor,
     /// The watcher has every event up to this version.
-    told: Version,
+    sent_up_to: Version,
     /// Elapses when the next bookmark is due. Not reset by events: setting a timer costs more than
     /// looking at one.
     bookmark_due: Pin<Box<Sleep>>,
@@ -140,9 +140,9 @@ impl Watcher {
         plane: Arc<Plane>,
         scope: WatchScope,
         hub: Arc<Hub>,
-        told: Version,
+        sent_up_to: Version,
     ) -> Result<Self, ExpiredCause> {
-        let cursor = hub.cursor_after(told)?;
+        let cursor = hub.cursor_after(sent_up_to)?;
         let quarter = plane.log().bounds().bytes_max / 4;
         plane.watcher_came();
         Ok(Self {
@@ -150,7 +150,7 @@ impl Watcher {
             hub,
             scope,
             cursor,
-            told,
+            sent_up_to,
             bookmark_due: Box::pin(sleep(BOOKMARK_EVERY)),
             bookmark_passed: cursor.passed,
             bookmark_every_bytes: quarter as u64,
@@ -186,11 +186,11 @@ impl Watcher {
         match self.read() {
             CursorRead::Events { events, cursor } if events.is_empty() => {
                 self.cursor = cursor;
-                self.told = self.told.max(version);
+                self.sent_up_to = self.sent_up_to.max(version);
                 let due = Instant::now() + BOOKMARK_EVERY;
                 self.bookmark_due.as_mut().reset(due);
                 self.bookmark_passed = cursor.passed;
-                Some(self.told)
+                Some(self.sent_up_to)
             }
             CursorRead::Events { .. } | CursorRead::Lagged | CursorRead::Ended(_) => None,
         }
@@ -198,13 +198,13 @@ impl Watcher {
 
     /// The watcher has every event up to this version.
     #[must_use]
-    pub fn told(&self) -> Version {
-        self.told
+    pub fn sent_up_to(&self) -> Version {
+        self.sent_up_to
     }
 
     fn read(&self) -> CursorRead {
         self.hub.read(self.cursor, TAKE_BYTES_MAX, |event| {
-            event.version() > self.told && self.scope.wants(event.key())
+            event.version() > self.sent_up_to && self.scope.wants(event.key())
         })
     }
 
@@ -215,7 +215,7 @@ impl Watcher {
             CursorRead::Events { events, cursor } => {
                 self.cursor = cursor;
                 if let Some(last) = events.last() {
-                    self.told = last.version();
+                    self.sent_up_to = last.version();
                     return Some(Next::Events(events));
                 }
                 let passed = cursor.passed - self.bookmark_passed >= self.bookmark_every_bytes;

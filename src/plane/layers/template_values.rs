@@ -331,7 +331,7 @@ struct Rendered {
     order: VecDeque<RenderKey>,
     bytes: usize,
     /// Bytes that are counted in the memory budget.
-    told: usize,
+    counted_bytes: usize,
 }
 
 impl RenderCache {
@@ -364,7 +364,7 @@ impl RenderCache {
             }
         }
         self.memory
-            .correct(Share::Rendered, &mut inner.told, inner.bytes);
+            .correct(Share::Rendered, &mut inner.counted_bytes, inner.bytes);
     }
 }
 

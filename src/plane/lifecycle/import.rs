@@ -110,7 +110,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
             head: contents.floor,
         },
         revision: head.revision(base),
-        told: through,
+        followed_from: through,
         log: Log::restore(contents, head, params.log, params.committer.memory()),
         imported: true,
     })

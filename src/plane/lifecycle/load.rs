@@ -56,7 +56,7 @@ pub(crate) struct Loaded {
     /// The newest revision that is in the root, or a later one at which it was read.
     pub(crate) revision: Revision,
     /// The root has all external writes up to here.
-    pub(crate) told: Revision,
+    pub(crate) followed_from: Revision,
     pub(crate) log: Log,
     pub(crate) imported: bool,
 }
@@ -97,7 +97,7 @@ impl Plane {
         context.derive = derive;
         loaded.root.derive(&context);
         let follow = params.external.clone();
-        let follow = follow.map(|prefix| Follow::new(&keys, prefix, loaded.told));
+        let follow = follow.map(|prefix| Follow::new(&keys, prefix, loaded.followed_from));
         let plane = Self::assemble(Parts {
             params,
             context,
@@ -255,7 +255,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
             head: root.head,
         },
         revision: read_at,
-        told: read_at,
+        followed_from: read_at,
         log: Log::new(root.head, params.log, params.committer.memory()),
         imported: false,
         root,

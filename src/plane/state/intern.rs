@@ -42,7 +42,7 @@ struct Table {
     /// Parts that found the table full since it was swept.
     refused: usize,
     /// Bytes that are counted in the memory budget.
-    told: usize,
+    counted_bytes: usize,
 }
 
 /// A body whose large parts are shared.
@@ -119,7 +119,8 @@ impl Interner {
         let weak = Arc::downgrade(&new);
         table.parts.entry(hash).or_default().push(weak);
         let bytes = table.parts.len() * PLACE_BYTES;
-        self.memory.correct(Share::Interner, &mut table.told, bytes);
+        self.memory
+            .correct(Share::Interner, &mut table.counted_bytes, bytes);
         Some(new)
     }
 }

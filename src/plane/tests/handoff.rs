@@ -328,7 +328,7 @@ async fn an_end_tells_the_queued_lost_and_the_sent_what_is_true() {
         Some(first.version)
     );
     assert!(matches!(watcher.next().await, Next::Closed(Ended::Moved)));
-    assert_eq!(watcher.told(), first.version);
+    assert_eq!(watcher.sent_up_to(), first.version);
     sent.await
         .expect("no panic")
         .expect("the store has taken it");

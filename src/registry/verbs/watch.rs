@@ -253,7 +253,7 @@ impl Feed {
             }
             let next = match self.watcher.as_mut() {
                 Some(watcher) => tokio::select! {
-                    // What happened before the end is told before it.
+                    // Changes from before the end are sent before the watch ends.
                     biased;
                     next = watcher.next() => Some(next),
                     () = self.ends.as_mut() => None,
@@ -268,8 +268,9 @@ impl Feed {
                 }
                 Some(Next::Bookmark(_)) => {}
                 Some(Next::Closed(Ended::Lost | Ended::Moved)) => {
-                    let told = self.watcher.take().map(|watcher| watcher.told().raw());
-                    return Some(Err(StreamEnd::Moved { told }));
+                    let watcher = self.watcher.take();
+                    let sent_up_to = watcher.map(|watcher| watcher.sent_up_to().raw());
+                    return Some(Err(StreamEnd::Moved { sent_up_to }));
                 }
                 Some(Next::Lagged | Next::Closed(_)) => {
                     self.watcher = None;

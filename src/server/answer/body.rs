@@ -28,7 +28,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 /// Bytes up to which small slices are coalesced into one chunk.
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Length from which a slice is passed on without a copy, in bytes.
-const PASS_BYTES: usize = 16 * 1024;
+pub(crate) const PASS_BYTES: usize = 16 * 1024;
 /// Length below which a complete answer needs no watchdog, in bytes: it fits buffers on the way.
 const GUARDED_BYTES: u64 = 512 * 1024;
 
@@ -410,7 +410,7 @@ impl Watch {
                 // Whatever the error, the watch just ends, and the client resumes.
                 if let Some(Err(error)) = &end {
                     tracing::debug!(%error, "a watch ended early");
-                    if let BodyEnd::Source(StreamEnd::Moved { told: sent_up_to }) = error {
+                    if let BodyEnd::Source(StreamEnd::Moved { sent_up_to }) = error {
                         self.moved = Some(*sent_up_to);
                     }
                 }

@@ -84,7 +84,7 @@ pub(crate) struct Forwarding {
     pub broken: AtomicU64,
     pub timed_out: AtomicU64,
     /// Requests of peers that were answered with *moved*.
-    pub told_moved: AtomicU64,
+    pub moved_replies: AtomicU64,
     /// Watches that were resumed after their source had ended.
     pub resumed: AtomicU64,
     /// Handshakes at the peer listener that failed.
@@ -105,7 +105,7 @@ impl Default for Forwarding {
             unreached: AtomicU64::default(),
             broken: AtomicU64::default(),
             timed_out: AtomicU64::default(),
-            told_moved: AtomicU64::default(),
+            moved_replies: AtomicU64::default(),
             resumed: AtomicU64::default(),
             failed_handshakes: AtomicU64::default(),
         }
@@ -135,7 +135,7 @@ impl Forwarding {
             (
                 "polyplane_moved_answers_total",
                 "Requests of peers that were told that their plane moved.",
-                &self.told_moved,
+                &self.moved_replies,
             ),
             (
                 "polyplane_resumed_watches_total",
@@ -482,7 +482,7 @@ pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo
 
 /// The reply to a peer's request for a plane that another replica owns.
 pub(crate) fn moved_reply(state: &ServerState, record: &dyn PlaneRecord) -> Reply {
-    ServerState::count(&state.metrics.forwarding.told_moved);
+    ServerState::count(&state.metrics.forwarding.moved_replies);
     let mut reply = bare(StatusCode::MISDIRECTED_REQUEST, ResponseBody::empty());
     let value = moved_to(state, record).to_value();
     reply.headers_mut().insert(MOVED, value);

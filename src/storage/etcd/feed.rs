@@ -136,8 +136,8 @@ impl EventStream {
             }
             let progress = response.events.is_empty() && !response.fragment;
             self.pieces.extend(response.events);
-            if let Some(told) = self.whole(response.fragment) {
-                return Ok(told);
+            if let Some(update) = self.whole(response.fragment) {
+                return Ok(update);
             }
             if progress {
                 let at = response.header.map_or(0, |header| header.revision);
@@ -203,7 +203,7 @@ pub(super) struct Feed {
     pub(super) sender: WatchSender,
     pub(super) asked: Arc<ProgressRequest>,
     pub(super) closed: watch::Receiver<bool>,
-    pub(super) told: Revision,
+    pub(super) delivered: Revision,
     pub(super) raise_floor: Arc<dyn Fn(Revision) + Send + Sync>,
 }
 
@@ -216,7 +216,7 @@ impl Feed {
         tokio::pin!(gone);
         loop {
             let member = self.members.current();
-            let before = self.told;
+            let before = self.delivered;
             let end = tokio::select! {
                 // An ended watch first: nothing else matters then.
                 biased;
@@ -238,7 +238,7 @@ impl Feed {
                     }
                 }
             }
-            if self.told > before {
+            if self.delivered > before {
                 wait = RESUME_FIRST;
             }
             tokio::time::sleep(wait).await;
@@ -248,7 +248,7 @@ impl Feed {
 
     /// Reads one stream, from the last revision passed on until the stream fails.
     async fn stream(&mut self, member: &Arc<Member>) -> StreamEnd {
-        let opened = EventStream::open(member, &self.keys, &self.range, self.told).await;
+        let opened = EventStream::open(member, &self.keys, &self.range, self.delivered).await;
         let mut stream = match opened {
             Ok(stream) => stream,
             Err(fault) => return StreamEnd::Lost(fault),
@@ -257,7 +257,7 @@ impl Feed {
         tokio::pin!(unfit);
         loop {
             let wanted = self.asked.progress.load(Ordering::SeqCst);
-            let behind = wanted > self.told.0;
+            let behind = wanted > self.delivered.0;
             let update = tokio::select! {
                 // Messages first: one may be the progress that would be requested below.
                 biased;
@@ -292,18 +292,18 @@ impl Feed {
         match update {
             FeedUpdate::Events(events) => {
                 for batch in batches(events) {
-                    if batch.revision <= self.told {
+                    if batch.revision <= self.delivered {
                         continue;
                     }
-                    self.told = batch.revision;
+                    self.delivered = batch.revision;
                     if !self.sender.send(batch) {
                         return false;
                     }
                 }
                 true
             }
-            FeedUpdate::Progress(through) if through > self.told => {
-                self.told = through;
+            FeedUpdate::Progress(through) if through > self.delivered => {
+                self.delivered = through;
                 self.sender.send(crate::watch::WatchBatch {
                     revision: through,
                     events: Vec::new(),

@@ -316,7 +316,9 @@ fn events(seen: Arc<Seen>, request: &ResourceRequest) -> WatchStream {
                     std::future::pending::<()>().await;
                 }
                 if now.owner != Some(seen.index) {
-                    let end = Err(StreamEnd::Moved { told: Some(told) });
+                    let end = Err(StreamEnd::Moved {
+                        sent_up_to: Some(told),
+                    });
                     return Some((end, (seen, truth, told, first, true)));
                 }
                 if now.head > told {
