@@ -16,6 +16,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use polyplane_registry::{StreamEnd, WatchChunk, WatchProgress, WatchStream};
 
+use crate::answer::body::PASS_BYTES;
 use crate::peer::headers::WATCH_RECORDS;
 use crate::watch::position::{ClientPosition, Visibility};
 
@@ -24,9 +25,6 @@ const FORM: HeaderValue = HeaderValue::from_static("1");
 /// Bytes of a head: one letter, then version and length as hexadecimal digits.
 const HEAD_BYTES: usize = 1 + 2 * DIGITS;
 const DIGITS: usize = 16;
-/// Length from which lines are sent behind their head without a copy, in bytes. Short lines are
-/// copied, because a chunk of its own for each head would cost more.
-const PASS_BYTES: usize = 16 * 1024;
 /// Longest record, in bytes. No event and no chunk of events is longer; without the limit a peer
 /// could fill the memory.
 const RECORD_BYTES_MAX: usize = 33 * 1024 * 1024;
@@ -93,6 +91,8 @@ impl WatchWriter {
             return chunk.bytes;
         }
         let head = head(chunk.progress, chunk.bytes.len());
+        // From this length on a body passes lines on without a copy. Shorter ones are copied behind
+        // their head, because a chunk of its own for each head would cost more.
         if chunk.bytes.len() >= PASS_BYTES {
             self.behind_head = Some(chunk.bytes);
             return Bytes::copy_from_slice(&head);
