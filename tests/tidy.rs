@@ -252,8 +252,8 @@ fn no_strategy_reaches_the_global_kind_tables() {
     report("a strategy reaches the global kind tables", &wrong);
 }
 
-/// The lists of `ring/clippy.toml` and `fencing/clippy.toml` name what of the standard library is out;
-/// here is what may come from elsewhere.
+/// `no_std` keeps clocks, I/O and threads out, `clippy.toml` floats; here is what may come from
+/// elsewhere.
 #[test]
 fn the_pure_crates_depend_on_nothing_impure() {
     let allowed = ["polyplane-ring", "thiserror", "twox-hash"];
@@ -268,8 +268,13 @@ fn the_pure_crates_depend_on_nothing_impure() {
                 wrong.push(format!("{name} depends on {dependency}"));
             }
         }
-        if !folder.join("clippy.toml").is_file() {
-            wrong.push(format!("{name} has no clippy.toml"));
+        let library = fs::read_to_string(folder.join("lib.rs")).expect("it is there");
+        if !library.contains("\n#![no_std]\n") || library.contains("extern crate std") {
+            wrong.push(format!("{name} has the standard library"));
+        }
+        let bans = fs::read_to_string(folder.join("clippy.toml")).unwrap_or_default();
+        if !["f32", "f64"].iter().all(|float| bans.contains(float)) {
+            wrong.push(format!("{name} does not ban floats"));
         }
     }
     report("impure", &wrong);

@@ -3,8 +3,6 @@
 //! then walks at random for as long. `every` behind the name searches every state, without what makes
 //! spaces smaller. Exits with 1 if an invariant broke.
 
-#![expect(clippy::disallowed_macros, reason = "a program, not the machine")]
-
 #[path = "../model/mod.rs"]
 mod model;
 

@@ -12,11 +12,6 @@
 //!
 //! A scenario with a `focus` looks at what is spent: for it the bounds are not used.
 
-#![expect(
-    clippy::disallowed_types,
-    reason = "the checker measures time, and keeps sets whose order nobody sees"
-)]
-
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;

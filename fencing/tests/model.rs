@@ -2,8 +2,6 @@
 //! `examples/explore.rs` has the larger ones. Each rule taken out must be missed, and random runs go
 //! where no exhaustive search can. proptest shrinks a broken run to its shortest list of choices.
 
-#![expect(clippy::disallowed_macros, reason = "a test, not the machine")]
-
 #[path = "../model/mod.rs"]
 mod model;
 

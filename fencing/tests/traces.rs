@@ -19,8 +19,6 @@
 //! run in which a plane never woke: today's machine departs from it where it should, and what the old
 //! one went on to repeat is not compared.
 
-#![expect(clippy::disallowed_methods, reason = "a test, not the machine")]
-
 #[path = "traces/debug.rs"]
 mod debug;
 #[path = "traces/event.rs"]

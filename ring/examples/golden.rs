@@ -1,7 +1,5 @@
 //! Prints the golden vectors of `tests/golden.txt`: plane, replica, −log2(u) in fixed point, place.
 
-#![expect(clippy::disallowed_macros, reason = "a program, not the machine")]
-
 use polyplane_ring::{
     Incarnation, InvalidName, Member, Pin, PlaneId, Score, Standing, View, ViewNumber, Weight,
 };
