@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use polyplane_storage::{
     CommitError, Committed, Compare, EtcdOptions, EtcdStore, EtcdTls, Health, Op, OpenError,
-    ReadError, Rejection, Revision, Store, StoreEvent, Txn, WatchEnd, conformance,
+    RangeRequest, ReadError, Rejection, Revision, Store, StoreEvent, Txn, WatchEnd, conformance,
 };
 
 use cluster::Cluster;
@@ -76,6 +76,7 @@ async fn etcd_conforms() {
 #[test]
 fn etcd_follows_the_model_over_openings() {
     let cluster = Cluster::one();
+    leave_revision_one(&cluster);
     let number = AtomicU32::new(0);
     conformance::model(12, |again| {
         let number = number.fetch_add(u32::from(again.is_none()), Ordering::SeqCst)
@@ -87,6 +88,46 @@ fn etcd_follows_the_model_over_openings() {
             }
             fresh(cluster, number).await
         }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn revision_one_reads_whole_in_a_store_that_did_not_compact_it_itself() {
+    let cluster = Cluster::one();
+    let store = cluster.connect().await;
+    assert_eq!(
+        store.revision().await,
+        Ok(Revision(1)),
+        "a fresh etcd is at 1"
+    );
+    let revisions = [
+        done(&store, vec![put("a", "first")]).await,
+        done(&store, vec![put("a", "second")]).await,
+    ];
+    store.compact(Revision(2)).await.expect("compacted");
+    let other = cluster.connect().await;
+    let history = other
+        .history(Bytes::new(), Bytes::new(), Revision(1))
+        .await
+        .expect("nothing of it is gone");
+    let found: Vec<Revision> = history.events.iter().map(|e| e.revision).collect();
+    assert_eq!(found, revisions);
+    let request = RangeRequest {
+        at: Some(Revision(1)),
+        ..RangeRequest::between(Bytes::new(), Bytes::new())
+    };
+    let range = other.range(request).await.expect("nothing of it is gone");
+    assert_eq!(range.items, []);
+}
+
+/// Commits once, so that the model's floor is above revision 1. Nobody can compact away what is at
+/// revision 1, see `revision_one_reads_whole_in_a_store_that_did_not_compact_it_itself`.
+fn leave_revision_one(cluster: &Cluster) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = cluster.connect().await;
+        done(&store, vec![put("before", "the model")]).await;
+        store.close().await;
     });
 }
 
