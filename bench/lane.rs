@@ -60,7 +60,7 @@ impl Lane {
         })
     }
 
-    /// A request to a path below the endpoint's base path.
+    /// Returns a request to a path below the endpoint's base path.
     ///
     /// # Errors
     /// When the path is no path.

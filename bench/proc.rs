@@ -72,7 +72,7 @@ fn cpu_of_stat(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
 }
 
-/// The processes behind a kubeconfig: those of a `pids` or `pid` file beside it.
+/// Returns the processes behind a kubeconfig: those of a `pids` or `pid` file beside it.
 ///
 /// # Errors
 /// When the file names a process that has ended.

@@ -26,7 +26,7 @@ impl Latencies {
         self.0.len() as u64
     }
 
-    /// The usual quantiles.
+    /// Returns the usual quantiles.
     pub fn quantiles(&self) -> Quantiles {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -92,7 +92,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// CPU microseconds per operation of all the server's processes; none if none is known.
+    /// CPU microseconds per operation of all the server's processes; `None` if none is known.
     pub fn server_micros(&self) -> Option<f64> {
         let sum = self
             .server

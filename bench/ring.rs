@@ -73,7 +73,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The name of a replica in the ring.
+    /// Returns the name of a replica in the ring.
     pub fn name(index: usize) -> String {
         format!("polyplane-{index}")
     }
@@ -165,12 +165,12 @@ impl Ring {
         self.replicas[index].child.last_words()
     }
 
-    /// The folder on whose disk the store is.
+    /// Returns the folder on whose disk the store is.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The administrator at a replica, below a path: empty for the root plane.
+    /// Returns the administrator at a replica, below a path: empty for the root plane.
     fn endpoint(&self, index: usize, base_path: &str) -> Result<Endpoint> {
         let kubeconfig = self.folder.path().join("certs/admin.kubeconfig");
         let mut endpoint = Endpoint::from_kubeconfig(&kubeconfig, None)?.at_base_path(base_path);
@@ -179,7 +179,7 @@ impl Ring {
         Ok(endpoint)
     }
 
-    /// A connection to a replica.
+    /// Returns a connection to a replica.
     ///
     /// # Errors
     /// When it cannot be reached.
@@ -188,7 +188,7 @@ impl Ring {
         Ok(Arc::new(Lane::open(&endpoint).await?))
     }
 
-    /// The processes: replicas by their names, and etcd.
+    /// Returns the processes: replicas by their names, and etcd.
     pub fn processes(&self) -> Vec<Process> {
         let replicas = self.replicas.iter().enumerate();
         let replicas = replicas.map(|(index, replica)| Process {
@@ -202,7 +202,7 @@ impl Ring {
         replicas.chain(etcd).collect()
     }
 
-    /// A plane through one replica, with the times of all processes.
+    /// Returns a plane through one replica, with the times of all processes.
     ///
     /// # Errors
     /// When the replica cannot be reached.

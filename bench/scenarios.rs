@@ -296,7 +296,7 @@ fn object(name: &str) -> Bytes {
     Bytes::from(text)
 }
 
-/// A patch that carries the moment it was made.
+/// Returns a patch that carries the moment it was made.
 fn stamp() -> Bytes {
     Bytes::from(format!(r#"{{"data":{{"stamp":"{:020}"}}}}"#, now_nanos()))
 }

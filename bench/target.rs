@@ -71,7 +71,7 @@ impl Target {
         })
     }
 
-    /// The first connection, for preparations.
+    /// Returns the first connection, for preparations.
     pub fn lane(&self) -> &Lane {
         &self.lanes[0]
     }

@@ -131,7 +131,7 @@ async fn ratios(
     Ok(ratios)
 }
 
-/// The value below which a share of them lies.
+/// Returns the value below which a share of them lies.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

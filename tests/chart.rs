@@ -44,7 +44,7 @@ impl Chart {
         })
     }
 
-    /// The chart's folder.
+    /// Returns the chart's folder.
     pub fn path() -> PathBuf {
         folder().join("../helm/polyplane")
     }
@@ -76,7 +76,7 @@ impl Chart {
         command
     }
 
-    /// All manifests with these values over the chart's own.
+    /// Returns all manifests with these values over the chart's own.
     ///
     /// # Errors
     /// When helm refuses, with what it said.
@@ -123,7 +123,7 @@ impl Chart {
     }
 }
 
-/// The least values with which the chart renders: where etcd is.
+/// Returns the least values with which the chart renders: where etcd is.
 pub fn on_etcd(endpoints: &[&str]) -> Value {
     json!({"etcd": {"endpoints": endpoints}})
 }

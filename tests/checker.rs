@@ -110,7 +110,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether nothing is wrong.
+    /// Returns whether nothing is wrong.
     pub fn is_right(&self) -> bool {
         self.faults.is_empty()
     }

@@ -147,7 +147,7 @@ fn reply(answer: Answer) -> Reply {
 }
 
 impl Reply {
-    /// The body, if the status is as expected.
+    /// Returns the body, if the status is as expected.
     ///
     /// # Errors
     /// When it is another, with the body.
@@ -180,7 +180,7 @@ impl Reply {
     }
 }
 
-/// The version of an object, as a number.
+/// Returns the version of an object, as a number.
 pub fn version(object: &Value) -> u64 {
     let text = object["metadata"]["resourceVersion"]
         .as_str()
@@ -188,7 +188,7 @@ pub fn version(object: &Value) -> u64 {
     text.parse().unwrap_or_default()
 }
 
-/// The names of the items of a list, in order.
+/// Returns the names of the items of a list, in order.
 pub fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().into_iter().flatten();
     items
@@ -204,7 +204,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; none when the server ended the watch.
+    /// Returns the next event; `None` when the server ended the watch.
     ///
     /// # Errors
     /// When the connection breaks or what comes is no JSON.
@@ -228,7 +228,7 @@ impl Events {
         }
     }
 
-    /// The next event, which must come.
+    /// Returns the next event, which must come.
     ///
     /// # Errors
     /// When it does not come, or the watch ends.
@@ -239,7 +239,7 @@ impl Events {
         event.context("the watch ended")
     }
 
-    /// The next event that is no bookmark, as type and object.
+    /// Returns the next event that is no bookmark, as type and object.
     ///
     /// # Errors
     /// As [`Events::expect`].

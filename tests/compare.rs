@@ -46,7 +46,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Every place where `answered` differs from `recorded`.
+/// Returns every place where `answered` differs from `recorded`.
 pub fn differences(recorded: &Golden, answered: &Golden) -> Vec<Difference> {
     let mut found = Vec::new();
     for step in &recorded.steps {
@@ -221,7 +221,7 @@ impl AcceptedList {
         Ok(list)
     }
 
-    /// Whether an entry accepts the difference; marks the entry as used.
+    /// Returns whether an entry accepts the difference; marks the entry as used.
     pub fn accepts(&self, scenario: &str, difference: &Difference) -> bool {
         let entry = self.difference.iter().find(|entry| {
             like(&entry.scenario, scenario)

@@ -264,7 +264,7 @@ impl Watched {
     }
 }
 
-/// The writers' objects of a plane by name, and the list's version.
+/// Returns the writers' objects of a plane by name, and the list's version.
 async fn contents(client: &Client) -> Result<(BTreeMap<String, (u64, String)>, u64)> {
     let list = client.get(CONFIG_MAPS).await?.expect(200)?;
     let mut objects = BTreeMap::new();

@@ -59,7 +59,7 @@ pub fn without_quoted_managed_fields(text: &str) -> String {
     }
 }
 
-/// The length of the bracketed JSON text at the start of `text`.
+/// Returns the length of the bracketed JSON text at the start of `text`.
 fn closing_bracket(text: &str) -> usize {
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
     for (at, byte) in text.bytes().enumerate() {

@@ -188,7 +188,7 @@ pub struct Launch {
     pub pre_stop: Option<Hook>,
 }
 
-/// The documents of a manifest, without the empty ones.
+/// Returns the documents of a manifest, without the empty ones.
 ///
 /// # Errors
 /// When the manifest is not YAML.
@@ -202,7 +202,7 @@ pub fn documents(manifest: &str) -> Result<Vec<Value>> {
 }
 
 impl Deployment {
-    /// The one Deployment of a manifest.
+    /// Returns the one Deployment of a manifest.
     ///
     /// # Errors
     /// When there is none or more than one, or it says what is not understood here.
@@ -218,7 +218,7 @@ impl Deployment {
         Self::from_object(&document)
     }
 
-    /// A Deployment's JSON.
+    /// Returns a Deployment's JSON.
     ///
     /// # Errors
     /// When it says what is not understood here.
@@ -301,8 +301,8 @@ impl Container {
         })
     }
 
-    /// The process of one pod. `resolve` is asked for every value that is no text: what a field of
-    /// the pod or a key of a Secret holds.
+    /// Returns the process of one pod. `resolve` is asked for every value that is no text: what a
+    /// field of the pod or a key of a Secret holds.
     ///
     /// # Errors
     /// When there is no command, or `resolve` fails.
@@ -328,7 +328,7 @@ impl Container {
         })
     }
 
-    /// The probes with their names, in the order in which the kubelet heeds them.
+    /// Returns the probes with their names, in the order in which the kubelet heeds them.
     pub fn probes(&self) -> impl Iterator<Item = (&'static str, &Probe)> {
         [
             ("startup", &self.startup),

@@ -136,7 +136,7 @@ async fn holds(client: &Client, acknowledged: &BTreeMap<String, u64>) -> Result<
     Ok(())
 }
 
-/// A small disk; none where nobody may mount one, which is an error in CI.
+/// Returns a small disk; `None` where nobody may mount one, which is an error in CI.
 fn small_disk(folder: &Path) -> Result<Option<Disk>> {
     let error = match Disk::mount(&folder.join("disk")) {
         Ok(disk) => return Ok(Some(disk)),

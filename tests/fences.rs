@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const FENCES: &str = "/apis/polyplane.dev/v1alpha1/fences";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// The id of a plane.
+/// Returns the id of a plane.
 fn id(root: &Kubectl, plane: &str) -> Result<String> {
     root.ok(&["get", "controlplane", plane, "-o", "jsonpath={.status.id}"])
 }

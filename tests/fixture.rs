@@ -84,7 +84,7 @@ pub struct PlaneSeen {
     pub events: Vec<(String, String, u64)>,
 }
 
-/// The folder of the fixtures.
+/// Returns the folder of the fixtures.
 pub fn fixtures() -> PathBuf {
     folder().join("fixtures")
 }
@@ -485,7 +485,7 @@ fn text_at(value: &Value, pointer: &str) -> Result<String> {
         .to_owned())
 }
 
-/// Whether the bootstrap layer brought it and nobody has changed it.
+/// Returns whether the bootstrap layer brought it and nobody has changed it.
 fn is_of_layer(item: &Value) -> bool {
     let metadata = &item["metadata"];
     let bootstrap = metadata["labels"]["kubernetes.io/bootstrapping"].is_string()
@@ -493,7 +493,8 @@ fn is_of_layer(item: &Value) -> bool {
     bootstrap && metadata["labels"]["mine"].is_null()
 }
 
-/// Whether it shows the server's own port and certificates, which another process has others of.
+/// Returns whether it shows the server's own port and certificates, which another process has
+/// others of.
 fn is_of_server(item: &Value) -> bool {
     let names = [
         "extension-apiserver-authentication",

@@ -42,7 +42,7 @@ pub fn folder() -> PathBuf {
 }
 
 impl Golden {
-    /// The golden file of a scenario.
+    /// Returns the golden file of a scenario.
     pub fn path(scenario: &str) -> PathBuf {
         folder().join("golden").join(format!("{scenario}.json"))
     }
@@ -99,7 +99,7 @@ impl Golden {
     }
 }
 
-/// Every scenario in the folder, by name.
+/// Returns every scenario in the folder, by name.
 ///
 /// # Errors
 /// When the folder cannot be read.

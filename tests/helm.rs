@@ -35,7 +35,7 @@ struct Rendered {
     deployment: Deployment,
 }
 
-/// Every combination, rendered once for all tests.
+/// Returns every combination, rendered once for all tests.
 fn rendered() -> &'static [Rendered] {
     static RENDERED: OnceLock<Vec<Rendered>> = OnceLock::new();
     RENDERED.get_or_init(|| match render() {
@@ -83,7 +83,7 @@ impl Rendered {
             .with_context(|| format!("no {kind} {name}"))
     }
 
-    /// The pod of the Deployment.
+    /// Returns the pod of the Deployment.
     fn pod(&self) -> Result<&Value> {
         let deployment = self.of_kind("Deployment").next();
         Ok(&deployment.context("no Deployment")?["spec"]["template"]["spec"])

@@ -68,7 +68,7 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// The same requests one after another, each with an answer: nothing excuses a fault.
+/// Returns the same requests one after another, each with an answer: nothing excuses a fault.
 fn one_by_one(plans: &[Plan]) -> Vec<Plan> {
     let plans = plans.iter().map(|plan| Plan {
         gap: 300,
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// A deterministic plan: a small generator's numbers as kinds, objects and times.
+/// Returns a deterministic plan: a small generator's numbers as kinds, objects and times.
 fn seeded(seed: u64, length: usize, kinds: &[Kind], objects: u8) -> Vec<Plan> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut draw = |below: usize| {

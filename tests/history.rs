@@ -53,7 +53,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The content that it writes.
+    /// Returns the content that it writes.
     pub fn writes(&self) -> Option<Value> {
         match self {
             Self::Create(value) | Self::Update { value, .. } | Self::Patch(value) => Some(*value),
@@ -188,7 +188,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The version it tells.
+    /// Returns the version it tells.
     pub fn version(&self) -> Version {
         match self {
             Self::Change { version, .. } | Self::Bookmark(version) => *version,
@@ -244,7 +244,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The newest version that was told.
+    /// Returns the newest version that was told.
     pub fn reached(&self) -> Version {
         let told = self.sessions.iter().flat_map(|session| &session.events);
         let newest = told.map(|(_, event)| event.version()).max();

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all passed.
+/// Returns whether all passed.
 fn judged(arguments: &Arguments) -> Result<bool> {
     let rows = Rows::read()?;
     let mut chosen: Vec<&Row> = Vec::new();

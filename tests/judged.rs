@@ -40,7 +40,7 @@ fn targets() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The word behind a flag.
+/// Returns the word behind a flag.
 fn behind<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     let at = words.iter().position(|word| *word == flag)?;
     words.get(at + 1).copied()
@@ -84,7 +84,7 @@ fn missing(form: &Form, targets: &BTreeSet<String>) -> Result<Option<String>> {
     bail!("{:?} names no target", form.command)
 }
 
-/// The commands of the load generator, as clap spells them.
+/// Returns the commands of the load generator, as clap spells them.
 fn scenarios() -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(folder().join("../bench/main.rs"))?;
     let (_, commands) = text.split_once("enum Command {").context("its commands")?;

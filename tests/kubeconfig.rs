@@ -106,7 +106,7 @@ impl Endpoint {
         }
     }
 
-    /// The name the server's certificate must carry.
+    /// Returns the name the server's certificate must carry.
     ///
     /// # Errors
     /// When the kubeconfig's host is neither a name nor an address.
@@ -114,7 +114,7 @@ impl Endpoint {
         ServerName::try_from(self.server_name.clone()).context("bad server name")
     }
 
-    /// The TLS settings of a connection for `caller`.
+    /// Returns the TLS settings of a connection for `caller`.
     ///
     /// # Errors
     /// When the client certificate does not fit its key.
@@ -165,7 +165,7 @@ fn text_at(value: &Value, field: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The bytes that `<field>-data` holds or that the file named by `field` holds.
+/// Returns the bytes that `<field>-data` holds or that the file named by `field` holds.
 fn bytes_at(value: &Value, field: &str, folder: &Path) -> Result<Option<Vec<u8>>> {
     if let Some(data) = text_at(value, &format!("{field}-data")) {
         let bytes = base64::engine::general_purpose::STANDARD

@@ -72,7 +72,7 @@ impl Kubectl {
         other
     }
 
-    /// The command, ready to be run.
+    /// Returns the command, ready to be run.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         // kubectl takes this option behind a plugin's name only, so it goes last.

@@ -107,14 +107,14 @@ enum VersionOf {
 }
 
 impl Normalizer<'_> {
-    /// The recording of a whole answer.
+    /// Returns the recording of a whole answer.
     pub fn answer(&mut self, step: &Step, answer: &Answer) -> Recorded {
         let mut recorded = self.head(step, answer.status, &answer.headers);
         recorded.body = self.body(&step.record, &answer.headers, &answer.body);
         recorded
     }
 
-    /// The recording of an answer's head.
+    /// Returns the recording of an answer's head.
     pub fn head(&mut self, step: &Step, status: StatusCode, headers: &HeaderMap) -> Recorded {
         Recorded {
             step: step.name.clone(),
@@ -125,7 +125,7 @@ impl Normalizer<'_> {
         }
     }
 
-    /// The recording of a watch's events.
+    /// Returns the recording of a watch's events.
     pub fn events(&mut self, step: &Step, events: Vec<Value>, end: &str) -> Recorded {
         let events = events.into_iter().map(|event| self.value(event)).collect();
         let mut body = Map::new();

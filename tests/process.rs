@@ -30,7 +30,8 @@ pub struct Up {
     pub greeting: String,
 }
 
-/// The command line of `polyplane up` in a folder, on a free port unless `options` name one.
+/// Returns the command line of `polyplane up` in a folder, on a free port unless `options` name
+/// one.
 fn command(program: &Path, folder: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg("up").arg("--dir").arg(folder);
@@ -86,7 +87,7 @@ impl Up {
         })
     }
 
-    /// The root plane.
+    /// Returns the root plane.
     ///
     /// # Errors
     /// When the kubeconfig is not what a client can use.
@@ -94,7 +95,7 @@ impl Up {
         Endpoint::from_kubeconfig(&self.kubeconfig, Some("root"))
     }
 
-    /// The plane of this name, whether or not the kubeconfig has a context for it already.
+    /// Returns the plane of this name, whether or not the kubeconfig has a context for it already.
     ///
     /// # Errors
     /// As [`Up::root`].

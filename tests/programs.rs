@@ -91,7 +91,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The folder with the server's state.
+    /// Returns the folder with the server's state.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -129,7 +129,7 @@ impl Drop for Server {
     }
 }
 
-/// The program under test: `POLYPLANE_BIN`, else the one cargo built beside this program.
+/// Returns the program under test: `POLYPLANE_BIN`, else the one cargo built beside this program.
 ///
 /// # Errors
 /// When there is none; the error says how to build it.
@@ -153,7 +153,7 @@ pub fn polyplane() -> Result<PathBuf> {
         .context("no polyplane program: build it with `cargo build -p polyplane`")
 }
 
-/// The program of a later release, which cargo builds as an example of this crate.
+/// Returns the program of a later release, which cargo builds as an example of this crate.
 ///
 /// # Errors
 /// When it is not there; the error says how to build it.
@@ -167,7 +167,8 @@ pub fn next_release() -> Result<PathBuf> {
     found.context("no later release: build it with `cargo build -p polyplane-tests --examples`")
 }
 
-/// The program of the tagged release, which `tests/tagged-binary` builds once from its commit.
+/// Returns the program of the tagged release, which `tests/tagged-binary` builds once from its
+/// commit.
 ///
 /// # Errors
 /// When the commit is not in this clone or does not build; the error says what to do.
@@ -198,7 +199,7 @@ async fn ready(kubeconfig: &Path) -> bool {
         .is_ok_and(|answer| answer.status == 200)
 }
 
-/// A request with a JSON body, or with none for null.
+/// Returns a request with a JSON body, or with none for null.
 pub fn ask(method: Method, path: &str, body: &Value) -> Ask {
     let (headers, body) = match body {
         Value::Null => (Vec::new(), Bytes::new()),
@@ -263,7 +264,7 @@ pub async fn delete_plane(root: &Endpoint, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a ControlPlane's JSON has the condition Ready with status True.
+/// Returns whether a ControlPlane's JSON has the condition Ready with status True.
 pub fn is_ready(control_plane: &[u8]) -> bool {
     let value: Value = serde_json::from_slice(control_plane).unwrap_or_default();
     let conditions = value["status"]["conditions"].as_array();

@@ -13,8 +13,8 @@ use crate::golden::folder;
 /// What is installed; it brings `websocket-client`.
 const PACKAGE: &str = "kubernetes==37.0.2";
 
-/// The interpreter, made ready once; none if that cannot be done on a machine that need not have
-/// one, which is said on standard error.
+/// Returns the interpreter, made ready once; `None` if that cannot be done on a machine that need not
+/// have one, which is said on standard error.
 ///
 /// # Errors
 /// When it cannot be made ready where all tests must run.

@@ -93,7 +93,7 @@ async fn a_write_through_a_living_replica_waits_no_longer_than_the_ttl_and_half_
     Ok(())
 }
 
-/// The planes that a replica owns, awake, as soon as it has enough of them.
+/// Returns the planes that a replica owns, awake, as soon as it has enough of them.
 async fn owned(ring: &Ring, victim: usize, names: &[String]) -> Result<Vec<String>> {
     let pod = &ring.controller.replicas[victim].pod;
     let at = at_address(&ring.controller.admin()?, pod.client());

@@ -105,7 +105,7 @@ pub struct Outcome {
     pub began: u64,
     /// How long it took.
     pub seconds: f64,
-    /// The exit code; none where a signal or the time limit ended it.
+    /// The exit code; `None` where a signal or the time limit ended it.
     pub exit: Option<i32>,
     /// Whether all was as the row wants it.
     pub passed: bool,
@@ -138,7 +138,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The rows of a name or of an issue's number.
+    /// Returns the rows of a name or of an issue's number.
     ///
     /// # Errors
     /// When there are none.

@@ -214,7 +214,7 @@ impl Scenario {
 }
 
 impl Step {
-    /// The request as one line, before anything is filled in.
+    /// Returns the request as one line, before anything is filled in.
     pub fn title(&self) -> String {
         match &self.action {
             Action::Send(ask) | Action::Until(ask, _) | Action::Watch(ask, _) => {
@@ -367,7 +367,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A body without a content type is JSON; `Content-Type: none` sends no such header.
+    /// Returns a body without a content type is JSON; `Content-Type: none` sends no such header.
     fn headers(&mut self, body: &str) -> Vec<(String, String)> {
         let mut headers = std::mem::take(&mut self.headers);
         let named = headers.iter().any(|(name, _)| name == "content-type");
@@ -402,7 +402,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// The variables every scenario has.
+    /// Returns the variables every scenario has.
     pub fn for_scenario(scenario: &Scenario) -> Result<Self> {
         let mut variables = Self::default();
         let meta = "v=v1;g=meta.k8s.io";
@@ -434,7 +434,7 @@ impl Variables {
         self.captured.insert(name.to_owned());
     }
 
-    /// The text as the scenario gives it: with nothing in place of what answers contained.
+    /// Returns the text as the scenario gives it: with nothing in place of what answers contained.
     ///
     /// # Errors
     /// When a name has no value.

@@ -23,7 +23,7 @@ pub struct Session {
     pub team: Kubectl,
 }
 
-/// The folder of the example manifests.
+/// Returns the folder of the example manifests.
 ///
 /// # Panics
 /// Never: the tests are a folder of the tree.
@@ -35,7 +35,7 @@ pub fn manifests() -> PathBuf {
         .join("examples/manifests")
 }
 
-/// The beginning of every session, as the issue writes it.
+/// Returns the beginning of every session, as the issue writes it.
 ///
 /// # Errors
 /// When a step of it fails.
@@ -119,7 +119,7 @@ impl Following {
         })
     }
 
-    /// The next line.
+    /// Returns the next line.
     ///
     /// # Errors
     /// When it has ended; kubectl's own time-out ends a wait that is in vain.

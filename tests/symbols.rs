@@ -32,13 +32,13 @@ impl Symbols {
         }
     }
 
-    /// The symbol of an object's version, if a step has shown it.
+    /// Returns the symbol of an object's version, if a step has shown it.
     pub fn version(&self, version: u64) -> Option<&str> {
         self.versions.get(&version).map(String::as_str)
     }
 
-    /// The symbol of a version that belongs to no object: that of a list or a bookmark. Other
-    /// clients may have moved the store on, so it says which object's version it has reached.
+    /// Returns the symbol of a version that belongs to no object: that of a list or a bookmark.
+    /// Other clients may have moved the store on, so it says which object's version it has reached.
     pub fn version_of_list(&self, version: u64) -> String {
         match self.versions.range(..=version).next_back() {
             Some((_, symbol)) => format!("at least {symbol}"),
@@ -46,7 +46,7 @@ impl Symbols {
         }
     }
 
-    /// The symbol of a uid; made at first sight.
+    /// Returns the symbol of a uid; made at first sight.
     pub fn uid(&mut self, step: &str, uid: &str) -> String {
         if let Some(symbol) = self.uids.get(uid) {
             return symbol.clone();
@@ -58,7 +58,7 @@ impl Symbols {
         symbol
     }
 
-    /// Whether a step has shown this uid.
+    /// Returns whether a step has shown this uid.
     pub fn knows_uid(&self, uid: &str) -> bool {
         self.uids.contains_key(uid)
     }
@@ -72,7 +72,7 @@ impl Symbols {
         text
     }
 
-    /// All symbols of versions in the order of the versions.
+    /// Returns all symbols of versions in the order of the versions.
     pub fn order(&self) -> Vec<String> {
         self.versions.values().cloned().collect()
     }

@@ -18,7 +18,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Every Rust file of the tree with its text, by path relative to the root.
+/// Returns every Rust file of the tree with its text, by path relative to the root.
 fn sources() -> BTreeMap<String, String> {
     let root = root();
     let mut found = BTreeMap::new();
@@ -52,7 +52,7 @@ fn sources() -> BTreeMap<String, String> {
     found
 }
 
-/// The part of a file before its unit tests.
+/// Returns the part of a file before its unit tests.
 fn without_tests(text: &str) -> &str {
     text.split("\n#[cfg(test)]\nmod tests {")
         .next()
@@ -370,7 +370,7 @@ fn citations_resolve() {
     report("a citation that leads nowhere", &wrong);
 }
 
-/// Every file of the tree that is not built, by path relative to the root.
+/// Returns every file of the tree that is not built, by path relative to the root.
 fn tree_files() -> BTreeSet<String> {
     let (mut found, mut folders) = (BTreeSet::new(), vec![root()]);
     while let Some(folder) = folders.pop() {
@@ -398,13 +398,13 @@ fn cited_paths(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A cited path may leave out what stands in front: `history/log.rs`, or only `log.rs`.
+/// Returns a cited path may leave out what stands in front: `history/log.rs`, or only `log.rs`.
 fn leads_somewhere(cited: &str, files: &BTreeSet<String>) -> bool {
     let behind_a_folder = format!("/{cited}");
     files.contains(cited) || files.iter().any(|path| path.ends_with(&behind_a_folder))
 }
 
-/// The numbers of the rules of the fence protocol.
+/// Returns the numbers of the rules of the fence protocol.
 fn protocol_rules() -> BTreeSet<String> {
     let text = fs::read_to_string(root().join("fencing/PROTOCOL.md")).expect("it is there");
     let bold = text.lines().filter_map(|line| line.strip_prefix("**"));
@@ -417,7 +417,7 @@ fn protocol_rules() -> BTreeSet<String> {
     rules
 }
 
-/// The first number behind each `PROTOCOL`.
+/// Returns the first number behind each `PROTOCOL`.
 fn cited_rules(line: &str) -> impl Iterator<Item = &str> {
     let behind = line.split("PROTOCOL").skip(1);
     behind.filter_map(|text| {

@@ -25,7 +25,7 @@ const MERGE_PATCH: &str = "application/merge-patch+json";
 /// The longest a test waits for something that must come.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The first of as many free ports in a row; who asks the system for a port gets another.
+/// Returns the first of as many free ports in a row; who asks the system for a port gets another.
 fn ports_in_a_row(count: u16) -> Result<u16> {
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut bases = (20_000_u16..30_000).step_by(16);
@@ -70,7 +70,7 @@ impl Watcher {
         line.context("nothing came")??.context("the client ended")
     }
 
-    /// The next event: what happened, and the value in the object.
+    /// Returns the next event: what happened, and the value in the object.
     async fn event(&mut self) -> Result<(String, String)> {
         let line = self.line().await?;
         let event: Value =

@@ -28,7 +28,7 @@ pub struct UserInfo {
 }
 
 impl UserInfo {
-    /// A user with a name and groups.
+    /// Creates a user with a name and groups.
     pub fn new(name: impl Into<Str>, groups: &[&str]) -> Self {
         Self {
             name: name.into(),
@@ -37,17 +37,18 @@ impl UserInfo {
         }
     }
 
-    /// The user of a request that gave no credentials.
+    /// Returns the user of a request that gave no credentials.
     pub fn anonymous() -> Self {
         Self::new(ANONYMOUS, &[ALL_UNAUTHENTICATED])
     }
 
-    /// True if the user is in `group`.
+    /// Returns true if the user is in `group`.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The user with the group of the authenticated added, as every successful authentication ends.
+    /// Returns the user with the group of the authenticated added, as every successful
+    /// authentication ends.
     pub fn authenticated(mut self) -> Self {
         let settled = self.in_group(ALL_AUTHENTICATED) || self.in_group(ALL_UNAUTHENTICATED);
         if self.name != ANONYMOUS && !settled {

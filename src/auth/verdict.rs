@@ -14,12 +14,12 @@ pub enum Verdict<'a, T> {
 }
 
 impl<'a, T> Verdict<'a, T> {
-    /// A verdict that is known.
+    /// Creates a verdict that is known.
     pub fn now(value: T) -> Self {
         Self::Now(Some(value))
     }
 
-    /// An answer that `future` gives.
+    /// Creates an answer that `future` gives.
     pub fn later(future: impl Future<Output = T> + Send + 'a) -> Self {
         Self::Later(Box::pin(future))
     }

@@ -40,7 +40,7 @@ pub struct ClientChain {
 }
 
 impl ClientChain {
-    /// The chain as it came in the handshake; `None` if there is no leaf.
+    /// Returns the chain as it came in the handshake; `None` if there is no leaf.
     pub fn possessed(certificates: &[CertificateDer<'static>]) -> Option<Self> {
         if certificates.is_empty() || certificates.len() > CHAIN_LENGTH_MAX {
             return None;
@@ -50,20 +50,20 @@ impl ClientChain {
         })
     }
 
-    /// Whether a chain is short enough to be verified and forwarded. The handshake checks this
-    /// before it verifies anything, because a long chain can take a second to verify.
+    /// Returns whether a chain is short enough to be verified and forwarded. The handshake checks
+    /// this before it verifies anything, because a long chain can take a second to verify.
     pub fn is_short(leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> bool {
         let bytes: usize = intermediates.iter().map(|one| one.len()).sum();
         intermediates.len() < SHOWN_LENGTH_MAX && leaf.len() + bytes <= SHOWN_BYTES_MAX
     }
 
-    /// The certificates, leaf first.
+    /// Returns the certificates, leaf first.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
 
-    /// The next date at which one of the certificates becomes valid or expires. Until then the
-    /// same CA judges the chain the same.
+    /// Returns the next date at which one of the certificates becomes valid or expires. Until then
+    /// the same CA judges the chain the same.
     fn next_date(&self, now: SystemTime) -> Option<SystemTime> {
         let dates = self.certificates.iter().filter_map(dates_of).flatten();
         dates.filter(|date| *date > now).min()
@@ -113,13 +113,13 @@ impl ClientCa {
         })
     }
 
-    /// A digest of the roots; equal fingerprints accept equal chains, so it keys caches.
+    /// Returns a digest of the roots; equal fingerprints accept equal chains, so it keys caches.
     pub fn fingerprint(&self) -> &[u8; 32] {
         &self.fingerprint
     }
 
-    /// The user a chain stands for at `now`, or why none, and until when that holds. Takes up to
-    /// some milliseconds, so callers keep the answer and hold no lock.
+    /// Returns the user a chain stands for at `now`, or why none, and until when that holds. Takes
+    /// up to some milliseconds, so callers keep the answer and hold no lock.
     pub fn judge(&self, chain: &ClientChain, now: SystemTime) -> Judgement {
         Judgement {
             user: self.verify(chain, now),
@@ -153,7 +153,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Whether it still holds.
+    /// Returns whether it still holds.
     pub fn holds_at(&self, now: SystemTime) -> bool {
         self.until.is_none_or(|until| now < until)
     }
@@ -178,8 +178,8 @@ impl fmt::Debug for ClientCa {
     }
 }
 
-/// The user a leaf names: common name, organisations as groups, uid. The second value says whether
-/// the certificate had any organisation.
+/// Returns the user a leaf names: common name, organisations as groups, uid. The second value says
+/// whether the certificate had any organisation.
 fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), Denied> {
     let refuse = |text: &str| Denied::Certificate(text.to_owned());
     let (_, parsed) =

@@ -83,7 +83,7 @@ impl<'a> OwnRequest<'a> {
     }
 }
 
-/// The tree of a stored object, in the version that its kind is stored in today.
+/// Returns the tree of a stored object, in the version that its kind is stored in today.
 ///
 /// # Errors
 /// See [`conversion::stored_tree`].
@@ -91,8 +91,8 @@ pub(crate) fn tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError>
     conversion::stored_tree(kinds, object)
 }
 
-/// The `metadata` of a stored object. Conversions change only labels and annotations of it, so it
-/// can be read even of an object that this program cannot convert.
+/// Returns the `metadata` of a stored object. Conversions change only labels and annotations of it,
+/// so it can be read even of an object that this program cannot convert.
 ///
 /// # Errors
 /// 500 if its bytes are damaged.

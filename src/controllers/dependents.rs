@@ -58,7 +58,7 @@ impl Dependents {
         }
     }
 
-    /// The objects that may name the owner with this uid.
+    /// Returns the objects that may name the owner with this uid.
     fn of(&self, tenant: &Tenant, uid: &str) -> Vec<Key> {
         let planes = self.planes.lock();
         let known = planes.get(tenant.plane.id());
@@ -239,7 +239,7 @@ enum OwnerState {
     Absent,
 }
 
-/// The key an owner would have; `None` if its kind is not known or cannot own the object.
+/// Returns the key an owner would have; `None` if its kind is not known or cannot own the object.
 fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
     let row = kinds
         .resources()
@@ -396,8 +396,8 @@ pub(crate) async fn owner(
     remove_finalizer(context, tenant, key, &object, FOREGROUND).await
 }
 
-/// Whether the owner has to wait for this dependent. A dependent that is itself an owner of the
-/// owner does not block: neither would ever be removed.
+/// Returns whether the owner has to wait for this dependent. A dependent that is itself an owner of
+/// the owner does not block: neither would ever be removed.
 fn blocks(
     cut: &Snapshot,
     dependent: &Key,
@@ -415,7 +415,7 @@ fn blocks(
     Ok(blocking && !ancestors.contains(dependent))
 }
 
-/// The owners of an object, theirs, and so on.
+/// Returns the owners of an object, theirs, and so on.
 fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
     let kinds = tenant.kinds();
     let mut found = BTreeSet::new();
@@ -477,7 +477,7 @@ async fn remove_finalizer(
     Ok(Progress::Done)
 }
 
-/// A merge patch of one list of the metadata, for exactly this state of the object.
+/// Returns a merge patch of one list of the metadata, for exactly this state of the object.
 fn metadata_patch(object: &Value, field: &str, items: Vec<Value>) -> Value {
     let meta = &object["metadata"];
     let mut patch = Value::object();

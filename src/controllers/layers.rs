@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// a further one. A user who changes them all the time must not keep the plane from stepping.
 const ROUNDS_MAX: u32 = 5;
 
-/// Whether a plane may step to this program's layer and has not yet.
+/// Returns whether a plane may step to this program's layer and has not yet.
 pub(crate) fn is_behind(context: &ReconcilerContext, tenant: &Tenant) -> bool {
     let layer = context.release.layer().hash();
     context.planes.may_step() && !tenant.plane.stands_on(layer)

@@ -92,7 +92,7 @@ async fn delete_content(
     Ok(left)
 }
 
-/// The objects that are left, by resource.
+/// Returns the objects that are left, by resource.
 fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>> {
     let kinds = tenant.kinds();
     let cut = tenant.plane.snapshot();
@@ -139,7 +139,7 @@ async fn report(
     own.send(&context.registry, tenant).await.map(drop)
 }
 
-/// The conditions of a namespace in which these objects are left.
+/// Returns the conditions of a namespace in which these objects are left.
 fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, ApiError> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {

@@ -11,7 +11,7 @@ use polyplane_registry::{Tenant, Verb};
 
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// True for the objects that every namespace has.
+/// Returns true for the objects that every namespace has.
 pub(crate) fn is_namespace_content(key: &Key) -> bool {
     matches!(
         (key.resource(), key.name()),

@@ -128,7 +128,7 @@ impl Reconcilers {
         }
     }
 
-    /// True for objects of the layer that come back at once.
+    /// Returns true for objects of the layer that come back at once.
     fn is_restored(&self, key: &Key) -> bool {
         let release = self.context.get().map(|context| &context.release);
         release.is_some_and(|release| release.restore(key) == Some(Restore::Now))

@@ -17,7 +17,7 @@ use crate::PkiError;
 const PRIVATE: u32 = 0o600;
 const OF_OTHERS: u32 = 0o077;
 
-/// The text of a file, through links; none if it is not there. Changes nothing.
+/// Returns the text of a file, through links; `None` if it is not there. Changes nothing.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -32,8 +32,8 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-/// The text of a secret file. A copy or a restore may have made it readable for other users; it is
-/// made private again, with a warning, because others may have read it.
+/// Returns the text of a secret file. A copy or a restore may have made it readable for other
+/// users; it is made private again, with a warning, because others may have read it.
 ///
 /// # Errors
 /// If it cannot be read, or belongs to this user and cannot be made private.
@@ -84,7 +84,7 @@ struct Staged {
 }
 
 impl Staged {
-    /// A new file for this user only. The name is new, so nobody has prepared a link there.
+    /// Returns a new file for this user only. The name is new, so nobody has prepared a link there.
     fn create(path: &Path) -> io::Result<(Self, File)> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", Uuid::new_v4().simple()));

@@ -38,8 +38,8 @@ pub struct Kubeconfig<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// The text of the file. A YAML writer makes it, because names of planes may look like numbers
-    /// or booleans (`123`, `null`, `1e3`) and need quotes then.
+    /// Returns the text of the file. A YAML writer makes it, because names of planes may look like
+    /// numbers or booleans (`123`, `null`, `1e3`) and need quotes then.
     pub fn render(&self) -> String {
         let certificate = STANDARD.encode(self.root_pem);
         let names = || std::iter::once(ROOT).chain(self.planes.iter().copied());
@@ -88,12 +88,12 @@ impl Kubeconfig<'_> {
     }
 }
 
-/// The URL of the plane `name` at the server `server`.
+/// Returns the URL of the plane `name` at the server `server`.
 pub fn plane_url(server: &str, name: &str) -> String {
     format!("{}/clusters/{name}", server.trim_end_matches('/'))
 }
 
-/// The administrator's kubeconfig of a server.
+/// Returns the administrator's kubeconfig of a server.
 pub fn admin<'a>(
     pki: &'a Pki,
     server: &'a str,

@@ -163,27 +163,27 @@ impl Pki {
         })
     }
 
-    /// The CA certificate.
+    /// Returns the CA certificate.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.ca.root
     }
 
-    /// The CA certificate as PEM text, for kubeconfigs and `kube-root-ca.crt`.
+    /// Returns the CA certificate as PEM text, for kubeconfigs and `kube-root-ca.crt`.
     pub fn root_pem(&self) -> &str {
         &self.ca.root_pem
     }
 
-    /// The token that stands for the administrator.
+    /// Returns the token that stands for the administrator.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
     }
 
-    /// The serving certificate that the operator put into the folder, if there is one.
+    /// Returns the serving certificate that the operator put into the folder, if there is one.
     pub(crate) fn given_serving(&self) -> Option<&PairFiles> {
         self.serving.as_ref()
     }
 
-    /// A serving certificate for `names`, which are host names and addresses.
+    /// Returns a serving certificate for `names`, which are host names and addresses.
     ///
     /// # Errors
     /// If a name cannot stand in a certificate.
@@ -198,7 +198,7 @@ impl Pki {
         self.ca.issue(params)
     }
 
-    /// A client certificate for `name` in `groups`.
+    /// Returns a client certificate for `name` in `groups`.
     ///
     /// # Errors
     /// If name or groups cannot stand in a certificate.

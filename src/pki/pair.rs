@@ -50,7 +50,7 @@ impl PairFiles {
         }
     }
 
-    /// The files to check for changes.
+    /// Returns the files to check for changes.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         vec![self.certificate.clone(), self.key.clone()]
     }
@@ -95,7 +95,7 @@ impl PairFiles {
     }
 }
 
-/// The certificates of a PEM file, at least one.
+/// Returns the certificates of a PEM file, at least one.
 ///
 /// # Errors
 /// If the file is absent or cannot be read, or holds no certificate or a damaged one.
@@ -153,7 +153,7 @@ impl Lookout {
         }
     }
 
-    /// The new stamps, if a check is due and the files changed. A change that is not
+    /// Returns the new stamps, if a check is due and the files changed. A change that is not
     /// [`taken`](Self::taken) is reported again by the next check.
     pub(crate) fn changed(&self) -> Option<Sight> {
         self.changed_after(LOOK_EVERY)

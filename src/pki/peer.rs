@@ -120,13 +120,13 @@ impl PeerTls {
         }))
     }
 
-    /// The replica whose certificate this is.
+    /// Returns the replica whose certificate this is.
     pub fn replica(&self) -> &str {
         &self.replica
     }
 
-    /// The configurations for a new connection. Reads the files again if they changed; keeps the
-    /// old ones if the new files cannot be used.
+    /// Returns the configurations for a new connection. Reads the files again if they changed;
+    /// keeps the old ones if the new files cannot be used.
     pub fn current(&self) -> Arc<PeerConfigs> {
         let current = self.current.load_full();
         let sight = self.lookout.changed();
@@ -250,8 +250,8 @@ fn configs(
 }
 
 impl PeerConfigs {
-    /// The name in the certificate that the other end of a connection showed. The handshake has
-    /// verified it.
+    /// Returns the name in the certificate that the other end of a connection showed. The handshake
+    /// has verified it.
     pub fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<ReplicaId> {
         role::replica_of(chain?.first()?, self.unmarked).ok()
     }

@@ -54,8 +54,8 @@ pub enum RoleError {
     Name(String),
 }
 
-/// The replica that a peer's certificate names, which may be [`SHARED_NAME`]. Does not check who
-/// signed the certificate.
+/// Returns the replica that a peer's certificate names, which may be [`SHARED_NAME`]. Does not
+/// check who signed the certificate.
 ///
 /// # Errors
 /// If it is not a peer's.
@@ -92,7 +92,7 @@ pub(crate) fn replica_of(
     Ok(replica)
 }
 
-/// The certificates of a CA file that may sign peers. Others in it only complete a chain:
+/// Returns the certificates of a CA file that may sign peers. Others in it only complete a chain:
 /// cert-manager writes behind a CA the authorities it descends from, and what those sign are not
 /// peers. A file with several independent CAs, as during a change of the CA, has several.
 pub(crate) fn anchors(found: &[CertificateDer<'static>]) -> Vec<CertificateDer<'static>> {

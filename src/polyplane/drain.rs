@@ -55,7 +55,7 @@ async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
     }
 }
 
-/// The replica, and what its folder says of it now.
+/// Returns the replica, and what its folder says of it now.
 fn target(options: &DrainOptions) -> anyhow::Result<Target> {
     let token = String::from_utf8(read(&options.certs.join("admin.token"))?);
     let mut target = Target::of_server(

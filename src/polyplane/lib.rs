@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use polyplane_batteries::bootstrap::Release;
 
-/// All commands and flags, for the test that nobody changes one by accident.
+/// Returns all commands and flags, for the test that nobody changes one by accident.
 #[doc(hidden)]
 #[must_use]
 pub fn command() -> clap::Command {

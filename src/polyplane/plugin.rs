@@ -120,7 +120,7 @@ fn path_segment(name: &str) -> String {
     if safe { name.to_owned() } else { escape(name) }
 }
 
-/// A text as a part of a URL may hold it.
+/// Returns a text as a part of a URL may hold it.
 fn escape(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

@@ -195,12 +195,12 @@ impl Replica {
         self.peers.close().await;
     }
 
-    /// A handle to drain it.
+    /// Returns a handle to drain it.
     pub fn drain(&self) -> Arc<Drain> {
         Arc::clone(&self.drain)
     }
 
-    /// A handle to stop its server.
+    /// Returns a handle to stop its server.
     pub fn stop_handle(&self) -> polyplane_server::StopHandle {
         self.server.stop_handle()
     }

@@ -316,7 +316,7 @@ fn replica_options(options: &ServeOptions) -> anyhow::Result<ReplicaOptions> {
     })
 }
 
-/// The names in the serving certificate: those of --host-name, and the host of --endpoint.
+/// Returns the names in the serving certificate: those of --host-name, and the host of --endpoint.
 fn host_names(given: &[String], endpoint: Option<&str>) -> Vec<String> {
     let host = endpoint.and_then(|endpoint| endpoint.rsplit_once(':'));
     let host = host.map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));

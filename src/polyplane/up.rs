@@ -137,7 +137,7 @@ async fn listen(completed: &CompletedOptions) -> anyhow::Result<Vec<TcpListener>
     })
 }
 
-/// A further replica of this process, on the ports that follow those of the first.
+/// Returns a further replica of this process, on the ports that follow those of the first.
 async fn neighbour(
     first: &CompletedOptions,
     addresses: &[SocketAddr],

@@ -68,8 +68,8 @@ pub trait Backend: Send + Sync {
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>>;
 
-    /// The number of the newest view of the ring that this replica knows; 0 without a ring. It is
-    /// sent with each answer that names the new owner of a plane.
+    /// Returns the number of the newest view of the ring that this replica knows; 0 without a ring.
+    /// It is sent with each answer that names the new owner of a plane.
     fn view(&self) -> u64 {
         0
     }
@@ -80,15 +80,15 @@ pub trait Backend: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whether a peer has answered the latest pings. Requests to one that has not wait until it
-    /// answers again, or until another replica owns its planes. Called for each request that is
-    /// forwarded.
+    /// Returns whether a peer has answered the latest pings. Requests to one that has not wait
+    /// until it answers again, or until another replica owns its planes. Called for each request
+    /// that is forwarded.
     fn answers(&self, _peer: &Peer) -> bool {
         true
     }
 
-    /// The report at a path below `/polyplane/`, as JSON; `None` if there is no such path. Only
-    /// called for members of `system:masters`.
+    /// Returns the report at a path below `/polyplane/`, as JSON; `None` if there is no such path.
+    /// Only called for members of `system:masters`.
     fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }
@@ -99,12 +99,13 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// The memory budget of the process, in which requests and answers are counted.
+    /// Returns the memory budget of the process, in which requests and answers are counted.
     fn memory(&self) -> Arc<Memory> {
         Arc::default()
     }
 
-    /// The checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are shown.
+    /// Returns the checks behind `/livez`, `/readyz` and `/healthz`, in the order in which they are
+    /// shown.
     fn checks(&self) -> Vec<HealthCheck> {
         Vec::new()
     }
@@ -115,32 +116,32 @@ pub trait Backend: Send + Sync {
 
 /// The directory record of a plane, asleep or awake: enough to prove a caller.
 pub trait PlaneRecord: Send + Sync {
-    /// The name, for messages and logs.
+    /// Returns the name, for messages and logs.
     fn name(&self) -> &str;
 
-    /// The immutable id, by which replicas name the plane.
+    /// Returns the immutable id, by which replicas name the plane.
     fn id(&self) -> &str;
 
     /// Which replica answers for the plane. Reads memory only.
     fn location(&self) -> Location;
 
-    /// The CA of the plane's client certificates.
+    /// Returns the CA of the plane's client certificates.
     fn client_ca(&self) -> &ClientCa;
 
-    /// The authenticator of bearer tokens that needs no object of the plane.
+    /// Returns the authenticator of bearer tokens that needs no object of the plane.
     fn bearer(&self) -> &dyn Authenticator;
 
-    /// The plane itself, which is loaded if it was asleep. Only called for proven callers.
+    /// Returns the plane itself, which is loaded if it was asleep. Only called for proven callers.
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>>;
 }
 
 /// An awake plane.
 pub trait PlaneApi: Send + Sync {
-    /// The kinds that the plane serves now.
+    /// Returns the kinds that the plane serves now.
     fn kinds(&self) -> Kinds;
 
-    /// The kinds in which it is certain whether the plane serves this group, version and resource:
-    /// no write under way changes it.
+    /// Returns the kinds in which it is certain whether the plane serves this group, version and
+    /// resource: no write under way changes it.
     fn settled_kinds<'a>(
         &'a self,
         wanted: (&'a str, &'a str, &'a str),

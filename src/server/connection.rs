@@ -53,7 +53,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is known of a client before its first request.
 pub(crate) struct Connection {
-    /// Its count among open connections; none if the client is connected to a peer.
+    /// Its count among open connections; `None` if the client is connected to a peer.
     open: Option<Arc<OpenConnection>>,
     interned: Option<Arc<InternedChain>>,
     /// Address and port of the client.
@@ -82,7 +82,7 @@ impl Connection {
         self.open.as_deref()
     }
 
-    /// The client's certificates. It has proven that it holds their key.
+    /// Returns the client's certificates. It has proven that it holds their key.
     pub(crate) fn chain(&self) -> Option<&ClientChain> {
         self.interned.as_deref().map(InternedChain::chain)
     }
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// The user that the chain proves under `ca`.
+    /// Returns the user that the chain proves under `ca`.
     pub(crate) fn user_of_chain(
         &self,
         ca: &ClientCa,
@@ -160,8 +160,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// The answer to a request. Boxed, because this future has some KiB, and hyper moves it several
-/// times before it is polled.
+/// Returns the answer to a request. Boxed, because this future has some KiB, and hyper moves it
+/// several times before it is polled.
 fn answered(
     state: Arc<ServerState>,
     caller: Arc<Caller>,

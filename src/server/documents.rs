@@ -71,7 +71,7 @@ impl Documents {
         self.versions.get(version.content, make)
     }
 
-    /// The documents of OpenAPI.
+    /// Returns the documents of OpenAPI.
     pub(crate) fn open_api(&self) -> &DocumentCache<Document> {
         &self.open_api
     }
@@ -121,7 +121,7 @@ impl<V: HeapSize> DocumentCache<V> {
         }
     }
 
-    /// The value of this content, made by `make` if it is not there.
+    /// Returns the value of this content, made by `make` if it is not there.
     pub(crate) fn get(&self, id: DocumentId, make: impl FnOnce() -> V) -> Arc<V> {
         let cell = self.state.lock().touch(id);
         let mut is_new = false;

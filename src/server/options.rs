@@ -102,7 +102,7 @@ pub enum OptionProblem {
     Above(&'static str, &'static str),
 }
 
-/// The flag of a limit.
+/// Returns the flag of a limit.
 fn flag(limit: &str) -> String {
     format!("--{}", limit.replace('_', "-"))
 }
@@ -292,7 +292,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A server on `listeners` in front of `backend`.
+    /// Returns a server on `listeners` in front of `backend`.
     pub fn build(self, backend: Arc<dyn Backend>, listeners: Vec<TcpListener>) -> Server {
         let local = listeners
             .first()

@@ -416,8 +416,8 @@ impl Pipeline<'_> {
         Ok(reply)
     }
 
-    /// The labels under which the request is counted. An unknown kind must not become a series:
-    /// clients could make up any number of them.
+    /// Returns the labels under which the request is counted. An unknown kind must not become a
+    /// series: clients could make up any number of them.
     fn counted_labels(&self) -> Labels<'_> {
         if self.known_kind {
             return self.labels;

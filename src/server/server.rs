@@ -98,12 +98,12 @@ impl Server {
         }
     }
 
-    /// The handle that stops this server.
+    /// Returns the handle that stops this server.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// The addresses it listens on.
+    /// Returns the addresses it listens on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter();
         listeners

@@ -84,7 +84,7 @@ impl ServerState {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The text that `/metrics` shows.
+    /// Returns the text that `/metrics` shows.
     pub(crate) fn expose(&self) -> String {
         let mut out = Exposition::default();
         self.metrics.expose(&mut out);

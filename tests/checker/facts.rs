@@ -97,7 +97,7 @@ impl<'a> Facts<'a> {
         (planes, faults)
     }
 
-    /// Every change of the plane that is known, in order.
+    /// Returns every change of the plane that is known, in order.
     pub(super) fn changes(&self) -> impl Iterator<Item = (Version, &ObjectName)> {
         self.of_version
             .iter()
@@ -197,7 +197,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The newest version up to which some watch, begun before anything existed, told everything.
+    /// Returns the newest version up to which some watch, begun before anything existed, told
+    /// everything.
     fn find_complete(&self) -> Option<Version> {
         let operations = self.objects.values().flat_map(|log| &log.operations);
         let writes = operations.filter(|operation| operation.verb != Verb::Get);

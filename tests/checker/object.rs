@@ -136,7 +136,7 @@ impl<'a> Object<'a> {
         (object, calls)
     }
 
-    /// The next change that certainly happened after a state.
+    /// Returns the next change that certainly happened after a state.
     fn next(&self, state: &State) -> Option<(Version, Known)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let mut after = self.log.known.range((Excluded(state.version), Unbounded));
@@ -171,7 +171,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// A change that the log does not have; impossible where the log has everything.
+    /// Returns a change that the log does not have; impossible where the log has everything.
     fn unseen(&self, state: &State, content: Content) -> Option<State> {
         let version = match self.facts.complete_through {
             None => state.version,
@@ -291,7 +291,7 @@ impl Model for Object<'_> {
     }
 }
 
-/// The call of an operation; none when it says nothing about the object and did nothing.
+/// Returns the call of an operation; `None` when it says nothing about the object and did nothing.
 /// A write that nobody saw counts from `unseen_from` on.
 fn call_of(
     operation: &Operation,

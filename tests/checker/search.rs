@@ -17,7 +17,7 @@ use crate::history::Moment;
 pub struct Call {
     /// It happened after this.
     pub start: Moment,
-    /// It happened before this; none when it may have happened at any later time, or never.
+    /// It happened before this; `None` when it may have happened at any later time, or never.
     pub end: Option<Moment>,
     /// It never changes the state.
     pub reads: bool,
@@ -30,14 +30,14 @@ pub trait Model {
     /// What the object remembers.
     type State: Clone + Eq + Hash;
 
-    /// The state after a call, by its place in the list; none when it could not have been
+    /// Returns the state after a call, by its place in the list; `None` when it could not have been
     /// answered so in this state.
     fn step(&self, state: &Self::State, call: usize) -> Option<Self::State>;
 
-    /// The moment by which the state was certainly left: no call that began later saw it.
+    /// Returns the moment by which the state was certainly left: no call that began later saw it.
     fn left_by(&self, state: &Self::State) -> Option<Moment>;
 
-    /// Whether the object may stay in this state for ever.
+    /// Returns whether the object may stay in this state for ever.
     fn may_end(&self, state: &Self::State) -> bool;
 }
 
@@ -195,7 +195,7 @@ impl<M: Model> Search<'_, M> {
         self.signature ^= signature(call);
     }
 
-    /// The calls that may come next, by their start.
+    /// Returns the calls that may come next, by their start.
     fn window(&self, state: &M::State) -> Vec<usize> {
         let mut limit = self.model.left_by(state).unwrap_or(Moment(u64::MAX));
         let mut open = Vec::new();
@@ -229,7 +229,7 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// The writes that may come next, the most pressing last.
+    /// Returns the writes that may come next, the most pressing last.
     fn writes(&self, state: &M::State) -> Vec<usize> {
         let mut tried = Vec::new();
         let mut writes = Vec::new();
@@ -252,8 +252,8 @@ impl<M: Model> Search<'_, M> {
     }
 }
 
-/// A number for a call; those of two sets of calls, each put together by exclusive or, are equal
-/// for equal sets and else with a probability that no run will see.
+/// Returns a number for a call; those of two sets of calls, each put together by exclusive or, are
+/// equal for equal sets and else with a probability that no run will see.
 fn signature(call: usize) -> u128 {
     let mix = |seed: u64| {
         let mut mixed = (call as u64)

@@ -67,7 +67,7 @@ fn deployment() -> Deployment {
     Deployment::from_manifest(MANIFEST).expect("it is understood")
 }
 
-/// The manifest with one thing said otherwise.
+/// Returns the manifest with one thing said otherwise.
 fn changed(from: &str, to: &str) -> Result<Deployment> {
     assert_eq!(MANIFEST.matches(from).count(), 1, "{from}");
     Deployment::from_manifest(&MANIFEST.replace(from, to))

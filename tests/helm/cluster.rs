@@ -114,7 +114,7 @@ async fn a_plane_accepts_every_object_of_a_built_in_kind() -> Result<()> {
     Ok(())
 }
 
-/// A key of a Secret's data.
+/// Returns a key of a Secret's data.
 fn decoded(secret: &Value, key: &str) -> Result<Vec<u8>> {
     let text = secret["data"][key].as_str();
     let text = text.with_context(|| format!("the Secret has no {key}"))?;
@@ -209,7 +209,7 @@ impl Release {
     }
 }
 
-/// The keys in a plane's Secret.
+/// Returns the keys in a plane's Secret.
 fn keys(kubectl: &Kubectl) -> Result<Value> {
     let arguments = ["get", "secret", KEYS, "-n", NAMESPACE, "-o", "json"];
     let secret: Value = serde_json::from_str(&kubectl.ok(&arguments)?)?;
@@ -229,7 +229,7 @@ fn metrics_token(kubectl: &Kubectl) -> Result<String> {
     ])
 }
 
-/// The replicas that the Deployment names.
+/// Returns the replicas that the Deployment names.
 fn replicas(kubectl: &Kubectl) -> Result<String> {
     let path = "jsonpath={.spec.replicas}";
     kubectl.ok(&[

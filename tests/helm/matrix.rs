@@ -17,7 +17,7 @@ pub struct Combination {
     pub given_secrets: &'static [&'static str],
 }
 
-/// All of them. Each has etcd's endpoints.
+/// Returns all of them. Each has etcd's endpoints.
 pub fn combinations() -> Vec<Combination> {
     let mut all = Vec::new();
     let mut add = |name, given_secrets, more: Value| {
@@ -295,8 +295,8 @@ fn the_readme_has_every_value() -> Result<()> {
     Ok(())
 }
 
-/// The values that stand in the table neither as a whole nor with each of their parts. A row may
-/// name several parts of one value, the later ones by their last word.
+/// Returns the values that stand in the table neither as a whole nor with each of their parts. A
+/// row may name several parts of one value, the later ones by their last word.
 fn unexplained(value: &Value, path: &str, quoted: &BTreeSet<&str>) -> Vec<String> {
     let ending = path.rfind('.').map(|at| &path[at..]);
     if quoted.contains(path) || ending.is_some_and(|ending| quoted.contains(ending)) {

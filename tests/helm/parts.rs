@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Rendered, each, list, text};
 
 impl Rendered {
-    /// Names of the Secrets that will be there, with their keys; none where only the cluster knows.
+    /// Names of the Secrets that will be there, with their keys; `None` where only the cluster knows.
     fn secrets(&self) -> BTreeMap<String, Option<BTreeSet<String>>> {
         let mut secrets = BTreeMap::new();
         for secret in self.of_kind("Secret") {
@@ -34,7 +34,8 @@ impl Rendered {
     }
 }
 
-/// Whether labels carry everything a selector asks for; an empty selector selects nothing here.
+/// Returns whether labels carry everything a selector asks for; an empty selector selects nothing
+/// here.
 fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let wanted = selector.as_object().into_iter().flatten();
     let mut wanted = wanted.peekable();
@@ -256,7 +257,7 @@ fn what_is_mounted_is_there() -> Result<()> {
     })
 }
 
-/// The files in a mounted folder, where they are known by name.
+/// Returns the files in a mounted folder, where they are known by name.
 fn files_below(deployment: &Deployment, folder: &str) -> Option<BTreeSet<String>> {
     let mut mounts = deployment.container.mounts.iter();
     let mount = mounts.find(|mount| mount.path.as_os_str() == folder)?;

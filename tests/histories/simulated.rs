@@ -200,7 +200,7 @@ fn name(plan: &Plan) -> ObjectName {
 }
 
 impl Store {
-    /// Whether this bug is on and its time has come; it shows once.
+    /// Returns whether this bug is on and its time has come; it shows once.
     fn buggy(&mut self, bug: Bug, at: usize, occasion: bool) -> bool {
         let now =
             occasion && !self.shown && self.bug.is_some_and(|(on, from)| on == bug && at >= from);

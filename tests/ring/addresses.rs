@@ -46,12 +46,12 @@ impl Block {
         bail!("every block of 127.64.0.0/10 is taken")
     }
 
-    /// The address of what stands once in a run: the balancer.
+    /// Returns the address of what stands once in a run: the balancer.
     pub fn first(&self) -> Ipv4Addr {
         address(self.number, 1)
     }
 
-    /// The address of the `place`-th of what comes and goes, counted from 1.
+    /// Returns the address of the `place`-th of what comes and goes, counted from 1.
     ///
     /// # Errors
     /// When the block has no more.

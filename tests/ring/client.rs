@@ -50,7 +50,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// The moment it is.
+    /// Returns the moment it is.
     pub fn now(&self) -> Moment {
         let since = self.began.elapsed().as_nanos();
         Moment(u64::try_from(since).unwrap_or(u64::MAX))
@@ -93,7 +93,7 @@ enum Reply {
 }
 
 impl PlaneClient {
-    /// A client of a plane whose requests go through a pool.
+    /// Creates a client of a plane whose requests go through a pool.
     pub fn new(id: u32, plane: &str, pool: Arc<Pool>, recorder: Arc<Recorder>) -> Self {
         Self {
             id: ClientId(id),
@@ -206,7 +206,7 @@ impl PlaneClient {
     }
 }
 
-/// The request of a verb.
+/// Returns the request of a verb.
 fn asked(object: &ObjectName, verb: Verb) -> (Method, String, Json) {
     let one = format!("{CONFIG_MAPS}/{object}");
     let content = |value: Value| json!({"v": value.0.to_string()});
@@ -257,7 +257,7 @@ fn version(object: &Json) -> Version {
     Version(crate::client::version(object))
 }
 
-/// The content of an object; 0, which nobody writes, when there is none.
+/// Returns the content of an object; 0, which nobody writes, when there is none.
 fn value(object: &Json) -> Value {
     let text = object["data"]["v"].as_str().unwrap_or_default();
     Value(text.parse().unwrap_or_default())

@@ -189,7 +189,7 @@ impl Told {
         Ok(state)
     }
 
-    /// The kinds of the events of one object, in order.
+    /// Returns the kinds of the events of one object, in order.
     pub fn of(&self, name: &str) -> Vec<&str> {
         let events = self.events.iter().filter(|event| event.name == name);
         events.map(|event| event.kind.as_str()).collect()

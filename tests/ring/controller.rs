@@ -66,8 +66,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A Deployment without pods. `admin` is a kubeconfig by which the pods are probed; it may
-    /// appear with the first pod.
+    /// Creates a Deployment without pods. `admin` is a kubeconfig by which the pods are probed; it
+    /// may appear with the first pod.
     pub fn new(
         name: &str,
         template: Template,
@@ -90,7 +90,7 @@ impl Controller {
         }
     }
 
-    /// The administrator of the ring, at the balancer.
+    /// Returns the administrator of the ring, at the balancer.
     ///
     /// # Errors
     /// When the kubeconfig is not there yet.

@@ -170,7 +170,7 @@ impl Cluster {
         format!("etcd://{}", self.endpoints().join(","))
     }
 
-    /// The members' addresses for clients.
+    /// Returns the members' addresses for clients.
     pub fn endpoints(&self) -> Vec<String> {
         let clients = self.members.iter().map(|member| member.client.to_string());
         clients.collect()
@@ -190,7 +190,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The process ids of the members that run.
+    /// Returns the process ids of the members that run.
     pub fn ids(&self) -> Vec<u32> {
         let running = self.members.iter().filter_map(|one| one.process.as_ref());
         running.filter_map(Process::id).collect()
@@ -201,7 +201,7 @@ impl Cluster {
         self.members.len()
     }
 
-    /// The address of a member's machine.
+    /// Returns the address of a member's machine.
     pub fn address(&self, member: usize) -> Ipv4Addr {
         match self.members[member].client.ip() {
             IpAddr::V4(address) => address,

@@ -37,7 +37,7 @@ impl Spread {
         Self(times)
     }
 
-    /// The time that so many hundredths of all do not exceed.
+    /// Returns the time that so many hundredths of all do not exceed.
     pub fn at(&self, percent: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
         let place = (self.0.len() * percent / 100).min(last);

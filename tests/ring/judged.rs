@@ -38,7 +38,7 @@ pub enum Demand {
     Honest,
 }
 
-/// A number from the environment, or the one for a short run.
+/// Returns a number from the environment, or the one for a short run.
 ///
 /// # Errors
 /// When the variable holds something else.
@@ -80,7 +80,8 @@ pub fn demanded() -> Demand {
     }
 }
 
-/// The load of a scenario: `RING_PLANES` planes, `RING_RATE` requests a second, `RING_SEED`.
+/// Returns the load of a scenario: `RING_PLANES` planes, `RING_RATE` requests a second,
+/// `RING_SEED`.
 ///
 /// # Errors
 /// When a plane cannot be made or a watch does not begin.

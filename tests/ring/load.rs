@@ -152,13 +152,13 @@ impl Load {
         })
     }
 
-    /// The names of the planes, as they were given.
+    /// Returns the names of the planes, as they were given.
     pub fn plane_names(&self) -> Vec<String> {
         let planes = self.planes.iter();
         planes.map(|plane| plane.client.plane.to_string()).collect()
     }
 
-    /// The moment it is on the run's clock.
+    /// Returns the moment it is on the run's clock.
     pub fn now(&self) -> Moment {
         self.recorder.now()
     }

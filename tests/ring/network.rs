@@ -139,12 +139,12 @@ impl Network {
         Ipv4Addr::new(10, self.subnet, place, 2)
     }
 
-    /// The address at which the machines reach the test itself.
+    /// Returns the address at which the machines reach the test itself.
     pub fn own(&self) -> Ipv4Addr {
         self.address(0)
     }
 
-    /// The machines.
+    /// Returns the machines.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -191,7 +191,7 @@ impl Drop for Network {
     }
 }
 
-/// A node of the network, or none for the test's own.
+/// Returns a node of the network, or none for the test's own.
 ///
 /// # Errors
 /// When the network has fewer.

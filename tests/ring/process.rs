@@ -45,7 +45,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A program without arguments.
+    /// Creates a program without arguments.
     pub fn of(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -61,8 +61,8 @@ impl Launch {
         self
     }
 
-    /// The command, within a node's network if there is one. `ip netns exec` becomes the program,
-    /// so the id is the program's own.
+    /// Returns the command, within a node's network if there is one. `ip netns exec` becomes the
+    /// program, so the id is the program's own.
     pub fn command(&self, node: Option<&Node>) -> Command {
         let mut command = match node {
             None => Command::new(&self.program),
@@ -145,7 +145,7 @@ impl Process {
         kill_process(id, signal).with_context(|| format!("{told:?} to {}", self.name))
     }
 
-    /// Whether it has ended, and how.
+    /// Returns whether it has ended, and how.
     ///
     /// # Errors
     /// When the system does not say.
@@ -153,7 +153,7 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end; none when it still runs after `limit`.
+    /// Waits for its end; `None` when it still runs after `limit`.
     ///
     /// # Errors
     /// When the system does not say.
@@ -178,7 +178,7 @@ impl Process {
         &self.log
     }
 
-    /// The end of its log, for an error's text.
+    /// Returns the end of its log, for an error's text.
     pub fn last_words(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

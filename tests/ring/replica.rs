@@ -106,7 +106,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The flags of `polyplane serve` for a pod, and the drain before its end.
+    /// Returns the flags of `polyplane serve` for a pod, and the drain before its end.
     pub fn start(&self, pod: &Pod) -> Start {
         let certs = self.certs.to_string_lossy().into_owned();
         let serve = Launch::of(self.program.path())
@@ -186,7 +186,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether a probe of its readiness succeeds now.
+    /// Returns whether a probe of its readiness succeeds now.
     pub async fn is_ready(&self, admin: &Endpoint) -> bool {
         is_ready(admin, self.pod.client()).await
     }
@@ -220,7 +220,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether its process is there.
+    /// Returns whether its process is there.
     ///
     /// # Errors
     /// When the system does not say.
@@ -299,14 +299,14 @@ impl Replica {
         Ok(ended)
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub fn last_words(&self) -> String {
         let process = self.process.as_ref();
         process.map(Process::last_words).unwrap_or_default()
     }
 }
 
-/// Whether a GET of /readyz at this address is answered 200 in time.
+/// Returns whether a GET of /readyz at this address is answered 200 in time.
 pub async fn is_ready(admin: &Endpoint, at: SocketAddr) -> bool {
     let probed = async {
         let endpoint = at_address(admin, at);

@@ -178,12 +178,12 @@ impl Ring {
         }))
     }
 
-    /// The folder with certificates and logs.
+    /// Returns the folder with certificates and logs.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The output of the kubectl plugin of a program, which the ring's administrator runs.
+    /// Returns the output of the kubectl plugin of a program, which the ring's administrator runs.
     ///
     /// # Errors
     /// When it fails; the text is what it said.
@@ -238,8 +238,8 @@ impl Ring {
     }
 }
 
-/// The administrator of the ring, by the files that every folder of certificates has. JSON is
-/// YAML.
+/// Returns the administrator of the ring, by the files that every folder of certificates has. JSON
+/// is YAML.
 fn kubeconfig(certs: &Path, address: SocketAddr) -> Value {
     json!({
         "apiVersion": "v1",
@@ -257,8 +257,8 @@ fn kubeconfig(certs: &Path, address: SocketAddr) -> Value {
 /// What stands in the mounted Secret with the token for metrics.
 const METRICS_TOKEN: &str = "metrics-0123456789abcdef";
 
-/// A pod's processes as a rendered Deployment has them. What a machine has elsewhere than a pod is
-/// put in its place: the program, the mounted folders, and, on loopback, the addresses.
+/// Returns a pod's processes as a rendered Deployment has them. What a machine has elsewhere than a
+/// pod is put in its place: the program, the mounted folders, and, on loopback, the addresses.
 fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
     let folder = folder.to_owned();
     Box::new(move |pod| {
@@ -309,7 +309,7 @@ fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
     })
 }
 
-/// A field of the pod, as the downward API names it.
+/// Returns a field of the pod, as the downward API names it.
 fn field_of(pod: &Pod, field: &str) -> Result<String> {
     match field {
         "metadata.name" => Ok(pod.name.clone()),

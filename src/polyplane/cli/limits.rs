@@ -163,8 +163,8 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 }
 
 impl LimitOptions {
-    /// The limits as the server takes them. Bodies have no more than their share of the memory
-    /// budget.
+    /// Returns the limits as the server takes them. Bodies have no more than their share of the
+    /// memory budget.
     pub fn limits(&self, memory: &Memory) -> Limits {
         let bodies_bytes_max = self.bodies_bytes_max.min(memory.limit(Share::Bodies));
         // Every field is named, so that a new limit without a flag does not compile.

@@ -17,7 +17,7 @@ const BUDGET_MIN: usize = 128 << 20;
 /// Bytes assumed for a machine without /proc/meminfo.
 const MEMORY_UNKNOWN: usize = 1 << 30;
 
-/// The shares of a replica's budget; `replicas` in one process divide it.
+/// Returns the shares of a replica's budget; `replicas` in one process divide it.
 pub fn shares(options: &MemoryOptions, limits: &LimitOptions, replicas: u16) -> Arc<Memory> {
     let budget = budget(options.memory_budget) / usize::from(replicas.max(1));
     Memory::with_limits(|share| {
@@ -29,7 +29,7 @@ pub fn shares(options: &MemoryOptions, limits: &LimitOptions, replicas: u16) -> 
     })
 }
 
-/// The budget in bytes: as given, else half of the memory there is, at least 128 MiB.
+/// Returns the budget in bytes: as given, else half of the memory there is, at least 128 MiB.
 fn budget(given: Option<usize>) -> usize {
     given.unwrap_or_else(|| (available() / PART).max(BUDGET_MIN))
 }
@@ -59,7 +59,7 @@ pub fn parse(text: &str) -> Result<usize, String> {
 /// The smallest budget that can be given: the share of bodies still has room for the longest one.
 const BUDGET_SMALLEST: usize = 32 << 20;
 
-/// The memory of the container, or of the machine if no container bounds it.
+/// Returns the memory of the container, or of the machine if no container bounds it.
 fn available() -> usize {
     let machine = fs::read_to_string("/proc/meminfo").ok();
     let machine = machine
@@ -83,8 +83,8 @@ fn total_of(meminfo: &str) -> Option<usize> {
     kib.checked_mul(1 << 10)
 }
 
-/// The files that may hold a limit: of the process's own group, of each group around it, and of the
-/// root of the mount, which is a container's own group.
+/// Returns the files that may hold a limit: of the process's own group, of each group around it,
+/// and of the root of the mount, which is a container's own group.
 fn limit_files(groups: &str) -> Vec<String> {
     let mut files = vec![
         "/sys/fs/cgroup/memory.max".to_owned(),

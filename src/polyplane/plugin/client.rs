@@ -63,7 +63,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The beginning of the body as text that can be shown.
+    /// Returns the beginning of the body as text that can be shown.
     pub fn text(&self) -> String {
         excerpt(String::from_utf8_lossy(&self.bytes).trim())
     }
@@ -77,7 +77,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client for the server of `target`.
+    /// Returns a client for the server of `target`.
     ///
     /// # Errors
     /// If certificates or keys cannot be used.

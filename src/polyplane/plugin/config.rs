@@ -34,7 +34,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A server that is known without a kubeconfig.
+    /// Creates a server that is known without a kubeconfig.
     pub fn of_server(server: String, ca: Vec<u8>, token: String) -> Self {
         Self {
             server,
@@ -93,7 +93,7 @@ impl Kubeconfig {
         Ok(Self { files })
     }
 
-    /// An entry and the file in which it stands.
+    /// Returns an entry and the file in which it stands.
     fn entry(&self, list: &str, name: &str, member: &str) -> Option<Entry<'_>> {
         let mut entries = self.files.iter().flat_map(|(path, file)| {
             let entries = file.items_at(&[list]);
@@ -106,7 +106,7 @@ impl Kubeconfig {
         })
     }
 
-    /// The names of all contexts, for an error message.
+    /// Returns the names of all contexts, for an error message.
     fn context_names(&self) -> String {
         let files = self.files.iter();
         let contexts = files.flat_map(|(_, file)| file.items_at(&["contexts"]));
@@ -125,7 +125,7 @@ impl Kubeconfig {
         names.find(|name| !name.is_empty()).unwrap_or("")
     }
 
-    /// The server and user of `context`, or of the current one.
+    /// Returns the server and user of `context`, or of the current one.
     ///
     /// # Errors
     /// If the context or what it names is missing.
@@ -175,8 +175,8 @@ impl Kubeconfig {
         })
     }
 
-    /// A kubeconfig that knows one plane of the target's server, with the credentials of the
-    /// target's user. It can be moved: what the user's entry names as files is copied into it.
+    /// Returns a kubeconfig that knows one plane of the target's server, with the credentials of
+    /// the target's user. It can be moved: what the user's entry names as files is copied into it.
     ///
     /// # Errors
     /// If it cannot be written as text.
@@ -236,7 +236,7 @@ impl Entry<'_> {
         Ok(Some(decoded))
     }
 
-    /// The token, which stands in the entry or in a file.
+    /// Returns the token, which stands in the entry or in a file.
     fn token(&self) -> anyhow::Result<Option<String>> {
         let inline = self.value.str_at(&["token"]);
         if !inline.is_empty() {
@@ -274,8 +274,8 @@ fn text_of(file: &Value) -> anyhow::Result<String> {
 }
 
 impl Target {
-    /// The user's entry with token, certificate and key in it rather than in files beside the
-    /// kubeconfig.
+    /// Returns the user's entry with token, certificate and key in it rather than in files beside
+    /// the kubeconfig.
     fn portable_user(&self) -> Value {
         let mut user = self.user.clone();
         if let Some(token) = &self.token {
@@ -291,8 +291,8 @@ impl Target {
         user
     }
 
-    /// The cluster's entry with the address of a plane, and certificates that do not depend on
-    /// where the file lies.
+    /// Returns the cluster's entry with the address of a plane, and certificates that do not depend
+    /// on where the file lies.
     fn cluster_of(&self, plane: &str) -> anyhow::Result<Value> {
         let mut cluster = self.cluster.clone();
         let server = if plane == "root" {
@@ -309,7 +309,7 @@ impl Target {
     }
 }
 
-/// The address of the server without the part that names a control plane.
+/// Returns the address of the server without the part that names a control plane.
 fn root_of(server: &str) -> String {
     let server = server.trim_end_matches('/');
     let end = server

@@ -21,7 +21,7 @@ pub fn progress(text: &str) {
     let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
 }
 
-/// Whether the error only says that the reader of standard output went away.
+/// Returns whether the error only says that the reader of standard output went away.
 pub fn reader_left(error: &anyhow::Error) -> bool {
     let mut causes = error.chain();
     causes.any(|cause| {
@@ -30,8 +30,8 @@ pub fn reader_left(error: &anyhow::Error) -> bool {
     })
 }
 
-/// A server's text as a terminal may show it: at most `MESSAGE_CHARS_MAX` characters, and no
-/// control characters, with which a server could write over what stands there already.
+/// Returns a server's text as a terminal may show it: at most `MESSAGE_CHARS_MAX` characters, and
+/// no control characters, with which a server could write over what stands there already.
 pub fn excerpt(text: &str) -> String {
     let mut shown: String = text
         .chars()
@@ -56,7 +56,7 @@ pub struct Table<const COLUMNS: usize> {
 }
 
 impl<const COLUMNS: usize> Table<COLUMNS> {
-    /// A table of which nothing is printed yet.
+    /// Creates a table of which nothing is printed yet.
     pub fn new(headings: [&str; COLUMNS]) -> Self {
         Self {
             widths: [0; COLUMNS],

@@ -78,7 +78,7 @@ fn row(replica: &Value) -> [String; 10] {
     ]
 }
 
-/// A text, or a dash where there is none.
+/// Returns a text, or a dash where there is none.
 fn text(value: &Value, field: &str) -> String {
     match value.str_at(&[field]) {
         "" => "-".to_owned(),
@@ -86,7 +86,7 @@ fn text(value: &Value, field: &str) -> String {
     }
 }
 
-/// A number, or a dash if the replica did not report it.
+/// Returns a number, or a dash if the replica did not report it.
 fn number(value: &Value, field: &str) -> String {
     value
         .int_at(&[field])

@@ -57,7 +57,7 @@ pub async fn change(
     show(client).await
 }
 
-/// The new terms of a change that is under way, and what it waits for.
+/// Returns the new terms of a change that is under way, and what it waits for.
 fn change_of(terms: &Value) -> Option<String> {
     terms.at(&["next"])?;
     let next = |field: &str| {

@@ -22,8 +22,8 @@ const TOKEN_BYTES_MAX: usize = 4096;
 /// Bytes of a token, at least. A shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// The authorizers: administrators may do everything, everybody may read health and version,
-/// metrics readers may read metrics.
+/// Returns the authorizers: administrators may do everything, everybody may read health and
+/// version, metrics readers may read metrics.
 pub fn authority() -> Authority {
     Authority::new(vec![
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
@@ -43,8 +43,8 @@ pub struct Access {
 }
 
 impl Access {
-    /// The authenticators for the keys of a server. With `metrics` the root plane also accepts the
-    /// metrics token.
+    /// Returns the authenticators for the keys of a server. With `metrics` the root plane also
+    /// accepts the metrics token.
     ///
     /// # Errors
     /// If the CA certificate cannot be used.

@@ -174,7 +174,7 @@ fn record(
     found.map(|located| Arc::new(BackendRecord { shared, located }) as Arc<dyn PlaneRecord>)
 }
 
-/// A member as the server calls it.
+/// Returns a member as the server calls it.
 fn peer(member: &Member) -> Peer {
     Peer {
         replica: member.id.as_str().to_owned(),

@@ -64,7 +64,7 @@ impl Fences {
         }
     }
 
-    /// The name and the birth of a plane, as far as the directory knows them.
+    /// Returns the name and the birth of a plane, as far as the directory knows them.
     fn plane(&self, id: &str) -> (Option<Str>, Option<Str>) {
         if id == ROOT {
             let root = self.0.root();

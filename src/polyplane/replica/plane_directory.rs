@@ -72,7 +72,7 @@ pub enum NameOrId {
     Id(Str),
 }
 
-/// The store's prefix of the directory's rows.
+/// Returns the store's prefix of the directory's rows.
 pub fn directory_prefix() -> bytes::Bytes {
     external::object_prefix(
         polyplane_ownership::ROOT,
@@ -99,7 +99,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
 }
 
 impl PlaneDirectory {
-    /// A directory whose root is not set yet.
+    /// Creates a directory whose root is not set yet.
     pub fn new(
         planes: Arc<Planes>,
         rows: Arc<Directory>,
@@ -129,18 +129,18 @@ impl PlaneDirectory {
         drop(self.root.set(Arc::new(root)));
     }
 
-    /// The root plane, wherever it is.
+    /// Returns the root plane, wherever it is.
     pub fn root(&self) -> Option<&Arc<LocatedPlane>> {
         self.root.get()
     }
 
-    /// The root plane if it is awake here.
+    /// Returns the root plane if it is awake here.
     pub fn root_here(&self) -> Option<Tenant> {
         let api = self.root.get()?.awake(self)?;
         Some(api.tenant.clone())
     }
 
-    /// The plane, from memory alone.
+    /// Returns the plane, from memory alone.
     ///
     /// # Errors
     /// If there is no such plane, or it is being deleted.
@@ -152,8 +152,8 @@ impl PlaneDirectory {
         self.locate(&*entry.ok_or(LookupError::NotFound)?)
     }
 
-    /// The plane. An unknown one is looked up again once the directory has every change that was
-    /// acknowledged before this call.
+    /// Returns the plane. An unknown one is looked up again once the directory has every change
+    /// that was acknowledged before this call.
     ///
     /// # Errors
     /// As [`Self::find`], and if the directory does not catch up in time.
@@ -174,8 +174,8 @@ impl PlaneDirectory {
         }
     }
 
-    /// A revision of the store that is not older than this call. On a shared store the next member
-    /// read returns it, so that requests for unknown names cost no reads of their own.
+    /// Returns a revision of the store that is not older than this call. On a shared store the next
+    /// member read returns it, so that requests for unknown names cost no reads of their own.
     async fn confirmed(&self, deadline: Instant) -> Option<Revision> {
         let store = self.planes.store();
         match store.opened_at() {
@@ -207,7 +207,7 @@ impl PlaneDirectory {
         Ok(fresh)
     }
 
-    /// All that waking or deleting the plane of an entry needs.
+    /// Returns all that waking or deleting the plane of an entry needs.
     pub fn birth(&self, entry: &DirectoryEntry) -> Birth {
         let key = Key::new(GROUP, RESOURCE, None, &entry.name);
         Birth {
@@ -236,7 +236,7 @@ impl PlaneDirectory {
         });
     }
 
-    /// The names of all planes but the root, at most `most`.
+    /// Returns the names of all planes but the root, at most `most`.
     pub fn names(&self, most: usize) -> Vec<Str> {
         let entries = self.rows.first(most).into_iter();
         entries
@@ -245,7 +245,8 @@ impl PlaneDirectory {
             .collect()
     }
 
-    /// All planes that are awake here. Does not count as use, so it does not keep them awake.
+    /// Returns all planes that are awake here. Does not count as use, so it does not keep them
+    /// awake.
     pub fn tenants_awake(&self) -> Vec<Tenant> {
         let planes = self.planes.all_awake();
         let located: Vec<Arc<LocatedPlane>> = {
@@ -265,7 +266,7 @@ impl PlaneDirectory {
 }
 
 impl LocatedPlane {
-    /// The interface of the plane, if it is awake.
+    /// Returns the interface of the plane, if it is awake.
     pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<TenantApi>> {
         let plane = directory.planes.awake(&self.birth.id)?;
         let api = self.api.lock();
@@ -302,7 +303,7 @@ impl LocatedPlane {
     }
 }
 
-/// The values of the layer's placeholders.
+/// Returns the values of the layer's placeholders.
 pub fn layer_params(
     serving_ca: &str,
     client_ca: &str,

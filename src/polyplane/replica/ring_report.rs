@@ -94,7 +94,7 @@ struct Found {
     pin: Option<String>,
 }
 
-/// The answer to a GET of the path, if it is one of these.
+/// Returns the answer to a GET of the path, if it is one of these.
 pub fn of<'a>(
     directory: &'a Arc<PlaneDirectory>,
     path: &'a str,

@@ -111,7 +111,7 @@ impl PlaneAuthorizer for WhileOpen {
     }
 }
 
-/// Whether a request was carried out; it must have been forbidden if it was not.
+/// Returns whether a request was carried out; it must have been forbidden if it was not.
 async fn is_allowed(client: &Client, method: &str, name: &str) -> anyhow::Result<bool> {
     let (path, body) = match method {
         "POST" => {
@@ -178,7 +178,8 @@ const ROLES: &str = "/clusters/a/apis/rbac.authorization.k8s.io/v1/clusterroles"
 /// How the record of a plane's steps begins once the first of them are folded.
 const FOLDED_STEPS: &[u8] = &[2, 5];
 
-/// A release that many after this program's: each brings a role, and changes one that was there.
+/// Returns a release that many after this program's: each brings a role, and changes one that was
+/// there.
 fn later_release(number: u32) -> anyhow::Result<Arc<Release>> {
     let mut objects = objects().to_vec();
     let rule = |resource: String| json!({"verbs": ["get"], "apiGroups": ["later.example"], "resources": [resource]});
@@ -202,7 +203,7 @@ fn later_release(number: u32) -> anyhow::Result<Arc<Release>> {
     Ok(Release::new(LEVEL + number, &objects)?)
 }
 
-/// Each role of a plane, whole, once the plane has come to a release.
+/// Returns each role of a plane, whole, once the plane has come to a release.
 async fn roles_of(client: &Client, number: u32) -> anyhow::Result<BTreeMap<String, Value>> {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {

@@ -42,7 +42,7 @@ impl PreparedServer {
 }
 
 impl WaitingServer {
-    /// A server on the same sockets as `listeners`, which stay as they are.
+    /// Returns a server on the same sockets as `listeners`, which stay as they are.
     ///
     /// # Errors
     /// If the system gives no further handle of a socket.
@@ -92,7 +92,7 @@ impl Drop for WaitingServer {
     }
 }
 
-/// A second handle of a listener's socket: both take from one queue.
+/// Returns a second handle of a listener's socket: both take from one queue.
 fn same_socket(listener: &TcpListener) -> std::io::Result<TcpListener> {
     use std::os::fd::AsFd;
     let handle = listener.as_fd().try_clone_to_owned()?;

@@ -33,7 +33,7 @@ struct WaitState {
 }
 
 impl Default for StoreWait {
-    /// A wait that begins now.
+    /// Creates a wait that begins now.
     fn default() -> Self {
         Self {
             since: Instant::now(),
@@ -59,7 +59,7 @@ impl StoreWait {
         }
     }
 
-    /// Why the replica waits; none while nothing has failed.
+    /// Why the replica waits; `None` while nothing has failed.
     pub fn reason(&self) -> Option<String> {
         self.state.lock().reason.clone()
     }
@@ -79,7 +79,7 @@ impl StoreWait {
     }
 }
 
-/// Whether an error passes by itself, so that waiting helps.
+/// Returns whether an error passes by itself, so that waiting helps.
 fn passes(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let opened = cause

@@ -74,8 +74,8 @@ impl Contexts {
     }
 }
 
-/// The context that a kubeconfig names as current. kubectl may have written it, so it is read as
-/// YAML.
+/// Returns the context that a kubeconfig names as current. kubectl may have written it, so it is
+/// read as YAML.
 fn current_context(text: &str) -> Option<String> {
     let parsed = yaml::parse(text.as_bytes(), &json::Limits::default()).ok()?;
     let name = parsed.value.str_at(&["current-context"]);

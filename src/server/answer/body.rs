@@ -80,8 +80,8 @@ impl ResponseBody {
         Self(Inner::Whole(Some(bytes.into())))
     }
 
-    /// A body whose slices are all in memory. Must be called inside the runtime, because a long
-    /// body gets a watchdog task.
+    /// Creates a body whose slices are all in memory. Must be called inside the runtime, because a
+    /// long body gets a watchdog task.
     pub(crate) fn slices(
         mut slices: Vec<Bytes>,
         coding: Coding,
@@ -103,7 +103,7 @@ impl ResponseBody {
         })
     }
 
-    /// A finite body of unknown length. Must be called inside the runtime.
+    /// Creates a finite body of unknown length. Must be called inside the runtime.
     pub(crate) fn stream(
         stream: SliceStream,
         coding: Coding,
@@ -118,23 +118,24 @@ impl ResponseBody {
         )))
     }
 
-    /// A body that goes on until the client cancels, the source ends or `ending` resolves.
+    /// Creates a body that goes on until the client cancels, the source ends or `ending` resolves.
     pub(crate) fn watch(watch: Watch) -> Self {
         Self(Inner::Watch(Box::new(watch)))
     }
 
-    /// A watch for another replica. If the plane moves, `moved_trailers` makes its trailers.
+    /// Creates a watch for another replica. If the plane moves, `moved_trailers` makes its
+    /// trailers.
     pub(crate) fn watch_of_peer(mut watch: Watch, moved_trailers: MovedTrailers) -> Self {
         watch.moved_trailers = Some(moved_trailers);
         Self(Inner::Watch(Box::new(watch)))
     }
 
-    /// A watch that is resumed at another replica when its plane moves.
+    /// Creates a watch that is resumed at another replica when its plane moves.
     pub(crate) fn relay(relay: Relay) -> Self {
         Self(Inner::Relay(Box::new(relay)))
     }
 
-    /// The answer of another replica. Must be called inside the runtime.
+    /// Returns the answer of another replica. Must be called inside the runtime.
     pub(crate) fn forwarded(
         stream: PeerStream,
         limits: ReadLimits,
@@ -149,12 +150,12 @@ impl ResponseBody {
         })
     }
 
-    /// Whether it is a watch whose client or peer is connected to this replica.
+    /// Returns whether it is a watch whose client or peer is connected to this replica.
     pub(crate) fn is_watch(&self) -> bool {
         matches!(self.0, Inner::Watch(_) | Inner::Relay(_))
     }
 
-    /// The source of a relayed watch.
+    /// Returns the source of a relayed watch.
     pub(crate) fn into_source(self) -> Option<RelaySource> {
         match self.0 {
             Inner::Relay(relay) => Some(relay.into_source()),
@@ -441,7 +442,8 @@ fn newlines(chunk: &[u8]) -> u64 {
     chunk.chunks(192).map(|part| u64::from(sum(part))).sum()
 }
 
-/// The next frame of another replica's answer, without the headers that only replicas may see.
+/// Returns the next frame of another replica's answer, without the headers that only replicas may
+/// see.
 fn poll_forwarded(
     stream: &mut PeerStream,
     context: &mut Context<'_>,

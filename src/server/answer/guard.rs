@@ -85,7 +85,7 @@ impl Guarded {
         polled
     }
 
-    /// The size of the whole body.
+    /// Returns the size of the whole body.
     pub(crate) fn size(&self) -> SizeHint {
         self.size
     }

@@ -38,13 +38,13 @@ impl<'a> MediaRange<'a> {
         Some(range)
     }
 
-    /// The value of a parameter; absent counts as empty.
+    /// Returns the value of a parameter; absent counts as empty.
     pub(crate) fn param(&self, name: &str) -> &'a str {
         let found = self.params.iter().find(|(key, _)| *key == name);
         found.map_or("", |(_, value)| value)
     }
 
-    /// True if this range takes `essence`.
+    /// Returns true if this range takes `essence`.
     pub(crate) fn takes(&self, essence: &str) -> bool {
         if self.essence == "*/*" {
             return true;
@@ -56,7 +56,8 @@ impl<'a> MediaRange<'a> {
     }
 }
 
-/// The ranges of an Accept header, most preferred first. Without the header every type is accepted.
+/// Returns the ranges of an Accept header, most preferred first. Without the header every type is
+/// accepted.
 pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
     let accept = if accept.trim().is_empty() {
         "*/*"
@@ -77,7 +78,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The media type.
+    /// Returns the media type.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
@@ -89,8 +90,8 @@ impl Form {
 /// The media types of errors, discovery and the version.
 pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml"];
 
-/// The form that a client prefers among the available ones. Ranges with an `as` parameter request
-/// another kind of object and are skipped.
+/// Returns the form that a client prefers among the available ones. Ranges with an `as` parameter
+/// request another kind of object and are skipped.
 pub(crate) fn form(accept: &str) -> Option<Form> {
     ranges(accept)
         .iter()
@@ -106,7 +107,7 @@ pub(crate) fn form(accept: &str) -> Option<Form> {
         })
 }
 
-/// True if the client accepts gzip.
+/// Returns true if the client accepts gzip.
 pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
     let Some(Ok(text)) = accept_encoding.map(http::HeaderValue::to_str) else {
         return false;
@@ -120,8 +121,8 @@ pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
     })
 }
 
-/// True if the answer is for a person: the query requests it, or the client is one that shows
-/// answers as they are, such as a browser.
+/// Returns true if the answer is for a person: the query requests it, or the client is one that
+/// shows answers as they are, such as a browser.
 pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
     PRETTY.read(query).unwrap_or_else(|| {
         let agents = ["curl", "Wget", "Mozilla/5.0"];
@@ -129,7 +130,7 @@ pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
     })
 }
 
-/// True if the most preferred range has the parameter `pretty`.
+/// Returns true if the most preferred range has the parameter `pretty`.
 pub(crate) fn accepts_pretty(accept: &str) -> bool {
     accept.contains("pretty=1")
         && ranges(accept)

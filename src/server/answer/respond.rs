@@ -73,7 +73,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Whether nothing was done because another replica owns the plane.
+    /// Returns whether nothing was done because another replica owns the plane.
     pub(crate) fn is_moved(&self) -> bool {
         match self {
             Self::Status(error) => error.is_moved(),
@@ -93,7 +93,7 @@ impl From<ApiError> for Refusal {
     }
 }
 
-/// A reply with nothing but status and body.
+/// Returns a reply with nothing but status and body.
 pub(crate) fn bare(status: StatusCode, body: ResponseBody) -> Reply {
     let mut reply = Response::new(body);
     *reply.status_mut() = status;
@@ -118,7 +118,7 @@ pub(crate) fn raw_json(status: StatusCode, compact: &[u8]) -> Reply {
     reply
 }
 
-/// An object of the server, in the form that the client prefers.
+/// Returns an object of the server, in the form that the client prefers.
 pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) -> Reply {
     let Some(form) = negotiate::form(client.accept) else {
         return refuse(client, &ApiError::not_acceptable(FORMS).into());
@@ -127,7 +127,7 @@ pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) ->
     typed_object(client, status, compact, form, content_type)
 }
 
-/// An object in a form that was negotiated before.
+/// Returns an object in a form that was negotiated before.
 pub(crate) fn typed_object(
     client: &Client<'_>,
     status: StatusCode,
@@ -145,7 +145,8 @@ pub(crate) fn typed_object(
     reply
 }
 
-/// A refusal in the form that the client prefers. A client that accepts none gets indented JSON.
+/// Returns a refusal in the form that the client prefers. A client that accepts none gets indented
+/// JSON.
 pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
     let error = match refusal {
         Refusal::Text(status, body) => return text(*status, body.clone().into_owned()),
@@ -197,7 +198,7 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// The reply of a finite answer, or of a watch, whose body `watch_body` makes.
+    /// Returns the reply of a finite answer, or of a watch, whose body `watch_body` makes.
     pub(crate) async fn reply(
         self,
         answer: Answer,

@@ -8,7 +8,7 @@ const TOTAL_CHARS_MAX: usize = 4096;
 /// Characters of a shortened text.
 const TEXT_CHARS_MAX: usize = 256;
 
-/// The headers for `texts`, in order.
+/// Returns the headers for `texts`, in order.
 pub(crate) fn headers(texts: &[String]) -> Vec<HeaderValue> {
     let mut distinct: Vec<&str> = Vec::with_capacity(texts.len());
     for text in texts {

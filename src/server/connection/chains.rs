@@ -41,7 +41,7 @@ impl InternedChain {
         }
     }
 
-    /// The certificates.
+    /// Returns the certificates.
     pub(crate) fn chain(&self) -> &ClientChain {
         &self.chain
     }
@@ -51,7 +51,7 @@ impl InternedChain {
         self.value.get_or_init(|| encode_chain(&self.chain)).clone()
     }
 
-    /// The user that the chain proves under `ca`; judged once per validity of the verdict.
+    /// Returns the user that the chain proves under `ca`; judged once per validity of the verdict.
     pub(crate) fn user(&self, ca: &ClientCa, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
         let judge = || ca.judge(&self.chain, now);
         self.verdicts.of(ca.fingerprint(), now, judge).user
@@ -72,7 +72,7 @@ struct KnownChains {
 }
 
 impl ClientChains {
-    /// The one copy of a chain.
+    /// Returns the one copy of a chain.
     pub(crate) fn intern(&self, chain: ClientChain) -> Arc<InternedChain> {
         let digest = digest_of(&chain);
         let mut known = self.known.lock();

@@ -169,7 +169,7 @@ impl OpenConnection {
         self.proven.get().is_some()
     }
 
-    /// The counter of its requests.
+    /// Returns the counter of its requests.
     pub(crate) fn requests(&self) -> Arc<Requests> {
         Arc::clone(&self.requests)
     }
@@ -201,7 +201,7 @@ impl Requests {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether no request is in flight, and none has begun since `begun` had.
+    /// Returns whether no request is in flight, and none has begun since `begun` had.
     fn are_idle_since(&self, begun: usize) -> bool {
         let ended = self.ended.load(Ordering::Relaxed);
         self.begun() == begun && ended == begun
@@ -217,7 +217,7 @@ impl Requests {
 pub(crate) struct UnderWay(Arc<Requests>);
 
 impl UnderWay {
-    /// The reply, whose body counts as under way until it is dropped.
+    /// Returns the reply, whose body counts as under way until it is dropped.
     pub(crate) fn with(self, reply: Reply) -> http::Response<CountedBody> {
         reply.map(|body| CountedBody {
             body,

@@ -16,7 +16,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureSc
 pub(crate) const ALPN_H2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// The configuration for listeners that serve `names` under the server's own CA.
+/// Returns the configuration for listeners that serve `names` under the server's own CA.
 ///
 /// # Errors
 /// If no certificate can be issued for the names.

@@ -28,7 +28,7 @@ struct Verdict {
 }
 
 impl Verdicts {
-    /// The verdict of a CA at `now`: the cached one if it still holds, or that of `judge`.
+    /// Returns the verdict of a CA at `now`: the cached one if it still holds, or that of `judge`.
     pub(crate) fn of(
         &self,
         ca: &[u8; 32],

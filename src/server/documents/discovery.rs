@@ -63,7 +63,7 @@ impl VersionPart {
         }
     }
 
-    /// The answer to `/apis/<group>/<version>` or `/api/<version>`.
+    /// Returns the answer to `/apis/<group>/<version>` or `/api/<version>`.
     pub(crate) fn resources(&self) -> Bytes {
         self.resources.clone()
     }
@@ -138,22 +138,22 @@ impl Discovery {
         }
     }
 
-    /// True if there is a group of this name.
+    /// Returns true if there is a group of this name.
     pub(crate) fn knows(&self, group: &str) -> bool {
         self.by_group.contains_key(group)
     }
 
-    /// The answer to `/api`.
+    /// Returns the answer to `/api`.
     pub(crate) fn versions(&self) -> Bytes {
         self.versions.clone()
     }
 
-    /// The answer to `/apis`.
+    /// Returns the answer to `/apis`.
     pub(crate) fn groups(&self) -> Bytes {
         self.groups.clone()
     }
 
-    /// The answer to `/apis/<group>`.
+    /// Returns the answer to `/apis/<group>`.
     pub(crate) fn group(&self, name: &str) -> Option<Bytes> {
         self.by_group.get(name).cloned()
     }
@@ -447,7 +447,7 @@ impl<'a> ResourceDiscovery<'a> {
     }
 }
 
-/// The part of the aggregated documents that is about a version.
+/// Returns the part of the aggregated documents that is about a version.
 fn aggregated_version<'a>(
     version: &'a str,
     rows: impl Iterator<Item = &'a Resource>,

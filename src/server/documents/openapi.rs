@@ -100,7 +100,7 @@ pub(crate) enum Part<'t> {
 }
 
 impl<'t> Part<'t> {
-    /// All documents of version 3 but the index.
+    /// Returns all documents of version 3 but the index.
     pub(crate) fn all(table: &'t KindTable) -> impl Iterator<Item = Self> {
         let groups = table.groups().iter().flat_map(|group| {
             let own = (!group.name.is_empty()).then_some(Part::Group(group));
@@ -111,7 +111,7 @@ impl<'t> Part<'t> {
         ROOTS.into_iter().map(Part::Root).chain(groups)
     }
 
-    /// The end of its path.
+    /// Returns the end of its path.
     pub(crate) fn name(self) -> String {
         match self {
             Part::Root(name) => name.to_owned(),
@@ -158,7 +158,7 @@ impl<'t> Part<'t> {
     }
 }
 
-/// The index of version 3, which names each document by its hash.
+/// Returns the index of version 3, which names each document by its hash.
 pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> Arc<Document> {
     documents.get(DocumentId::of(&("index", table.content())), || {
         let mut paths = Map::new();
@@ -172,7 +172,7 @@ pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> A
     })
 }
 
-/// The document of version 2, in a form.
+/// Returns the document of version 2, in a form.
 fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
     let id = DocumentId::of(&("v2", form.media_types(), table.content()));
     documents.get(id, || match form {
@@ -184,7 +184,7 @@ fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> 
     })
 }
 
-/// The document of version 2.
+/// Returns the document of version 2.
 fn everything(table: &KindTable) -> Value {
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
     for group in table.groups() {
@@ -231,7 +231,7 @@ enum Form {
 }
 
 impl Form {
-    /// The media types by which clients request it; the first is that of the answer.
+    /// Returns the media types by which clients request it; the first is that of the answer.
     fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Json => &[JSON],
@@ -240,7 +240,7 @@ impl Form {
     }
 }
 
-/// The form that the client prefers.
+/// Returns the form that the client prefers.
 fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal> {
     if *request.method != http::Method::HEAD {
         require_get(request)?;
@@ -255,7 +255,7 @@ fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal
     wanted.copied().ok_or_else(refused)
 }
 
-/// The reply with a document, requested by name alone or by name and hash.
+/// Returns the reply with a document, requested by name alone or by name and hash.
 fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
     let asked = request.query.iter().find(|(key, _)| key == "hash");
     match asked
@@ -316,7 +316,7 @@ fn matches(request: &PathRequest<'_>, etag: &HeaderValue) -> bool {
         .any(|tag| tag == "*" || tag.trim_start_matches("W/") == own)
 }
 
-/// A time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
+/// Returns a time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.
 fn http_date(time: SystemTime) -> HeaderValue {
     HeaderValue::try_from(httpdate::fmt_http_date(time)).expect("a date is ASCII")
 }

@@ -75,7 +75,7 @@ pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Kinds) -> Result<Reply, R
     discovery(request, kinds)
 }
 
-/// Answers a path that needs no plane; none if the path needs one.
+/// Answers a path that needs no plane; `None` if the path needs one.
 pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply, Refusal>> {
     if let Some((endpoint, check)) = Endpoint::of(request.path) {
         return Some(health(request, endpoint, check));
@@ -158,7 +158,7 @@ fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
     raw_json(StatusCode::OK, &to_json(&RootPaths { paths }))
 }
 
-/// The JSON of a document that is made of text and numbers only.
+/// Returns the JSON of a document that is made of text and numbers only.
 pub(crate) fn to_json(document: &impl Serialize) -> Vec<u8> {
     let mut json = serde_json::to_vec(document).expect("documents are made of text and numbers");
     json.push(b'\n');

@@ -26,7 +26,7 @@ fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> KindTable {
     table.expect("the rows are sound")
 }
 
-/// All documents by their name, with what tells two of one content apart.
+/// Returns all documents by their name, with what tells two of one content apart.
 fn all(documents: &Documents, table: &KindTable) -> Vec<(String, Arc<Document>)> {
     let parts = Part::all(table);
     let document = |part: Part<'_>| (part.name(), part.document(table, documents.open_api()));

@@ -101,7 +101,7 @@ impl Exposition {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     pub(crate) fn into_text(self) -> String {
         self.text
     }

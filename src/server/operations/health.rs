@@ -15,7 +15,7 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a path, and the check behind it if it names one.
+    /// Returns the endpoint of a path, and the check behind it if it names one.
     pub(crate) fn of(path: &str) -> Option<(Self, Option<&str>)> {
         for endpoint in [Self::Livez, Self::Readyz, Self::Healthz] {
             let Some(rest) = path
@@ -84,7 +84,7 @@ impl Checks {
         Self { checks }
     }
 
-    /// The paths of all checks, for the list of paths.
+    /// Returns the paths of all checks, for the list of paths.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         for endpoint in [Endpoint::Healthz, Endpoint::Livez, Endpoint::Readyz] {

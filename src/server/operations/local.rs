@@ -57,12 +57,12 @@ impl DrainOnce {
 }
 
 impl Pipeline<'_> {
-    /// Whether the path is answered here although another replica owns the root plane.
+    /// Returns whether the path is answered here although another replica owns the root plane.
     pub(crate) fn is_answered_by_any_replica(&self, record: &dyn PlaneRecord) -> bool {
         self.is_local_path() && self.is_direct() && record.location() != Location::Here
     }
 
-    /// Whether the path, in the root plane, is about the replica and not about the plane.
+    /// Returns whether the path, in the root plane, is about the replica and not about the plane.
     pub(crate) fn is_local_path(&self) -> bool {
         matches!(
             self.path,

@@ -13,7 +13,7 @@ use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::server_state::ServerState;
 
-/// The labels of a request if its kind exists.
+/// Returns the labels of a request if its kind exists.
 pub(crate) fn labels_of<'a>(
     method: &Method,
     headers: &HeaderMap,

@@ -70,7 +70,7 @@ struct SendQueue {
     bytes: Vec<u8>,
     /// Bytes that the task has taken from the queue since the connection began.
     taken: u64,
-    /// Wakes the connection's task; none if it was woken already.
+    /// Wakes the connection's task; `None` if it was woken already.
     task: Option<Waker>,
     /// Tasks of bodies that wait for room.
     room_waiters: Vec<Waker>,
@@ -96,7 +96,7 @@ impl Channel {
         })
     }
 
-    /// Whether a stream can be opened.
+    /// Returns whether a stream can be opened.
     pub(super) fn is_open(&self) -> bool {
         !self.closing.load(Ordering::Acquire)
     }
@@ -111,7 +111,7 @@ impl Channel {
         self.out.lock().bytes.len()
     }
 
-    /// Sends the head of a request with the beginning of its body; none if the connection accepts
+    /// Sends the head of a request with the beginning of its body; `None` if the connection accepts
     /// no more streams. Callers wait for [room](Self::poll_room) first.
     pub(super) fn open(
         self: &Arc<Self>,
@@ -401,7 +401,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// The stream of a frame. The requesting side forgets it with the last frame of the answer.
+    /// Returns the stream of a frame. The requesting side forgets it with the last frame of the
+    /// answer.
     fn stream(&self, head: FrameHead) -> Option<Arc<Stream>> {
         let mut streams = self.channel.streams.lock();
         if head.is_last && self.handler.is_none() {
@@ -521,8 +522,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether no other stream is open that could have something to send. An answer's own stream is
-    /// over by the time its last frame is queued.
+    /// Returns whether no other stream is open that could have something to send. An answer's own
+    /// stream is over by the time its last frame is queued.
     fn is_alone(&self) -> bool {
         let own = usize::from(self.handler.is_none());
         self.channel.open_streams() <= own

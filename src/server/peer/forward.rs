@@ -261,12 +261,12 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Whether the client itself is connected here.
+    /// Returns whether the client itself is connected here.
     pub(crate) fn is_direct(&self) -> bool {
         matches!(self.caller.origin, Origin::Client)
     }
 
-    /// Forwards the request; none if it is to be tried again.
+    /// Forwards the request; `None` if it is to be tried again.
     ///
     /// # Errors
     /// The refusal for the client, if the request may not be tried again.
@@ -355,7 +355,7 @@ impl Pipeline<'_> {
         })
     }
 
-    /// Whether the request may be carried out twice.
+    /// Returns whether the request may be carried out twice.
     fn may_be_repeated(&self) -> bool {
         matches!(
             self.parts.method,
@@ -363,7 +363,7 @@ impl Pipeline<'_> {
         )
     }
 
-    /// The request for the peer.
+    /// Returns the request for the peer.
     fn peer_request(
         &self,
         peer: &Peer,
@@ -421,7 +421,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The reply for the client, made of the peer's answer.
+    /// Returns the reply for the client, made of the peer's answer.
     fn passed_on(
         &self,
         response: Response<PeerStream>,
@@ -480,7 +480,7 @@ pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo
     }
 }
 
-/// The reply to a peer's request for a plane that another replica owns.
+/// Returns the reply to a peer's request for a plane that another replica owns.
 pub(crate) fn moved_reply(state: &ServerState, record: &dyn PlaneRecord) -> Reply {
     ServerState::count(&state.metrics.forwarding.moved_replies);
     let mut reply = bare(StatusCode::MISDIRECTED_REQUEST, ResponseBody::empty());

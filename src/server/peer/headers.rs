@@ -68,7 +68,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// A client's headers, without those that end at this connection.
+/// Returns a client's headers, without those that end at this connection.
 ///
 /// Other headers that `Connection` names are kept. The hop is inside the server, and a request must
 /// mean the same at the owner as at the replica that received it. Otherwise a client behind a proxy
@@ -126,7 +126,7 @@ impl ForwardedClient {
     }
 }
 
-/// A chain as a header value.
+/// Returns a chain as a header value.
 pub(crate) fn encode_chain(chain: &ClientChain) -> HeaderValue {
     let mut text = String::new();
     for certificate in chain.certificates() {
@@ -138,7 +138,7 @@ pub(crate) fn encode_chain(chain: &ClientChain) -> HeaderValue {
     HeaderValue::try_from(text).expect("base64 and commas are a header value")
 }
 
-/// The chain in a header value; `None` if it is none.
+/// Returns the chain in a header value; `None` if it is none.
 pub(crate) fn decode_chain(value: &HeaderValue) -> Option<ClientChain> {
     let text = value.to_str().ok()?;
     let certificates: Option<Vec<CertificateDer<'static>>> = text
@@ -151,7 +151,7 @@ pub(crate) fn decode_chain(value: &HeaderValue) -> Option<ClientChain> {
 /// The new owner of a plane, as far as the old one knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MovedTo {
-    /// The new owner; none if it is not known.
+    /// The new owner; `None` if it is not known.
     pub peer: Option<Peer>,
     /// The number of the view of the ring that names it.
     pub view: u64,

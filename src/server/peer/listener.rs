@@ -103,7 +103,7 @@ impl PeerSide {
         tracing::warn!(why, "a connection to the peer listener was rejected");
     }
 
-    /// The client that has shown a chain, over whatever connection it came.
+    /// Returns the client that has shown a chain, over whatever connection it came.
     fn client(&self, chains: &ClientChains, chain: &HeaderValue) -> Option<Arc<Connection>> {
         // Without the lock: digest and decoding of a long chain take long.
         let mut key = [0; DIGEST_BYTES];
@@ -255,8 +255,8 @@ struct PeerConnection {
 }
 
 impl PeerConnection {
-    /// The client of a forwarded request; none if its chain cannot be decoded. Equal chains are one
-    /// client, so that a chain is judged once.
+    /// Returns the client of a forwarded request; `None` if its chain cannot be decoded. Equal chains
+    /// are one client, so that a chain is judged once.
     fn client(&self, headers: &HeaderMap) -> Option<Arc<Connection>> {
         let Some(chain) = headers.get(CHAIN) else {
             return Some(Arc::new(Connection::new(

@@ -133,7 +133,7 @@ impl Pool {
         &self.tls
     }
 
-    /// The connections to a peer. Opens none.
+    /// Returns the connections to a peer. Opens none.
     pub(crate) fn link(&self, peer: &Peer) -> Arc<Link> {
         let mut links = self.links.lock();
         if let Some(link) = links.get(peer) {
@@ -209,7 +209,7 @@ impl Pool {
         Err(SendError::NotSent(overloaded))
     }
 
-    /// The least busy connection, or a new one if all are busy.
+    /// Returns the least busy connection, or a new one if all are busy.
     async fn channel(&self, link: &Link, fresh: bool) -> Result<Arc<Channel>, ConnectError> {
         let asked = Instant::now();
         let connections_max = self.limits.connections_per_peer_max;
@@ -349,7 +349,7 @@ impl Link {
         &self.gone
     }
 
-    /// A connection with room, or the least busy one if there can be no more.
+    /// Returns a connection with room, or the least busy one if there can be no more.
     fn least_busy(&self, connections_max: usize) -> Option<Arc<Channel>> {
         let mut connections = self.connections.lock();
         connections.retain(|channel| channel.is_open());
@@ -363,7 +363,7 @@ impl Link {
     }
 }
 
-/// A socket to one of the systems behind an address, which may be a name.
+/// Returns a socket to one of the systems behind an address, which may be a name.
 async fn open(address: &str) -> Result<TcpStream, DialError> {
     let systems = lookup_host(address).await;
     let mut failures = Vec::new();

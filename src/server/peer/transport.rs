@@ -31,7 +31,7 @@ pub struct PeerTransport {
 }
 
 impl PeerTransport {
-    /// A transport that shows the certificate in `tls`. Connects to nobody yet.
+    /// Returns a transport that shows the certificate in `tls`. Connects to nobody yet.
     pub fn new(tls: Arc<PeerTls>, limits: PeerLimits) -> Arc<Self> {
         Arc::new(Self {
             pool: Pool::new(tls, limits.clone()),
@@ -122,7 +122,7 @@ fn broken(why: &Broken) -> PeerError {
     }
 }
 
-/// An error with everything that caused it, in one line.
+/// Returns an error with everything that caused it, in one line.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

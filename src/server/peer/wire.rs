@@ -31,7 +31,7 @@ impl PeerBody {
         &self.pieces
     }
 
-    /// The only piece, if there is one and it fits one frame.
+    /// Returns the only piece, if there is one and it fits one frame.
     pub(super) fn short_piece(&self) -> Option<&Bytes> {
         match self.pieces.as_slice() {
             [only] if only.len() <= CHUNK_BYTES => Some(only),
@@ -134,7 +134,7 @@ pub(super) fn body_bytes_max(payload_bytes_max: usize) -> usize {
     LENGTH_BYTES + MESSAGE_BYTES_MAX + payload_bytes_max
 }
 
-/// The announced length of a body.
+/// Returns the announced length of a body.
 pub(super) fn announced(body: &PeerStream) -> u64 {
     body.size_hint().lower()
 }

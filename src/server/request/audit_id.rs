@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::answer::respond::AUDIT_ID;
 
-/// The id that the client sent, or a new one.
+/// Returns the id that the client sent, or a new one.
 ///
 /// It is marked as sensitive, not because it is secret, but to keep it out of HTTP/2's table of
 /// header values: ids differ for each request, and would push the other values out.

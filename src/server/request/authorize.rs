@@ -16,12 +16,12 @@ pub(crate) struct Authorized {
 }
 
 impl Authorized {
-    /// The authorized user.
+    /// Returns the authorized user.
     pub(crate) fn into_user(self) -> Arc<UserInfo> {
         self.user
     }
 
-    /// The authorized user, and the grant for the registry.
+    /// Returns the authorized user, and the grant for the registry.
     pub(crate) fn into_parts(self) -> (Arc<UserInfo>, GrantedAccess) {
         (self.user, self.granted)
     }

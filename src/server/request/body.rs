@@ -31,7 +31,7 @@ pub(crate) enum RequestBody {
 }
 
 impl RequestBody {
-    /// The body of a request that has none.
+    /// Returns the body of a request that has none.
     pub(crate) fn empty() -> Self {
         Self::Read {
             bytes: Bytes::new(),
@@ -63,7 +63,7 @@ pub(crate) async fn discard_unread(
 }
 
 impl Pipeline<'_> {
-    /// The whole body. It is read once, even if the request is forwarded several times.
+    /// Returns the whole body. It is read once, even if the request is forwarded several times.
     pub(crate) async fn body(&mut self, located: &Located) -> Result<Bytes, Refusal> {
         let coming = match self.body {
             RequestBody::Read { bytes, .. } => return Ok(bytes.clone()),

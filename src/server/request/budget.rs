@@ -60,7 +60,7 @@ impl BodyBudget {
         })
     }
 
-    /// The reservation of one body, empty at first.
+    /// Returns the reservation of one body, empty at first.
     pub(crate) fn reserve(self: &Arc<Self>, record: &Arc<dyn PlaneRecord>) -> Reservation {
         Reservation {
             budget: Arc::clone(self),

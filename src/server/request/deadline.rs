@@ -12,7 +12,7 @@ use crate::pipeline::{Origin, Pipeline};
 use crate::request::request_info::RequestInfo;
 
 impl Pipeline<'_> {
-    /// The time by which the answer has to begin. A watch may then go on without limit.
+    /// Returns the time by which the answer has to begin. A watch may then go on without limit.
     pub(crate) fn deadline(&self) -> Result<tokio::time::Instant, Refusal> {
         let start = tokio::time::Instant::from_std(self.started);
         let longest = match self.caller.origin {
@@ -63,7 +63,8 @@ pub(crate) fn within(
     })
 }
 
-/// A duration in Go's notation, `1m30s`. A negative one is zero, which stands for no time-out.
+/// Returns a duration in Go's notation, `1m30s`. A negative one is zero, which stands for no
+/// time-out.
 fn parse_timeout(text: &str) -> Result<Duration, DurationError> {
     let nanoseconds = parse_duration(text)?;
     Ok(Duration::from_nanos(

@@ -67,7 +67,7 @@ impl Default for Limits {
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Limits {
-    /// All problems with these values.
+    /// Returns all problems with these values.
     pub(crate) fn problems(&self) -> Vec<OptionProblem> {
         let numbers = [
             ("body_bytes_max", self.body_bytes_max),

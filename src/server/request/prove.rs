@@ -44,7 +44,7 @@ impl Located {
 }
 
 impl Pipeline<'_> {
-    /// Whether the request carries no credential.
+    /// Returns whether the request carries no credential.
     pub(crate) fn has_no_credential(&self) -> bool {
         self.caller.connection.chain().is_none() && self.bearer().is_none()
     }
@@ -93,7 +93,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The refusal for a name that no plane can have.
+    /// Returns the refusal for a name that no plane can have.
     pub(crate) async fn no_such_plane(&self) -> Refusal {
         if self.has_no_credential() {
             return unauthorized(&Denied::Nothing);
@@ -165,7 +165,7 @@ impl Pipeline<'_> {
     }
 }
 
-/// The bearer token that a request carries.
+/// Returns the bearer token that a request carries.
 pub(crate) fn bearer_of(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let mut words = text.trim().splitn(3, ' ');
@@ -179,7 +179,7 @@ fn unauthorized(why: &Denied) -> Refusal {
     ApiError::unauthorized("Unauthorized").into()
 }
 
-/// The refusal for a proven caller whose plane cannot be served.
+/// Returns the refusal for a proven caller whose plane cannot be served.
 pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
     let what = Qualified::new("polyplane.dev", "controlplanes");
     match error {

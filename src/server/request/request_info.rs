@@ -145,7 +145,7 @@ impl<'a> ResourceInfo<'a> {
         }
     }
 
-    /// The verb as authorization names it.
+    /// Returns the verb as authorization names it.
     pub(crate) fn verb_name(&self) -> &'a str {
         match (self.verb_in_path, self.verb) {
             (Some(verb), _) => verb,
@@ -154,13 +154,14 @@ impl<'a> ResourceInfo<'a> {
         }
     }
 
-    /// True for requests without deadline and outside the limit of requests in flight.
+    /// Returns true for requests without deadline and outside the limit of requests in flight.
     pub(crate) fn is_long_running(&self) -> bool {
         matches!(self.verb, Some(Verb::Watch | Verb::Connect))
             || LONG_RUNNING.contains(&self.subresource)
     }
 
-    /// The name that authorization sees: that of the path, or the one a field selector pins.
+    /// Returns the name that authorization sees: that of the path, or the one a field selector
+    /// pins.
     pub(crate) fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
         if !self.name.is_empty() || !matches!(self.verb, Some(Verb::List | Verb::Watch)) {
             return Cow::Borrowed(self.name);
@@ -172,8 +173,8 @@ impl<'a> ResourceInfo<'a> {
     }
 }
 
-/// The name that a field selector pins. It is read as the list itself reads it: any other reading
-/// could authorize one name and list others.
+/// Returns the name that a field selector pins. It is read as the list itself reads it: any other
+/// reading could authorize one name and list others.
 fn pinned_name(selector: &str) -> Option<String> {
     let selector = FieldSelector::parse(selector).ok()?;
     let name = selector.requires_exact_match("metadata.name")?;

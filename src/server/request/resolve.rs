@@ -7,7 +7,7 @@ use polyplane_registry::{Kinds, Resource, Scope, Verb};
 use crate::answer::respond::Refusal;
 use crate::request::request_info::{CONNECTED, ResourceInfo};
 
-/// The verb for the registry, if the kind is served here and takes it.
+/// Returns the verb for the registry, if the kind is served here and takes it.
 pub(crate) fn resolve(
     kinds: &Kinds,
     info: &ResourceInfo<'_>,

@@ -20,7 +20,7 @@ pub enum PlaneReference<'a> {
 }
 
 impl<'a> PlaneReference<'a> {
-    /// The name or id in the request.
+    /// Returns the name or id in the request.
     pub(crate) fn name(&self) -> &'a str {
         match self {
             Self::Root => "root",
@@ -53,7 +53,7 @@ const PREFIX: &str = "/clusters/";
 const BY_ID: &str = "/control-plane";
 
 impl<'a> Route<'a> {
-    /// The route of a path whose plane cannot exist.
+    /// Returns the route of a path whose plane cannot exist.
     pub(crate) const fn nowhere() -> Self {
         Self {
             plane: PlaneReference::Root,
@@ -149,7 +149,7 @@ pub(crate) fn decode_key(raw: &str) -> Option<String> {
     decode_escapes(raw, Plus::Space)
 }
 
-/// The parameters of a query in their order; pairs that are badly encoded are left out, as
+/// Returns the parameters of a query in their order; pairs that are badly encoded are left out, as
 /// upstream leaves them out.
 pub(crate) fn parse_query(raw: Option<&str>) -> Vec<(String, String)> {
     let Some(raw) = raw.filter(|raw| !raw.is_empty()) else {

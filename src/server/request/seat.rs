@@ -35,7 +35,7 @@ impl Seats {
         })
     }
 
-    /// A seat, if one is free.
+    /// Returns a seat, if one is free.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Seat> {
         if self.taken.fetch_add(1, Ordering::Relaxed) >= self.seats_max {
             self.taken.fetch_sub(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Seats {
         })
     }
 
-    /// A seat, even above the limit.
+    /// Returns a seat, even above the limit.
     pub(crate) fn take_anyway(self: &Arc<Self>) -> Seat {
         self.taken.fetch_add(1, Ordering::Relaxed);
         Seat {
@@ -75,7 +75,7 @@ impl polyplane_registry::Seats for Seats {
     }
 }
 
-/// The refusal of a request for which there is no seat.
+/// Returns the refusal of a request for which there is no seat.
 pub(crate) fn too_many() -> ApiError {
     ApiError::too_many_requests("Too many requests, please try again later.", 1)
 }
@@ -98,8 +98,9 @@ impl Pipeline<'_> {
         })
     }
 
-    /// The seats of which the request takes one. Long-running requests and paths such as health
-    /// take none: the former would hold it for hours, the latter must be answered by a full server.
+    /// Returns the seats of which the request takes one. Long-running requests and paths such as
+    /// health take none: the former would hold it for hours, the latter must be answered by a full
+    /// server.
     pub(crate) fn seats(&self) -> Option<&Arc<Seats>> {
         match self.info {
             RequestInfo::Path(_) => None,

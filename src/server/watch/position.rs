@@ -45,12 +45,12 @@ impl ClientPosition {
         self.bookmarks_shown
     }
 
-    /// The version to resume after if the source breaks now.
+    /// Returns the version to resume after if the source breaks now.
     pub(crate) fn sent_up_to(&self) -> Option<u64> {
         self.sent_up_to.filter(|_| !self.failed)
     }
 
-    /// Whether the initial events are still being sent.
+    /// Returns whether the initial events are still being sent.
     pub(super) fn is_initial(&self) -> bool {
         self.sent_up_to.is_none()
     }

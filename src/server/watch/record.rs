@@ -39,7 +39,7 @@ pub(crate) enum WatchForm {
 }
 
 impl WatchForm {
-    /// The form that the head of a peer's request or answer names.
+    /// Returns the form that the head of a peer's request or answer names.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         match headers.get(WATCH_RECORDS) {
             Some(form) if form == FORM => Self::Records,
@@ -171,7 +171,7 @@ impl WatchRecords {
         &self.position
     }
 
-    /// The next lines for the client.
+    /// Returns the next lines for the client.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         self.ready.pop_front()
     }

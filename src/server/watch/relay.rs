@@ -108,7 +108,7 @@ impl Relay {
         matches!(self.source, Source::Over)
     }
 
-    /// The next bytes for the client; none at the end of the watch.
+    /// Returns the next bytes for the client; `None` at the end of the watch.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             let gone = match &mut self.source {
@@ -166,7 +166,7 @@ impl Relay {
 
 /// Why a source has ended, and where the next one begins.
 struct SourceEnd {
-    /// The version to resume after; none if the watch ends.
+    /// The version to resume after; `None` if the watch ends.
     sent_up_to: Option<u64>,
     hint: Option<MovedTo>,
 }
@@ -262,7 +262,7 @@ impl WatchReader {
         }
     }
 
-    /// The next bytes for the client, which are whole lines.
+    /// Returns the next bytes for the client, which are whole lines.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         match self {
             Self::Lines(lines) => lines.ready.pop_front(),
@@ -270,7 +270,7 @@ impl WatchReader {
         }
     }
 
-    /// The version to resume after if the source breaks now.
+    /// Returns the version to resume after if the source breaks now.
     pub(super) fn sent_up_to(&self) -> Option<u64> {
         match self {
             Self::Lines(lines) => lines.position.sent_up_to(),

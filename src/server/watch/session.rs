@@ -34,7 +34,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The form of a watch that this replica answers.
+    /// Returns the form of a watch that this replica answers.
     pub(crate) fn watch_form(&self) -> WatchForm {
         match self.caller.origin {
             Origin::Client => WatchForm::Lines,
@@ -42,7 +42,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The body of a watch that this replica answers.
+    /// Returns the body of a watch that this replica answers.
     pub(crate) fn watch(&self, record: &Arc<dyn PlaneRecord>, stream: WatchStream) -> ResponseBody {
         let ending = || self.state.drain.ending().clone().cancelled_owned();
         let events = WatchWriter::new(stream, self.watch_form());
@@ -66,7 +66,7 @@ impl Pipeline<'_> {
         ResponseBody::relay(Relay::new(source, self.session(), ending()))
     }
 
-    /// The body of a watch that another replica answers.
+    /// Returns the body of a watch that another replica answers.
     pub(crate) fn relayed(
         &self,
         stream: PeerStream,

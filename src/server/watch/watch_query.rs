@@ -61,7 +61,8 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
     }
 }
 
-/// The query that resumes after version `sent_up_to` a watch that began `ago` with the query `raw`.
+/// Returns the query that resumes after version `sent_up_to` a watch that began `ago` with the
+/// query `raw`.
 pub(crate) fn rest(raw: Option<&str>, sent_up_to: u64, ago: Duration) -> String {
     let seconds = TIMEOUT_SECONDS.read(&parse_query(raw)).ok().flatten();
     let mut query = without(raw, |row| match row.hop {

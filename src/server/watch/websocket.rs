@@ -69,7 +69,7 @@ enum HandshakeError {
 }
 
 impl Handshake {
-    /// Takes the handshake out of a request, which is an ordinary one from then on; none if the
+    /// Takes the handshake out of a request, which is an ordinary one from then on; `None` if the
     /// request does not ask for a WebSocket.
     pub(crate) fn take(request: &mut Request<Incoming>) -> Option<Self> {
         if request.version() != Version::HTTP_11 || !asks_for_websocket(request.headers()) {
@@ -210,7 +210,7 @@ fn take_token(headers: &mut HeaderMap) -> Option<String> {
     left
 }
 
-/// The token in a sub-protocol; none if it is badly encoded or no header could carry it.
+/// Returns the token in a sub-protocol; `None` if it is badly encoded or no header could carry it.
 fn decoded(protocol: &str) -> Option<String> {
     let encoded = protocol.strip_prefix(BEARER_PREFIX)?;
     let token = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
@@ -220,7 +220,7 @@ fn decoded(protocol: &str) -> Option<String> {
         .then_some(token)
 }
 
-/// Whether it reads as an absolute URI or an absolute path.
+/// Returns whether it reads as an absolute URI or an absolute path.
 fn is_uri(text: &str) -> bool {
     let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
     let in_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);

@@ -57,7 +57,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of so many connections, none of them made yet.
+    /// Returns a pool of so many connections, none of them made yet.
     pub fn new(endpoint: Endpoint, links: usize) -> Arc<Self> {
         Arc::new(Self {
             endpoint,
@@ -67,7 +67,8 @@ impl Pool {
         })
     }
 
-    /// The beginning of a request to an absolute path, with the credentials of the endpoint.
+    /// Returns the beginning of a request to an absolute path, with the credentials of the
+    /// endpoint.
     ///
     /// # Errors
     /// When the path is none.
@@ -121,7 +122,7 @@ impl Pool {
         }
     }
 
-    /// The connection of a place, made if there is none that can be used.
+    /// Returns the connection of a place, made if there is none that can be used.
     async fn link(&self, place: usize) -> Result<Arc<Link>> {
         let mut slot = self.links[place].lock().await;
         if let Some(link) = slot.as_ref().filter(|link| !link.sender.is_closed()) {
@@ -157,8 +158,8 @@ impl Pool {
     }
 }
 
-/// Whether this is the server's orderly goodbye (GOAWAY without an error), which a request meets
-/// only if the server has not taken it up and never will (RFC 9113, 6.8).
+/// Returns whether this is the server's orderly goodbye (GOAWAY without an error), which a request
+/// meets only if the server has not taken it up and never will (RFC 9113, 6.8).
 fn is_goodbye(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     causes.any(|cause: &h2::Error| {

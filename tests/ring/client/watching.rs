@@ -163,7 +163,7 @@ impl PlaneClient {
     }
 }
 
-/// The event of a line, or the end that it is.
+/// Returns the event of a line, or the end that it is.
 fn told(line: &[u8], seen: Moment) -> Result<Result<(Moment, Event), SessionEnd>> {
     let told: Json = serde_json::from_slice(line).context("a watch event is no JSON")?;
     let object = &told["object"];
@@ -209,7 +209,7 @@ impl Lines {
         }
     }
 
-    /// The next line; none at the proper end of the body.
+    /// Returns the next line; `None` at the proper end of the body.
     pub(in crate::ring) async fn next(&mut self) -> Result<Option<BytesMut>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {

@@ -50,7 +50,7 @@ impl Parameter {
         }
     }
 
-    /// The parameters that the documents of operations list.
+    /// Returns the parameters that the documents of operations list.
     pub(super) fn listed(set: OptionSet) -> Vec<Self> {
         set.rows().map(|row| Self::known(row.name)).collect()
     }
@@ -59,7 +59,7 @@ impl Parameter {
         names.iter().map(|name| Self::known(name)).collect()
     }
 
-    /// The fields of an options object, which such a request gives as parameters.
+    /// Returns the fields of an options object, which such a request gives as parameters.
     pub(super) fn of_options(table: &KindTable, definition: &str) -> Vec<Self> {
         let schemas = table.schemas();
         let Some(id) = schemas.find(definition) else {
@@ -77,7 +77,7 @@ impl Parameter {
         all
     }
 
-    /// The rest of a path, for proxies, which have a query parameter of this name as well.
+    /// Returns the rest of a path, for proxies, which have a query parameter of this name as well.
     pub(super) fn rest_of_path() -> Self {
         Self {
             name: "{path}".into(),
@@ -85,12 +85,12 @@ impl Parameter {
         }
     }
 
-    /// True if it stands in the path.
+    /// Returns true if it stands in the path.
     pub(super) fn is_in_path(&self) -> bool {
         matches!(&*self.name, "name" | "namespace" | "{path}")
     }
 
-    /// The name as documents write it.
+    /// Returns the name as documents write it.
     pub(super) fn name(&self) -> &str {
         self.name.trim_start_matches('{').trim_end_matches('}')
     }
@@ -107,8 +107,8 @@ fn parameter_type(ty: &Type) -> &'static str {
 }
 
 impl PathItem {
-    /// An item whose common parameters are said once: `own` ones, and those that all operations
-    /// have.
+    /// Creates an item whose common parameters are said once: `own` ones, and those that all
+    /// operations have.
     pub(super) fn new(path: String, own: &[&str], mut operations: Vec<Operation>) -> Self {
         let mut parameters = Parameter::all(own);
         let common = operations

@@ -11,7 +11,7 @@ use super::model::{Body, Operation, Parameter, PathItem, Streams};
 /// Definitions that operations refer to beside those of kinds.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
-/// All paths of a group and version.
+/// Returns all paths of a group and version.
 pub(super) fn of_version(table: &KindTable, group: &str, version: &GroupVersion) -> Vec<PathItem> {
     let root = root_of(group, &version.version);
     let mut items = vec![plain(
@@ -37,7 +37,7 @@ pub(super) fn of_version(table: &KindTable, group: &str, version: &GroupVersion)
     items
 }
 
-/// The path of a group, which lists its versions.
+/// Returns the path of a group, which lists its versions.
 pub(super) fn of_group(group: &str) -> PathItem {
     let id = format!("get{}APIGroup", title_of(group));
     plain(
@@ -48,7 +48,7 @@ pub(super) fn of_group(group: &str) -> PathItem {
     )
 }
 
-/// The paths that belong to no group.
+/// Returns the paths that belong to no group.
 pub(super) fn of_root(name: &str) -> PathItem {
     match name {
         "api" => plain(
@@ -97,7 +97,7 @@ fn root_of(group: &str, version: &str) -> String {
     format!("{prefix}/{}", api_version(group, version))
 }
 
-/// The group as operations spell it: `Core`, `Apps`, `RbacAuthorization`.
+/// Returns the group as operations spell it: `Core`, `Apps`, `RbacAuthorization`.
 fn title_of(group: &str) -> String {
     if group.is_empty() {
         return "Core".to_owned();
@@ -126,7 +126,7 @@ fn lower(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The names of the parameters that every operation takes.
+/// Returns the names of the parameters that every operation takes.
 fn everywhere() -> Vec<&'static str> {
     OptionSet::Every.rows().map(|row| row.name).collect()
 }
@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The parameters of every path of this resource, and `more`.
+    /// Returns the parameters of every path of this resource, and `more`.
     fn own<'n>(&self, more: &[&'n str]) -> Vec<&'n str> {
         let mut own = more.to_vec();
         if self.row.scope == Scope::Namespaced {
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The answer to the deletion of one object.
+    /// Returns the answer to the deletion of one object.
     fn deleted(&self) -> String {
         if self.row.returns_deleted() {
             self.definition.clone()

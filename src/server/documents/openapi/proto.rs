@@ -176,7 +176,7 @@ impl Messages {
 }
 
 impl Field {
-    /// The message of a list of named values.
+    /// Returns the message of a list of named values.
     fn named(&self) -> Option<&str> {
         match &self.ty {
             Type::Message(name) if self.repeated && name.starts_with("Named") => Some(name),
@@ -210,7 +210,7 @@ fn find<'a>(fields: &'a [Field], name: &str) -> Option<&'a Field> {
     fields.iter().find(|field| field.name == name)
 }
 
-/// The field of a message that is one of several, by what tells them apart.
+/// Returns the field of a message that is one of several, by what tells them apart.
 fn choice(message: &str, value: &Value) -> Option<&'static str> {
     let is_reference = value
         .as_object()
@@ -243,7 +243,7 @@ fn choice(message: &str, value: &Value) -> Option<&'static str> {
     )
 }
 
-/// The field's name of a member: `operationId` is `operation_id`, `$ref` is `_ref`.
+/// Returns the field's name of a member: `operationId` is `operation_id`, `$ref` is `_ref`.
 fn snake(member: &str) -> String {
     let mut name = String::with_capacity(member.len() + 4);
     for letter in member.chars() {

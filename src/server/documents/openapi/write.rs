@@ -133,7 +133,7 @@ fn content(types: &[&str], schema: &Value) -> Value {
     Value::Object(content)
 }
 
-/// The parts that both versions have in common.
+/// Returns the parts that both versions have in common.
 fn common(operation: &Operation) -> Map {
     let mut members = Map::new();
     members.insert("operationId", Value::string(operation.id.as_str()));
@@ -153,7 +153,7 @@ fn common(operation: &Operation) -> Map {
     members
 }
 
-/// The document of version 2, which contains all groups.
+/// Returns the document of version 2, which contains all groups.
 pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Value {
     let definitions = components(schemas, items, Document::V2);
     let mut paths = Map::new();
@@ -226,7 +226,7 @@ fn operation2(operation: &Operation) -> Value {
     Value::Object(members)
 }
 
-/// The schemas that the operations of `items` refer to, and those they refer to in turn.
+/// Returns the schemas that the operations of `items` refer to, and those they refer to in turn.
 fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>) -> Map {
     let (mut named, mut lists) = (BTreeSet::new(), Vec::new());
     for operation in items.iter().flat_map(|item| &item.operations) {

@@ -108,7 +108,7 @@ pub(in crate::peer) struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads the head of a frame; none if it has not arrived yet.
+    /// Reads the head of a frame; `None` if it has not arrived yet.
     ///
     /// # Errors
     /// If the bytes are not one.
@@ -188,8 +188,8 @@ pub(in crate::peer) struct SentValues {
 }
 
 impl SentValues {
-    /// The slot of a value, and whether the slot is new. Values are compared by address, which
-    /// cannot be reused while the slot holds the value.
+    /// Returns the slot of a value, and whether the slot is new. Values are compared by address,
+    /// which cannot be reused while the slot holds the value.
     fn slot(&mut self, value: &HeaderValue) -> (usize, bool) {
         let same = |known: &HeaderValue| std::ptr::eq(known.as_bytes(), value.as_bytes());
         if let Some(slot) = self.slots.iter().position(same) {

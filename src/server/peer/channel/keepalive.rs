@@ -42,9 +42,9 @@ pub(super) struct Keepalive {
     received_at: Instant,
     pinged_at: Option<Instant>,
     alarm: Pin<Box<Sleep>>,
-    /// Resolves when the peer leaves the ring; none if it has left, or is not watched for that.
+    /// Resolves when the peer leaves the ring; `None` if it has left, or is not watched for that.
     gone: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// Silent turns that a peer which has left the ring still has; none while it is a member.
+    /// Silent turns that a peer which has left the ring still has; `None` while it is a member.
     turns_left: Option<u32>,
 }
 

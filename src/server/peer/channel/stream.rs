@@ -89,8 +89,8 @@ impl From<io::Error> for Broken {
 }
 
 impl Broken {
-    /// Whether the other side just ended, without sending something wrong. Only a new connection
-    /// can find out whether its process is alive.
+    /// Returns whether the other side just ended, without sending something wrong. Only a new
+    /// connection can find out whether its process is alive.
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Closed | Self::Silent | Self::Socket(_) => true,
@@ -215,7 +215,7 @@ impl Stream {
         });
     }
 
-    /// The head of the answer.
+    /// Returns the head of the answer.
     fn poll_head(&self, context: &mut Context<'_>) -> Poll<Result<AnswerHead, NoAnswer>> {
         let mut state = self.state.lock();
         if let Some(head) = state.head.take() {
@@ -321,7 +321,7 @@ impl RequestedStream {
         std::future::poll_fn(|context| self.stream.poll_head(context)).await
     }
 
-    /// The answer.
+    /// Returns the answer.
     pub(in crate::peer) fn into_response(self, head: AnswerHead) -> Response<PeerStream> {
         let mut body = PeerStream::new(&self.channel, &self.stream, &head.headers);
         body._opened = Some(self);
@@ -352,7 +352,7 @@ pub(crate) struct PeerStream {
 }
 
 impl PeerStream {
-    /// The body behind a head with these headers.
+    /// Returns the body behind a head with these headers.
     pub(in crate::peer) fn new(
         channel: &Arc<Channel>,
         stream: &Arc<Stream>,
@@ -369,7 +369,7 @@ impl PeerStream {
 }
 
 impl PeerStream {
-    /// Whether all of it has arrived, read or not.
+    /// Returns whether all of it has arrived, read or not.
     pub(crate) fn is_whole(&self) -> bool {
         let state = self.stream.state.lock();
         matches!(state.end, Some(End::Whole(_)))

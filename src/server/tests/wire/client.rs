@@ -66,7 +66,7 @@ impl Reply {
 }
 
 impl Client {
-    /// A client with the administrator's token.
+    /// Creates a client with the administrator's token.
     pub async fn admin(server: &Running, protocol: Protocol) -> Self {
         Self::with(server, protocol, Some(server.pki.admin_token()), None).await
     }
@@ -80,7 +80,7 @@ impl Client {
         Self::to(server.address, &server.pki, protocol, token, identity).await
     }
 
-    /// A client of any server.
+    /// Creates a client of any server.
     pub async fn to(
         address: SocketAddr,
         pki: &Pki,

@@ -23,7 +23,7 @@ const POD_JSON: &str = "{\"metadata\":{\"name\":\"a\"}}";
 /// Longer than any answer takes here, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A body that begins and never ends.
+/// Returns a body that begins and never ends.
 fn unfinished() -> Body {
     use futures_util::StreamExt as _;
     let first = stream::once(std::future::ready(Ok(hyper::body::Frame::data(
@@ -294,7 +294,7 @@ async fn a_forwarded_answer_nobody_fetches_is_given_up() {
     assert_eq!(whole.body.len(), 1000 * 65_536);
 }
 
-/// The value of a metric without labels, or with these.
+/// Returns the value of a metric without labels, or with these.
 async fn metric(client: &mut Client, name: &str) -> u64 {
     let metrics = client.get("/metrics").await;
     assert_eq!(metrics.status, StatusCode::OK);
@@ -316,7 +316,7 @@ async fn until(client: &mut Client, name: &str, value: u64) {
     reached.unwrap_or_else(|_| panic!("{name} does not become {value}"));
 }
 
-/// A request whose body has begun and does not end.
+/// Returns a request whose body has begun and does not end.
 fn sending(server: &Running, path: &'static str, bytes: usize) -> JoinHandle<StatusCode> {
     use futures_util::StreamExt as _;
     let (address, pki) = (server.address, Arc::clone(&server.pki));

@@ -30,7 +30,7 @@ struct NoBehaviour;
 
 impl Strategy for NoBehaviour {}
 
-/// The built-in kinds.
+/// Returns the built-in kinds.
 pub fn kinds() -> Arc<KindTable> {
     let schemas = include_bytes!("../../../batteries/data/schemas.json");
     let rows = include_bytes!("../../../batteries/data/rows.json");
@@ -211,7 +211,7 @@ async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiEr
     }
 }
 
-/// The first value of a parameter, for requests that say to these fakes what to do.
+/// Returns the first value of a parameter, for requests that say to these fakes what to do.
 fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
     let found = request.query.iter().find(|(key, _)| key == name);
     found.map_or("", |(_, value)| value)

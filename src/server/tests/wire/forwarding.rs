@@ -526,7 +526,7 @@ async fn initial_events_arrive_whole_though_the_owner_breaks_off_in_their_midst(
     }
 }
 
-/// The sum of a metric's samples over all replicas.
+/// Returns the sum of a metric's samples over all replicas.
 async fn fleet_sum(ring: &Ring, sample: &str) -> u64 {
     let mut sum = 0;
     for replica in 0..ring.replicas.len() {

@@ -28,7 +28,7 @@ pub fn member(peer: &Peer) -> Member {
     }
 }
 
-/// A certificate of the peer CA, for clients only or for a peer.
+/// Returns a certificate of the peer CA, for clients only or for a peer.
 fn issued(
     pki: &Path,
     usages: &[ExtendedKeyUsagePurpose],

@@ -239,8 +239,8 @@ fn about(seen: &Seen, request: &ResourceRequest) -> AnswerBody {
     AnswerBody::Slices(vec![format!("{about}\n").into()])
 }
 
-/// The bookmark behind the initial events. It begins with a space, unlike a registry's, so that a
-/// replica between which parses lines instead of reading records takes it for an event.
+/// Returns the bookmark behind the initial events. It begins with a space, unlike a registry's, so
+/// that a replica between which parses lines instead of reading records takes it for an event.
 fn initial_end(version: u64) -> String {
     format!(
         "{{ \"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"metadata\":{{\"resourceVersion\":\
@@ -262,7 +262,7 @@ fn chunk(lines: String, progress: WatchProgress) -> WatchChunk {
     }
 }
 
-/// The first value of a parameter, for requests that say to these fakes what to do.
+/// Returns the first value of a parameter, for requests that say to these fakes what to do.
 fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
     let found = request.query.iter().find(|(key, _)| key == name);
     found.map_or("", |(_, value)| value)
@@ -467,7 +467,7 @@ impl Ring {
         });
     }
 
-    /// An administrator's client of one replica.
+    /// Returns an administrator's client of one replica.
     pub async fn client(&self, index: usize) -> Client {
         let token = Some(self.pki.admin_token());
         let address = self.replicas[index].address;

@@ -23,7 +23,7 @@ fn ping() -> PeerRequest {
     PeerMessage::Ping { view: 1 }.into()
 }
 
-/// A transport of replica 0 that has no connections yet.
+/// Returns a transport of replica 0 that has no connections yet.
 fn fresh(ring: &Ring, limits: &PeerLimits) -> Arc<PeerTransport> {
     let tls = PeerTls::load_or_create(&ring.folder.path().join("pki"), "polyplane-0");
     PeerTransport::new(tls.expect("made"), limits.clone())
@@ -108,7 +108,7 @@ enum Treatment {
     Resets,
 }
 
-/// A listener in front of a peer that turns the first so many connections away.
+/// Returns a listener in front of a peer that turns the first so many connections away.
 async fn doorman(behind: String, treatment: Treatment, turned_away: usize) -> Peer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -162,8 +162,8 @@ async fn ends_and_resets_for_ever_count_like_a_time_out() {
     }
 }
 
-/// The first line of what a replica answers to a client that shows these certificates; none if the
-/// handshake fails.
+/// Returns the first line of what a replica answers to a client that shows these certificates; none
+/// if the handshake fails.
 async fn answered(
     ring: &Ring,
     identity: &Identity,

@@ -38,7 +38,7 @@ fn handshake<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&UPGRADE[..], &[KEY, VERSION, ORIGIN], more].concat()
 }
 
-/// The connection behind a handshake that must succeed.
+/// Returns the connection behind a handshake that must succeed.
 async fn upgraded(client: &mut Client, path: &str) -> TokioIo<Upgraded> {
     let answer = client.open(Method::GET, path, &handshake(&[]), "").await;
     assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
@@ -253,7 +253,7 @@ async fn a_bad_handshake_is_refused_as_upstream_refuses_it() {
     all_over(&server).await;
 }
 
-/// The answer to a handshake with these sub-protocols and without any other credential.
+/// Returns the answer to a handshake with these sub-protocols and without any other credential.
 async fn with_protocols(server: &Running, protocols: &str) -> Reply {
     let mut client = Client::with(server, Protocol::Http1, None, None).await;
     let headers = handshake(&[("sec-websocket-protocol", protocols)]);
