@@ -1,8 +1,9 @@
-//! Answers as HTTP, whoever made them.
+//! Answers as HTTP, whether this replica or another one made them.
 //!
-//! `respond` chooses status, headers and form, `negotiate` reads what the client takes, `warnings`
-//! writes `Warning` headers, `body` streams what was answered, and `guard` drops a body that its
-//! client does not read. `finish` counts each reply and adds the headers that all replies have.
+//! `respond` chooses status, headers and media type, `negotiate` reads which media types the client
+//! accepts, `warnings` writes `Warning` headers, `body` streams the answer, and `guard` drops a
+//! body that its client does not read. `finish` counts each reply and adds the headers that all
+//! replies have.
 
 pub(crate) mod body;
 pub(crate) mod finish;

@@ -1,6 +1,6 @@
 //! The traits through which the server reaches planes.
 //!
-//! A request goes through them in this order: the [`Backend`] locates a plane in memory, its
+//! A request uses them in this order: the [`Backend`] locates a plane in memory, its
 //! [`PlaneRecord`] has the CA and the tokens that prove a caller, and only a proven caller gets a
 //! [`PlaneApi`], for which the plane may have to wake. The binary implements these traits with
 //! ownership and registry, tests with fakes.
@@ -20,49 +20,50 @@ use crate::request::route::PlaneReference;
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Another replica, as peers reach it.
+/// Another replica, as this one reaches it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Its id.
+    /// The replica's id.
     pub replica: String,
-    /// Host and port of its peer listener.
+    /// Host and port of the replica's peer listener.
     pub address: String,
 }
 
-/// Which replica answers for a plane, as far as this replica knows.
+/// The replica that answers for a plane, as far as this replica knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// This one: it owns the plane, or is the one that should take it.
+    /// This replica: it owns the plane, or is the one that should take it.
     Here,
-    /// Another one.
+    /// Another replica.
     There(Peer),
-    /// None at the moment; the ring changes that without a request.
+    /// No replica at the moment; the ring finds one without a request.
     Nobody,
 }
 
-/// Why a plane cannot be served.
+/// The reason why a plane cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocateError {
     /// No plane has this name or id.
     #[error("no such control plane")]
     NotFound,
-    /// The plane may not be reached this way.
+    /// The plane may not be reached by this name or id.
     #[error("the control plane may not be reached")]
     Forbidden,
-    /// The plane is there and cannot be served at the moment; try again.
+    /// The plane exists and cannot be served at the moment; the client may retry.
     #[error("the control plane is not available")]
     Unavailable,
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleting,
-    /// Another replica answers for the plane, named if it is known. Nothing was done here.
+    /// Another replica answers for the plane, named if it is known. This replica did nothing.
     #[error("the control plane is served by another replica")]
     Moved(Option<Peer>),
 }
 
-/// The planes behind the server, and what else it reports.
+/// Access to planes, and everything else that the server reports.
 pub trait Backend: Send + Sync {
-    /// Finds a plane in memory. A name that is not there may wait for the directory to catch up.
+    /// Finds a plane in memory. For an unknown name, the call may wait for the directory to catch
+    /// up.
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,
@@ -74,32 +75,32 @@ pub trait Backend: Send + Sync {
         0
     }
 
-    /// Waits a little until this replica has a view that a peer named: the replica with the older
-    /// view catches up first.
+    /// Waits a short time until this replica has a view that a peer named, so that of two replicas
+    /// the one with the older view catches up first.
     fn reach_view(&self, _view: u64) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns whether a peer has answered the latest pings. Requests to one that has not wait
-    /// until it answers again, or until another replica owns its planes. Called for each request
-    /// that is forwarded.
+    /// Returns whether a peer has answered the latest pings. Requests to a peer that has not
+    /// answered wait until it does, or until another replica owns its planes. The server calls this
+    /// for each request that it forwards.
     fn answers(&self, _peer: &Peer) -> bool {
         true
     }
 
-    /// Returns the report at a path below `/polyplane/`, as JSON; `None` if there is no such path.
-    /// Only called for members of `system:masters`.
+    /// Returns the report at a path below `/polyplane/`, as JSON, or `None` if there is no such
+    /// path. The server calls this only for members of `system:masters`.
     fn report<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }
 
-    /// Carries out a POST to a path below `/polyplane/` and returns the outcome as JSON; `None` if
-    /// there is no such path. Only called for members of `system:masters`.
+    /// Carries out a POST to a path below `/polyplane/` and returns the outcome as JSON, or `None`
+    /// if there is no such path. The server calls this only for members of `system:masters`.
     fn command<'a>(&'a self, _path: &'a str) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
         None
     }
 
-    /// Returns the memory budget of the process, in which requests and answers are counted.
+    /// Returns the memory budget of the process, in which the server counts requests and answers.
     fn memory(&self) -> Arc<Memory> {
         Arc::default()
     }
@@ -110,19 +111,20 @@ pub trait Backend: Send + Sync {
         Vec::new()
     }
 
-    /// Adds the metrics of the layers behind the server. Called for each request for `/metrics`.
+    /// Adds the metrics of the layers behind the server. The server calls this for each request for
+    /// `/metrics`.
     fn expose_metrics(&self, _out: &mut Exposition) {}
 }
 
 /// The directory record of a plane, asleep or awake: enough to prove a caller.
 pub trait PlaneRecord: Send + Sync {
-    /// Returns the name, for messages and logs.
+    /// Returns the plane's name, for messages and logs.
     fn name(&self) -> &str;
 
-    /// Returns the immutable id, by which replicas name the plane.
+    /// Returns the immutable id, by which replicas name the plane to each other.
     fn id(&self) -> &str;
 
-    /// Which replica answers for the plane. Reads memory only.
+    /// Returns which replica answers for the plane. Reads memory only.
     fn location(&self) -> Location;
 
     /// Returns the CA of the plane's client certificates.
@@ -131,7 +133,8 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns the authenticator of bearer tokens that needs no object of the plane.
     fn bearer(&self) -> &dyn Authenticator;
 
-    /// Returns the plane itself, which is loaded if it was asleep. Only called for proven callers.
+    /// Returns the plane itself, and loads it if it is asleep. The server calls this only for
+    /// proven callers.
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>>;
 }
 
@@ -140,8 +143,8 @@ pub trait PlaneApi: Send + Sync {
     /// Returns the kinds that the plane serves now.
     fn kinds(&self) -> Kinds;
 
-    /// Returns the kinds in which it is certain whether the plane serves this group, version and
-    /// resource: no write under way changes it.
+    /// Returns a version of the kinds in which no write under way can change whether the plane
+    /// serves this group, version and resource.
     fn settled_kinds<'a>(
         &'a self,
         wanted: (&'a str, &'a str, &'a str),
@@ -151,7 +154,7 @@ pub trait PlaneApi: Send + Sync {
         Box::pin(std::future::ready(Ok(self.kinds())))
     }
 
-    /// Decides for one request who may do what.
+    /// Returns the check that decides for one request who may do what.
     fn access_check(
         &self,
         deadline: tokio::time::Instant,
@@ -161,22 +164,22 @@ pub trait PlaneApi: Send + Sync {
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;
 }
 
-/// Which of the three health paths run a check.
+/// The health paths that run a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckScope {
-    /// All three: a restart would heal its failure.
+    /// All three paths, because a restart would heal a failure.
     Live,
-    /// `/readyz` and `/healthz`: its failure heals without a restart.
+    /// `/readyz` and `/healthz`, because a failure heals without a restart.
     Ready,
 }
 
-/// A named check. Its failure text is logged and never shown.
+/// A named check. The text of a failure is logged and never shown to a client.
 #[derive(Clone)]
 pub struct HealthCheck {
     /// The name in the path and the listing.
     pub name: &'static str,
-    /// Where it is shown.
+    /// The paths that run the check.
     pub scope: CheckScope,
-    /// The check; looks at memory only.
+    /// The check itself, which reads memory only.
     pub check: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
 }

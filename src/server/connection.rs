@@ -1,4 +1,5 @@
-//! A connection of a client: its handshake, its protocol, and what is known of the client.
+//! A client's connection: its handshake, its protocol, and the facts about the client that all its
+//! requests share.
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
@@ -41,9 +42,11 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of request bodies that a client may send on all streams of one connection before the
 /// server reads them.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Bytes of answers that one stream may buffer.
+/// Bytes of answers that one stream may buffer. Less would make the source of a large answer wait
+/// for each round trip.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;
-/// Longest head of a request, in bytes.
+/// Longest head of a request, in bytes. More would let clients without a credential use that much
+/// memory on each connection.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
 /// A silent HTTP/2 client gets a ping after this time; without it, clients behind a broken network
 /// would keep their connections.
@@ -51,12 +54,12 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a client may take to answer a ping before its connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is known of a client before its first request.
+/// The facts about a client that are known before its first request.
 pub(crate) struct Connection {
-    /// Its count among open connections; `None` if the client is connected to a peer.
+    /// The connection's entry among the open ones; `None` if the client is connected to a peer.
     open: Option<Arc<OpenConnection>>,
     interned: Option<Arc<InternedChain>>,
-    /// Address and port of the client.
+    /// Address and port of the client, as forwarded to peers.
     remote: Option<HeaderValue>,
 }
 
@@ -69,7 +72,7 @@ impl Connection {
         }
     }
 
-    /// Notes the entry of this connection among the open ones.
+    /// Stores the entry of this connection among the open ones.
     fn at(self, open: &Arc<OpenConnection>) -> Self {
         Self {
             open: Some(Arc::clone(open)),
@@ -77,17 +80,18 @@ impl Connection {
         }
     }
 
-    /// Its count among open connections, if the client is connected to this replica.
+    /// Returns the connection's entry among the open ones, if the client is connected to this
+    /// replica.
     pub(crate) fn open(&self) -> Option<&OpenConnection> {
         self.open.as_deref()
     }
 
-    /// Returns the client's certificates. It has proven that it holds their key.
+    /// Returns the client's certificates. The client has proven that it holds their key.
     pub(crate) fn chain(&self) -> Option<&ClientChain> {
         self.interned.as_deref().map(InternedChain::chain)
     }
 
-    /// What is forwarded to peers of the client.
+    /// Returns the facts about the client that are sent to peers with its requests.
     pub(crate) fn received(&self) -> ForwardedClient {
         ForwardedClient {
             chain: self.interned.as_deref().map(InternedChain::value),
@@ -107,7 +111,7 @@ impl Connection {
     }
 }
 
-/// Serves one accepted socket until it is done or the server stops.
+/// Serves one accepted socket until the connection ends or the server stops.
 pub(crate) async fn serve(
     state: Arc<ServerState>,
     acceptor: TlsAcceptor,
@@ -122,7 +126,7 @@ pub(crate) async fn serve(
     }
     let handshake = tokio::time::timeout(state.limits.handshake_time_max, acceptor.accept(socket));
     let stream = tokio::select! {
-        // A server that aborts does not finish handshakes.
+        // First, because a server that aborts does not finish handshakes.
         biased;
         () = state.drain.aborting().cancelled() => return,
         done = handshake => match done {
@@ -160,7 +164,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Returns the answer to a request. Boxed, because this future has some KiB, and hyper moves it
+/// Returns the answer to a request. The future is boxed because it has some KiB, and hyper moves it
 /// several times before it is polled.
 fn answered(
     state: Arc<ServerState>,
@@ -170,7 +174,7 @@ fn answered(
     Box::pin(pipeline::serve(state, caller, request.map(Inbound::Client)))
 }
 
-/// Why a connection ended early.
+/// The reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error(transparent)]
@@ -214,7 +218,7 @@ async fn serve_h2(
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
-            // Closing comes before serving on.
+            // `lifetime` first, so that a busy connection closes too.
             biased;
             step = lifetime.next() => match step {
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
@@ -261,7 +265,7 @@ async fn serve_h1(
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
-            // Closing comes before serving on.
+            // `lifetime` first, so that a busy connection closes too.
             biased;
             step = lifetime.next() => match step {
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
@@ -274,7 +278,8 @@ async fn serve_h1(
         return Ok(());
     };
     tokio::select! {
-        // A server that aborts does not wait. The watch itself ends when the server ends watches.
+        // First, because a server that aborts does not wait. Otherwise the watch itself ends when
+        // the server ends watches.
         biased;
         () = state.drain.aborting().cancelled() => {}
         () = session.serve() => {}

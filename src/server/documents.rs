@@ -1,8 +1,8 @@
 //! Discovery and OpenAPI: documents derived from the kinds of a plane, and the paths that show
 //! them.
 //!
-//! A document is made at the first request for it, and all planes share it whose kinds, as far as
-//! the document shows them, are the same. Knows nothing of single objects.
+//! A document is made at the first request for it and shared by all planes with the same kinds, as
+//! far as the document shows them. This module knows nothing of single objects.
 
 pub(crate) mod discovery;
 pub(crate) mod openapi;
@@ -20,13 +20,14 @@ use crate::documents::discovery::{Discovery, VersionPart};
 use crate::documents::openapi::Document;
 
 /// Bytes of discovery documents in each of the two caches, that of whole tables and that of
-/// versions. The built-in kinds take about half a megabyte; a cache below that would make documents
+/// versions. The built-in kinds need about half a megabyte; a cache below that would make documents
 /// again for each request.
 const DISCOVERY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of OpenAPI documents in the cache. The built-in kinds take about two megabytes.
+/// Bytes of OpenAPI documents in the cache. The built-in kinds need about two megabytes; a cache
+/// below that would make documents again for each request.
 const OPEN_API_BYTES_MAX: usize = 32 << 20;
 
-/// The documents of all kinds in use.
+/// The documents of all kinds that any plane serves.
 pub(crate) struct Documents {
     address: String,
     versions: DocumentCache<VersionPart>,
@@ -35,7 +36,7 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// `address` is host and port as discovery names them.
+    /// Creates empty caches. `address` is the host and port that discovery shows.
     pub(crate) fn new(address: String) -> Self {
         Self {
             address,
@@ -45,7 +46,7 @@ impl Documents {
         }
     }
 
-    /// What discovery says of all kinds.
+    /// Returns the discovery documents of all kinds in `table`.
     pub(crate) fn discovery(&self, table: &KindTable) -> Arc<Discovery> {
         self.discovery.get(table.content(), || {
             let part = |group: &Group, version: &GroupVersion| self.part(table, group, version);
@@ -53,7 +54,7 @@ impl Documents {
         })
     }
 
-    /// What discovery says of a group and version.
+    /// Returns the discovery documents of a group and version.
     pub(crate) fn version(
         &self,
         table: &KindTable,
@@ -71,20 +72,20 @@ impl Documents {
         self.versions.get(version.content, make)
     }
 
-    /// Returns the documents of OpenAPI.
+    /// Returns the cache of OpenAPI documents.
     pub(crate) fn open_api(&self) -> &DocumentCache<Document> {
         &self.open_api
     }
 }
 
-/// A value in a [`DocumentCache`].
+/// A value that a [`DocumentCache`] can hold.
 pub(crate) trait HeapSize {
-    /// Bytes on the heap, roughly.
+    /// Returns the approximate number of bytes on the heap.
     fn bytes(&self) -> usize;
 }
 
-/// Values by the content they are derived from. Each is made once, even if several callers need it
-/// at the same time. Above `bytes_max` the least recently used values are dropped.
+/// Values by the content from which they are derived. Each is made once, even if several callers
+/// need it at the same time. Above `bytes_max` the least recently used values are dropped.
 pub(crate) struct DocumentCache<V> {
     state: Mutex<CacheState<V>>,
     bytes_max: usize,
@@ -94,9 +95,9 @@ type Cell<V> = Arc<OnceLock<Arc<V>>>;
 
 struct CacheState<V> {
     entries: HashMap<DocumentId, CachedDocument<V>>,
-    /// Least recently used first, by [`CachedDocument::used_at`].
+    /// The entries by [`CachedDocument::used_at`], least recently used first.
     order: BTreeMap<u64, DocumentId>,
-    /// Counts calls; the clock of `order`.
+    /// The number of calls, which is the clock of `order`.
     uses: u64,
     bytes: usize,
 }
@@ -104,7 +105,7 @@ struct CacheState<V> {
 struct CachedDocument<V> {
     cell: Cell<V>,
     used_at: u64,
-    /// Zero until the value is made.
+    /// The value's bytes; 0 until the value is made.
     bytes: usize,
 }
 
@@ -121,7 +122,7 @@ impl<V: HeapSize> DocumentCache<V> {
         }
     }
 
-    /// Returns the value of this content, made by `make` if it is not there.
+    /// Returns the value of this content. If the cache does not have it, `make` makes it.
     pub(crate) fn get(&self, id: DocumentId, make: impl FnOnce() -> V) -> Arc<V> {
         let cell = self.state.lock().touch(id);
         let mut is_new = false;
@@ -155,7 +156,7 @@ impl<V> CacheState<V> {
         Arc::clone(&entry.cell)
     }
 
-    /// Counts the bytes of a new value, and drops others if there are too many bytes now.
+    /// Counts the bytes of a new value, and drops the least recently used ones above the limit.
     fn add_bytes(&mut self, id: DocumentId, cell: &Cell<V>, bytes: usize, bytes_max: usize) {
         match self.entries.get_mut(&id) {
             Some(entry) if Arc::ptr_eq(&entry.cell, cell) => entry.bytes = bytes,

@@ -1,4 +1,4 @@
-//! What operators see and ask for: health, metrics, reports, and how a server stops.
+//! The interface for operators: health, metrics, reports, and stopping the server.
 
 pub(crate) mod drain;
 pub(crate) mod exposition;

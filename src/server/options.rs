@@ -1,8 +1,9 @@
-//! From options as they are typed to a server.
+//! The steps from options as an operator types them to a server.
 //!
 //! [`Options::complete`] checks all options and reports every problem at once;
-//! [`CompletedOptions::configure`] reads or creates keys on disk; [`Config::build`] takes the
+//! [`CompletedOptions::configure`] reads or creates keys on disk; [`Config::build`] adds the
 //! backend and the listeners. Each step consumes the result of the step before, which callers may
+//! change.
 //! change.
 
 use std::fmt;
@@ -25,31 +26,33 @@ use crate::request::limits::Limits;
 use crate::server::Server;
 use crate::server_state::ServerState;
 
-/// Options as they are typed, unchecked.
+/// Options as an operator types them, unchecked.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder of everything the server keeps.
+    /// The folder of all files that the server keeps.
     pub data_folder: PathBuf,
     /// The folder of keys and certificates; `pki` in the data folder if absent.
     pub certs_folder: Option<PathBuf>,
-    /// Addresses to listen on, `127.0.0.1:6443`. Port 0 takes any free one.
+    /// The addresses to listen on, such as `127.0.0.1:6443`. With port 0 the system chooses a free
+    /// port.
     pub listen: Vec<String>,
-    /// Host names and addresses, beside the loopback ones, under which clients reach the server.
+    /// Host names and addresses under which clients reach the server, beside the loopback ones.
     pub host_names: Vec<String>,
     /// Host and port that discovery and kubeconfigs name; the first listener's if absent.
     pub advertise: Option<String>,
     /// Limits on requests.
     pub limits: Limits,
-    /// How the server stops.
+    /// The times that the server has for the steps of a stop.
     pub stop: StopPolicy,
 }
 
-/// How a server stops when it is asked to.
+/// The times that a server has for the steps of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopPolicy {
-    /// How long the server serves on while `/readyz` already fails.
+    /// How long the server still serves everything while `/readyz` already fails.
     pub ready_delay: Duration,
-    /// How long requests in flight may take to finish; watches are ended when the last one did.
+    /// How long requests in flight may take to finish. Watches end as soon as the last one has
+    /// finished.
     pub grace: Duration,
 }
 
@@ -76,38 +79,38 @@ impl Default for Options {
     }
 }
 
-/// One thing that is wrong with the options.
+/// One problem with the options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionProblem {
-    /// No listener at all.
+    /// There is no listener.
     #[error("give at least one address to listen on, such as 127.0.0.1:6443")]
     NoListener,
-    /// Text that is not an address.
+    /// A text that is not an address.
     #[error("cannot listen on {0:?}: give an IP address and a port, such as 127.0.0.1:6443")]
     Listen(String),
-    /// A name that cannot stand in a certificate.
+    /// A name that a certificate cannot contain.
     #[error("cannot serve {0:?}: give a host name or an IP address, such as api.example.com")]
     HostName(String),
-    /// An advertised address without a port, or with anything else.
+    /// An advertised address that is not a host and a port.
     #[error("cannot advertise {0:?}: give a host and a port, such as api.example.com:6443")]
     Advertise(String),
-    /// A limit of zero would refuse everything.
+    /// A limit of zero, which would refuse everything.
     #[error("the limit {} must not be zero", flag(.0))]
     Zero(&'static str),
-    /// A time that would limit nothing.
+    /// A time so long that it would limit nothing.
     #[error("the limit {} must not be longer than a day", flag(.0))]
     TooLong(&'static str),
-    /// A limit above another one that contains it would never be reached.
+    /// A limit above another one that contains it, so that it would never be reached.
     #[error("the limit {} must not be above {}", flag(.0), flag(.1))]
     Above(&'static str, &'static str),
 }
 
-/// Returns the flag of a limit.
+/// Returns the flag that sets a limit.
 fn flag(limit: &str) -> String {
     format!("--{}", limit.replace('_', "-"))
 }
 
-/// Everything that is wrong with the options.
+/// All problems with the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionProblems(pub Vec<OptionProblem>);
 
@@ -126,10 +129,10 @@ impl fmt::Display for OptionProblems {
 impl std::error::Error for OptionProblems {}
 
 impl Options {
-    /// Checks everything and fills in what follows from the rest.
+    /// Checks all options and derives the absent ones from the others.
     ///
     /// # Errors
-    /// All problems there are.
+    /// Returns all problems with the options.
     pub fn complete(self) -> Result<CompletedOptions, OptionProblems> {
         let mut problems = Vec::new();
         let mut listen = Vec::new();
@@ -201,49 +204,50 @@ fn may_be_served(name: &str) -> bool {
 /// Checked options.
 #[derive(Clone, Debug)]
 pub struct CompletedOptions {
-    /// The folder of everything the server keeps.
+    /// The folder of all files that the server keeps.
     pub data_folder: PathBuf,
     /// The folder of keys and certificates.
     pub certs_folder: PathBuf,
-    /// Addresses to listen on.
+    /// The addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Names in the serving certificate.
+    /// The names in the serving certificate.
     pub host_names: Vec<String>,
     /// Host and port that discovery and kubeconfigs name.
     pub advertise: Option<String>,
     /// Limits on requests.
     pub limits: Limits,
-    /// How the server stops.
+    /// The times that the server has for the steps of a stop.
     pub stop: StopPolicy,
 }
 
-/// Why keys and TLS could not be set up.
+/// The reason why keys and TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Keys and certificates.
+    /// Keys and certificates could not be read or created.
     #[error("cannot read or create the keys and certificates of the server")]
     Pki(#[source] PkiError),
-    /// TLS.
+    /// The TLS settings could not be made from them.
     #[error("cannot set up TLS")]
     Tls(#[source] TlsError),
 }
 
-/// An address that cannot be listened on.
+/// An error about an address on which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct ListenError {
     /// The address.
     pub address: SocketAddr,
-    /// What the system said.
+    /// The error of the system.
     #[source]
     pub source: io::Error,
 }
 
 impl CompletedOptions {
-    /// Opens the listeners. They hand out no connection until the server runs.
+    /// Opens the listeners. They accept no connection until the server runs.
     ///
     /// # Errors
-    /// The first address that is taken or not this machine's.
+    /// Returns an error for the first address that another process uses or that this machine does
+    /// not have.
     pub async fn listen(&self) -> Result<Vec<TcpListener>, ListenError> {
         let mut listeners = Vec::new();
         for &address in &self.listen {
@@ -253,10 +257,10 @@ impl CompletedOptions {
         Ok(listeners)
     }
 
-    /// Reads or makes keys and builds the TLS configuration.
+    /// Reads or creates keys and builds the TLS configuration.
     ///
     /// # Errors
-    /// If the data folder cannot be used.
+    /// Returns an error if the data folder cannot be used.
     pub fn configure(self) -> Result<Config, ConfigError> {
         let pki = Pki::load_or_create(&self.certs_folder).map_err(ConfigError::Pki)?;
         let pki = Arc::new(pki);
@@ -273,26 +277,26 @@ impl CompletedOptions {
     }
 }
 
-/// Everything a server needs but its backend and listeners.
+/// Everything that a server needs besides its backend and listeners.
 pub struct Config {
     /// The server's CA and administrator's token.
     pub pki: Arc<Pki>,
-    /// How listeners speak TLS.
+    /// The TLS settings of the listeners.
     pub tls: Arc<ServerConfig>,
     /// Host and port that discovery names; the first listener's if absent.
     pub advertise: Option<String>,
     /// Limits on requests.
     pub limits: Limits,
-    /// How the server stops.
+    /// The times that the server has for the steps of a stop.
     pub stop: StopPolicy,
-    /// How it speaks to the other replicas, if it is one of several.
+    /// The connections to other replicas, if this server is one of several.
     pub peering: Option<Peering>,
-    /// What `POST /drain` calls; without it there is no such path.
+    /// The function that `POST /drain` calls; if absent, the path does not exist.
     pub drain_requested: Option<DrainRequested>,
 }
 
 impl Config {
-    /// Returns a server on `listeners` in front of `backend`.
+    /// Creates a server on `listeners` in front of `backend`.
     pub fn build(self, backend: Arc<dyn Backend>, listeners: Vec<TcpListener>) -> Server {
         let local = listeners
             .first()

@@ -1,9 +1,10 @@
-//! Between replicas: the listener for peers, connections to peers, forwarding, and the protocol.
+//! The connections between replicas: the listener for peers, the pool, forwarding, and the
+//! protocol.
 //!
-//! All of it runs over mutual TLS under the peer CA ([`polyplane_pki`]). It carries messages about
+//! All of them run over mutual TLS under the peer CA ([`polyplane_pki`]). They carry messages about
 //! planes (`POST /peer/v1/message`, answered by a [`PeerHandler`]) and forwarded requests of
-//! clients. The latter pass the same pipeline as if they had come directly, but are never forwarded
-//! again.
+//! clients. A forwarded request passes the same pipeline as if its client had sent it directly, but
+//! is never forwarded again.
 //!
 //! The protocol ([`channel`], [`channel::frame`]) has requests and answers as HTTP does, and many
 //! streams on a connection, each with a window, trailers and cancellation of its own. HTTP/1.1 and
@@ -18,12 +19,12 @@
 //!
 //! HTTP/1.1 needs a connection with its handshake for each client that cancels and for each of
 //! thousands of watches. HTTP/2 costs more than the request itself: it encodes every header again
-//! and sends every answer in two frames with a flush behind each. With N replicas behind one
-//! endpoint, N − 1 of N requests pay that. Here a request is one frame, a client's chain of
-//! certificates is sent once per connection, and frames are sent together ([`channel`]). `bench
-//! forward` measures the whole hop.
+//! and sends every answer in two frames with a flush after each. With N replicas behind one
+//! endpoint, N − 1 of N requests pay that cost. In this protocol a request is one frame, a client's
+//! chain of certificates is sent once per connection, and frames are sent together ([`channel`]).
+//! `bench forward` measures the whole hop.
 //!
-//! Invariant: headers that begin with `x-polyplane-` are read on peer connections only.
+//! Invariant: headers that begin with `x-polyplane-` are read only from peer connections.
 
 pub(crate) mod channel;
 pub(crate) mod forward;
@@ -51,20 +52,21 @@ use transport::PeerTransport;
 pub struct PeerLimits {
     /// Longest time to connect, handshake included.
     pub connect_time_max: Duration,
-    /// Longest time until a message is answered. Each 16 MiB of payload add a second.
+    /// Longest time until a message is answered. Each 16 MiB of payload add one second.
     pub answer_time_max: Duration,
-    /// Longest payload of a message.
+    /// Longest payload of a message, in bytes.
     pub payload_bytes_max: usize,
-    /// Connections to one peer.
+    /// Connections that this replica opens to one peer.
     pub connections_per_peer_max: usize,
-    /// Connections of all proven peers to this replica.
+    /// Connections that all proven peers may have open to this replica.
     pub connections_max: usize,
-    /// Longest time from the accepted socket to a proven peer. A peer gives up after its own
-    /// [`connect_time_max`](Self::connect_time_max).
+    /// Longest time from the accepted socket to a proven peer. The connecting peer stops waiting
+    /// after its own [`connect_time_max`](Self::connect_time_max).
     pub handshake_time_max: Duration,
-    /// Handshakes in progress at a time. One more aborts the oldest.
+    /// Handshakes in progress at a time. A further one aborts the oldest.
     pub handshakes_max: usize,
-    /// Handshakes in progress from one source address. One more aborts the oldest of the source.
+    /// Handshakes in progress from one source address. A further one aborts the oldest of that
+    /// source.
     pub handshakes_per_source_max: usize,
     /// Streams that one peer connection may have open.
     pub streams_per_connection_max: u32,
@@ -89,9 +91,9 @@ impl Default for PeerLimits {
     }
 }
 
-/// How a server reaches its peers, and how they reach it.
+/// The means by which a server reaches its peers and they reach it.
 pub struct Peering {
-    /// Sends to other replicas. Its certificates are those of the peer listeners too.
+    /// Sends to other replicas. The peer listeners use its certificates too.
     pub transport: Arc<PeerTransport>,
     /// Answers messages of other replicas.
     pub handler: Arc<dyn PeerHandler>,

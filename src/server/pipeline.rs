@@ -1,4 +1,5 @@
-//! The way of a request, from its head to the head of its answer and back.
+//! The stages of a request, from its head to the head of its answer, and of its reply on the way
+//! back.
 //!
 //! | stage | in | ends the way with |
 //! |---|---|---|
@@ -16,12 +17,12 @@
 //! | form of the answer | `answer/respond.rs` | 406 |
 //! | back: count, read the rest of the body, headers | `answer/finish.rs` | |
 //!
-//! The functions here stand in this order. Each stage returns a value that only it can make, so
-//! that no stage can be left out: without [`Located`] nobody is proven, without [`Proven`] nothing
-//! is forwarded and no plane wakes, and the registry only takes what is authorized. The plane is
-//! located once per attempt, and all later stages use that record. The replica that receives a
-//! request proves the caller; if another replica owns the plane, the request is forwarded there and
-//! passes all stages again.
+//! The functions in this file are in this order. Each stage returns a value that only it can make,
+//! so that no stage can be left out: without [`Located`] nobody is proven, without [`Proven`]
+//! nothing is forwarded and no plane wakes, and the registry accepts only authorized requests. A
+//! request's plane is located once per attempt, and all later stages use that record. The replica
+//! that receives a request proves the caller; if another replica owns the plane, the request is
+//! forwarded there and passes all stages again.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -67,18 +68,18 @@ pub(crate) struct Caller {
 /// The way by which a request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From the client itself.
+    /// The request came from the client itself.
     Client,
-    /// From a peer that the client is connected to.
+    /// The request came from a peer to which the client is connected.
     Peer {
-        /// Time that is left until the deadline of the replica that received the request.
+        /// The time until the deadline that the replica which received the request has set.
         time_left: Option<Duration>,
-        /// The form in which that replica wants a watch.
+        /// The form in which that replica expects a watch.
         watch_form: WatchForm,
     },
 }
 
-/// Answers a request. Never fails: every error becomes a reply.
+/// Answers a request. Every error becomes a reply.
 pub(crate) async fn serve(
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -86,7 +87,7 @@ pub(crate) async fn serve(
 ) -> Reply {
     let started = Instant::now();
     let (mut parts, body) = request.into_parts();
-    // First, because every stage below trusts the headers by which peers speak to each other.
+    // First, because every stage below trusts the headers that only replicas may send.
     strip(&mut parts.headers);
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
@@ -100,7 +101,7 @@ pub(crate) async fn serve(
         started,
     };
     let mut body = RequestBody::Coming(body);
-    // In one expression: a future that is bound to a name first takes its room twice.
+    // In one expression: a future that is bound to a name first needs its memory twice.
     let reply = match AssertUnwindSafe(answer(&state, &head, &mut body))
         .catch_unwind()
         .await
@@ -108,12 +109,13 @@ pub(crate) async fn serve(
         Ok(reply) => reply,
         Err(_) => panicked(&state, &head),
     };
-    // Before the reply: some clients lose a reply that overtakes their body.
+    // Before the reply, because some clients lose a reply that arrives before they have sent their
+    // body.
     discard_unread(&state, &parts, &mut body, reply.status()).await;
     finish(&state, &parts.method, audit_id, reply)
 }
 
-/// Resumes a watch: the query of `parts` names the version to resume after.
+/// Resumes a watch after the version that the query of `parts` names.
 pub(crate) async fn reopen(
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -139,7 +141,7 @@ pub(crate) async fn reopen(
     pipeline.process(route.plane, hint).await
 }
 
-/// What the head of a request says, before anything is looked up.
+/// The parsed head of a request, before anything is looked up.
 #[derive(Clone, Copy)]
 struct ParsedHead<'a> {
     caller: &'a Arc<Caller>,
@@ -150,7 +152,7 @@ struct ParsedHead<'a> {
     started: Instant,
 }
 
-/// Parses the path, has the stages answer, and counts the reply.
+/// Parses the path, passes the request through the stages, and counts the reply.
 async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut RequestBody) -> Reply {
     let ParsedHead {
         parts,
@@ -202,7 +204,7 @@ fn panicked(state: &ServerState, head: &ParsedHead<'_>) -> Reply {
     refuse(head.client, &refusal)
 }
 
-/// One request on its way through the stages, with what its head says.
+/// One request on its way through the stages, and its parsed head.
 pub(crate) struct Pipeline<'a> {
     pub(crate) state: &'a Arc<ServerState>,
     pub(crate) caller: &'a Arc<Caller>,
@@ -213,7 +215,7 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) info: &'a RequestInfo<'a>,
     pub(crate) audit_id: &'a HeaderValue,
     labels: Labels<'a>,
-    /// The labels name a kind that exists.
+    /// True if the labels name a kind that exists.
     known_kind: bool,
     pub(crate) body: &'a mut RequestBody,
     pub(crate) started: Instant,
@@ -245,13 +247,13 @@ impl<'a> Pipeline<'a> {
 }
 
 impl Pipeline<'_> {
-    /// The stages that need no plane, and then the others until the deadline.
+    /// Runs the stages that need no plane, and then the others until the deadline.
     async fn process(
         &mut self,
         plane: PlaneReference<'_>,
         hint: Option<MovedTo>,
     ) -> Result<Reply, Refusal> {
-        // First: every later stage may wait, at most until the deadline.
+        // First, because every later stage may wait, at most until the deadline.
         let deadline = match self.deadline() {
             Ok(deadline) => deadline,
             Err(refusal) => {
@@ -268,13 +270,13 @@ impl Pipeline<'_> {
         let is_drain = plane == PlaneReference::Root && self.path == DRAIN_PATH;
         let answered = self.answer_at_owner(plane, search, deadline);
         if is_drain {
-            // Handing over all planes has limits of its own.
+            // Without the deadline, because handing over all planes has limits of its own.
             return answered.await;
         }
         within(deadline, answered).await
     }
 
-    /// Finds the replica that answers, which may take several attempts while a plane moves.
+    /// Finds the replica that answers. That may take several attempts while a plane moves.
     async fn answer_at_owner(
         &mut self,
         plane: PlaneReference<'_>,
@@ -282,12 +284,13 @@ impl Pipeline<'_> {
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         loop {
-            // Before the request takes a seat, memory for its body, or a connection to a peer.
-            // Again in each attempt, because the plane may be another one by now.
+            // Locate and prove before the request takes a seat, memory for its body, or a
+            // connection to a peer. Both again in each attempt, because the name may belong to
+            // another plane by now.
             let (located, proven) = self.locate(plane).await?;
             self.admit(plane)?;
             let record = &**located.record();
-            // Before forwarding: health and metrics are those of this replica.
+            // Before forwarding, because health and metrics describe this replica.
             if plane == PlaneReference::Root && self.is_answered_by_any_replica(record) {
                 return self.answer_about_this_replica(&proven, plane).await;
             }
@@ -295,7 +298,8 @@ impl Pipeline<'_> {
                 Destination::Moved => return Ok(moved_reply(self.state, record)),
                 Destination::Unknown => {}
                 Destination::Peer(peer) => {
-                    // Boxed, because the future of a request that is answered here is far smaller.
+                    // Boxed, because the future of a request that this replica answers is far
+                    // smaller.
                     let forwarded = Box::pin(self.forward(&peer, &located, deadline, &mut search));
                     if let Some(reply) = forwarded.await? {
                         return Ok(reply);
@@ -304,7 +308,8 @@ impl Pipeline<'_> {
                 Destination::Here => {
                     match self.answer_here(&located, &proven, plane, deadline).await {
                         Err(refusal) if !refusal.is_moved() => return Err(refusal),
-                        // Nothing was done, so the request may be sent to the new owner.
+                        // The plane moved before anything was done, so the request may be sent to
+                        // the new owner.
                         Err(_) if self.is_direct() => search.pause().await?,
                         Err(_) => return Ok(moved_reply(self.state, record)),
                         Ok(reply) => return Ok(reply),
@@ -314,7 +319,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The stages at the replica that owns the plane.
+    /// Runs the stages at the replica that owns the plane.
     async fn answer_here(
         &mut self,
         located: &Located,
@@ -322,10 +327,10 @@ impl Pipeline<'_> {
         plane: PlaneReference<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
-        // Before waking: a plane that loads slowly must not collect requests without limit.
+        // Before waking, so that a plane that loads slowly does not collect requests without limit.
         let _seat = self.take_seat()?;
         let awake = self.wake(located, proven).await?;
-        // Only an awake plane has the roles that say who may do what.
+        // After waking, because only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline).await?;
         let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
         let authorized = authorize(
@@ -347,7 +352,7 @@ impl Pipeline<'_> {
             }
             RequestInfo::Path(_) => paths::serve(&self.path_request(plane), &awake.kinds()),
             RequestInfo::Resource(info) => {
-                // Behind authorization, so that only callers who may learn which kinds exist.
+                // After authorization, so that only authorized callers learn which kinds exist.
                 let verb = self.resolve(&*awake, info, deadline).await?;
                 self.execute(&*awake, located, info, verb, authorized, deadline)
                     .await
@@ -372,7 +377,7 @@ impl Pipeline<'_> {
     ) -> Result<Verb, Refusal> {
         let verb = match resolve(&plane.kinds(), info, &self.parts.method) {
             Ok(verb) => verb,
-            // A 404 or 405 is a read too: it must not be taken back by a write in flight.
+            // A 404 or 405 is an answer from state too: no write in flight may later contradict it.
             Err(_) => {
                 let wanted = (info.group, info.version, info.resource);
                 let kinds = plane.settled_kinds(wanted, deadline).await?;
@@ -383,7 +388,7 @@ impl Pipeline<'_> {
         Ok(verb)
     }
 
-    /// Has the registry carry the request out, and gives its answer the form of a reply.
+    /// Lets the registry carry the request out, and makes a reply from its answer.
     async fn execute(
         &mut self,
         plane: &dyn PlaneApi,
@@ -393,7 +398,7 @@ impl Pipeline<'_> {
         authorized: Authorized,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
-        // Only now, so that no refused request takes memory for its body.
+        // Only now, so that no refused request uses memory for its body.
         let body = match verb {
             Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
             _ => self.body(located).await?,
@@ -417,7 +422,7 @@ impl Pipeline<'_> {
     }
 
     /// Returns the labels under which the request is counted. An unknown kind must not become a
-    /// series: clients could make up any number of them.
+    /// label, because clients could invent any number of them.
     fn counted_labels(&self) -> Labels<'_> {
         if self.known_kind {
             return self.labels;

@@ -1,19 +1,21 @@
-//! What a request asks for, who asks, and what it may take, up to the registry.
+//! The stages up to the registry: what a request names, who sends it, and what it may use.
 //!
 //! | file | |
+//! | file | decides |
 //! |---|---|
-//! | `route`, `request_info` | the path and the method: which plane, which resource |
+//! | `route`, `request_info` | from path and method, which plane and which resource the request
+//! names |
 //! | `audit_id` | the id under which logs name the request |
 //! | `prove` | who the caller is: 401 |
-//! | `authorize`, `impersonate` | whether the caller may: 403 |
-//! | `deadline` | how long it may take: 504 |
+//! | `authorize`, `impersonate` | whether the caller may do it: 403 |
+//! | `deadline` | how long the request may take: 504 |
 //! | `seat` | how many requests are in flight: 429 |
-//! | `resolve` | which kind and verb is meant: 404, 405 |
-//! | `body`, `inbound`, `budget` | the body, and the memory that bodies take: 413, 429 |
+//! | `resolve` | which kind and verb the request means: 404, 405 |
+//! | `body`, `inbound`, `budget` | how long a body is, and how much memory bodies use: 413, 429 |
 //! | `resource_request` | what the registry gets |
 //! | `limits` | the limits that options set |
 //!
-//! The order in which a request passes them is [`crate::pipeline`]'s.
+//! [`crate::pipeline`] gives the order of these stages.
 
 pub(crate) mod audit_id;
 pub(crate) mod authorize;

@@ -17,11 +17,14 @@ use crate::options::StopPolicy;
 use crate::peer::listener;
 use crate::server_state::ServerState;
 
-/// Pause of a listener after a failed accept. Without it a process that is out of files would spin.
+/// Pause of a listener after a failed accept. Without it, a process that is out of file descriptors
+/// would spin.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// How long requests of peers may take to finish while this replica stops.
+/// How long requests of peers may take to finish while this replica stops. Less would break writes
+/// that clients sent to other replicas.
 const PEERS_GRACE: Duration = Duration::from_secs(2);
-/// How long a stopping replica waits for peers to close their connections.
+/// How long a stopping replica waits for peers to close their connections. Less would break
+/// requests of peers that have not yet noticed that this replica has left.
 const PEERS_NOTICE: Duration = Duration::from_millis(500);
 /// Interval at which a stopping server checks whether requests are in flight.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
@@ -36,7 +39,7 @@ pub struct Server {
     stop: StopHandle,
 }
 
-/// Stops a server, also before it runs.
+/// Stops a server, even before it runs.
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     requested: CancellationToken,
@@ -44,13 +47,13 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Makes `/readyz` fail while everything is still served, so that load balancers use other
-    /// replicas while planes are handed over.
+    /// Makes `/readyz` fail while the server still serves everything, so that load balancers use
+    /// other replicas while this one hands over its planes.
     pub fn unready(&self) {
         self.drain.unready();
     }
 
-    /// Stops the server once all requests in flight are answered. Further calls change nothing.
+    /// Stops the server once all requests in flight are answered. Further calls have no effect.
     pub fn stop(&self) {
         self.requested.cancel();
     }
@@ -61,18 +64,18 @@ impl StopHandle {
         self.drain.abort();
     }
 
-    /// Waits until the server is to stop.
+    /// Waits until [`Self::stop`] or [`Self::abort`] is called.
     pub async fn requested(&self) {
         self.requested.cancelled().await;
     }
 }
 
-/// How a server ended.
+/// The way in which a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// All requests in flight were answered.
     Drained,
-    /// Some connections were aborted.
+    /// The server aborted some connections.
     CutOff,
 }
 
@@ -98,12 +101,12 @@ impl Server {
         }
     }
 
-    /// Returns the handle that stops this server.
+    /// Returns a handle that stops this server.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// Returns the addresses it listens on.
+    /// Returns the addresses on which the server listens.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter();
         listeners
@@ -111,9 +114,9 @@ impl Server {
             .collect()
     }
 
-    /// Starts to serve the other replicas. To be called once, and closed after [`Self::run`] has
-    /// ended, because peers answer some requests of clients of this replica, and the other way
-    /// round.
+    /// Starts to serve the other replicas. Callers call this once, and close the service after
+    /// [`Self::run`] has ended, because peers answer some requests of clients of this replica, and
+    /// this replica answers some of theirs.
     pub fn serve_peers(&mut self) -> PeerService {
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         for listener in std::mem::take(&mut self.peer_listeners) {
@@ -148,7 +151,7 @@ impl Server {
     }
 }
 
-/// Serves the other replicas. Dropping it does not wait for requests in flight.
+/// Serves the other replicas. Dropping this does not wait for requests in flight.
 pub struct PeerService {
     state: Arc<ServerState>,
     tasks: TaskTracker,
@@ -156,9 +159,9 @@ pub struct PeerService {
 }
 
 impl PeerService {
-    /// Closes the connections to peers, accepts no new ones, and waits a little for requests in
+    /// Closes the connections to peers, accepts no new ones, and waits a short time for requests in
     /// flight. Peers close their connections as soon as they know that this replica has left; until
-    /// then, but not for long, it still answers them.
+    /// then, but not for long, this replica still answers them.
     pub async fn close(self) {
         if let Some(side) = &self.state.peers {
             side.transport.retain(|_| false);
@@ -183,7 +186,7 @@ impl Drop for PeerService {
     }
 }
 
-/// Takes the steps of [`Drain`], each with the time that the policy gives it.
+/// Takes the steps of [`Drain`], each for at most the time that the policy sets.
 async fn drain(
     state: &ServerState,
     policy: &StopPolicy,
@@ -193,7 +196,7 @@ async fn drain(
     let drain = &state.drain;
     drain.unready();
     tokio::select! {
-        // A second signal ends the wait.
+        // First, because a second signal ends the wait.
         biased;
         () = drain.aborting().cancelled() => {}
         () = tokio::time::sleep(policy.ready_delay) => {}
@@ -208,14 +211,14 @@ async fn drain(
         }
     };
     tokio::select! {
-        // A second signal ends the wait here as well.
+        // First, because a second signal ends this wait too.
         biased;
         () = drain.aborting().cancelled() => {}
         _ = tokio::time::timeout_at(end, idle) => {}
     }
     drain.end_watches();
     let finished = tokio::select! {
-        // A second signal ends the wait here as well.
+        // First, because a second signal ends this wait too.
         biased;
         () = drain.aborting().cancelled() => false,
         waited = tokio::time::timeout_at(end, connections.wait()) => waited.is_ok(),
@@ -236,7 +239,7 @@ async fn accept(
 ) {
     loop {
         let accepted = tokio::select! {
-            // A closing server accepts no connection, however many wait.
+            // First: a closing server accepts no connection, however many wait.
             biased;
             () = state.drain.closing().cancelled() => return,
             accepted = listener.accept() => accepted,
@@ -275,7 +278,7 @@ async fn accept_peers(
     };
     loop {
         let accepted = tokio::select! {
-            // A closing service accepts no connection, however many wait.
+            // First: a closing service accepts no connection, however many wait.
             biased;
             () = closing.cancelled() => return,
             accepted = listener.accept() => accepted,

@@ -34,14 +34,15 @@ pub(crate) struct ServerState {
     pub abandoned_answers: Arc<AtomicCounter>,
     /// The certificate chains of connected clients.
     pub chains: ClientChains,
-    /// Set if this server has peers.
+    /// The connections to peers; `None` if this server is the only replica.
     pub peers: Option<Arc<PeerSide>>,
-    /// Set if `POST /drain` can hand over the planes of this server.
+    /// The drain that `POST /drain` starts; `None` if the planes of this server cannot be handed
+    /// over.
     pub drain_once: Option<DrainOnce>,
 }
 
 impl ServerState {
-    /// `address` is host and port as discovery names them.
+    /// Creates the state. `address` is the host and port that discovery shows.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         limits: Limits,
@@ -72,7 +73,7 @@ impl ServerState {
         })
     }
 
-    /// How long clients may take to read a finite answer.
+    /// Returns the time that clients may take to read a finite answer.
     pub(crate) fn answer_read_limits(&self) -> ReadLimits {
         ReadLimits {
             total_max: self.limits.answer_time_max,

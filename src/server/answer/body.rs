@@ -25,23 +25,26 @@ use http_body::{Body, Frame, SizeHint};
 use polyplane_registry::StreamEnd;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-/// Bytes up to which small slices are coalesced into one chunk.
+/// Bytes up to which small slices are coalesced into one chunk. Larger chunks would use more memory
+/// per answer; much smaller ones cost one HTTP/2 frame each.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Length from which a slice is passed on without a copy, in bytes.
+/// Length in bytes from which a slice is passed on without a copy. Below it, the copy is cheaper
+/// than a frame of its own.
 pub(crate) const PASS_BYTES: usize = 16 * 1024;
-/// Length below which a complete answer needs no watchdog, in bytes: it fits buffers on the way.
+/// Length in bytes below which a complete answer needs no watchdog: the buffers of the connection
+/// hold all of it.
 const GUARDED_BYTES: u64 = 512 * 1024;
 
 pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
 
-/// Why a body ended early; the client sees a broken stream.
+/// The reason why a body ended early. The client sees a broken stream.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyEnd {
-    /// Its source failed.
+    /// The source of the body failed.
     #[error("the answer broke off")]
     Source(#[source] StreamEnd),
     /// The client read too slowly.
-    #[error("the answer was not fetched in time")]
+    #[error("the client did not read the answer in time")]
     Abandoned,
     /// The connection to the replica that answers broke.
     #[error("the answer of another replica broke off")]
@@ -64,7 +67,7 @@ enum Inner {
     Forwarded(Box<PeerStream>),
 }
 
-/// Whether a body is compressed.
+/// The coding of a body: as it is, or compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     Identity,
@@ -118,7 +121,7 @@ impl ResponseBody {
         )))
     }
 
-    /// Creates a body that goes on until the client cancels, the source ends or `ending` resolves.
+    /// Creates a body that lasts until the client cancels, the source ends or `ending` resolves.
     pub(crate) fn watch(watch: Watch) -> Self {
         Self(Inner::Watch(Box::new(watch)))
     }
@@ -150,12 +153,12 @@ impl ResponseBody {
         })
     }
 
-    /// Returns whether it is a watch whose client or peer is connected to this replica.
+    /// Returns whether this is a watch whose client or peer is connected to this replica.
     pub(crate) fn is_watch(&self) -> bool {
         matches!(self.0, Inner::Watch(_) | Inner::Relay(_))
     }
 
-    /// Returns the source of a relayed watch.
+    /// Returns the source of a relayed watch, or `None` for any other body.
     pub(crate) fn into_source(self) -> Option<RelaySource> {
         match self.0 {
             Inner::Relay(relay) => Some(relay.into_source()),
@@ -175,7 +178,7 @@ pub(crate) type AtomicCounter = AtomicU64;
 enum Source {
     Slices(std::vec::IntoIter<Bytes>),
     Stream(SliceStream),
-    /// In a box, because the bodies of all other answers would grow with it.
+    /// Boxed, because the bodies of all other answers would grow with it.
     Watch(Box<WatchWriter>),
     Done,
 }
@@ -191,12 +194,12 @@ impl Source {
     }
 }
 
-/// Coalesces small slices, passes large ones, compresses if asked to.
+/// Coalesces small slices, passes on large ones, and compresses if the client accepts that.
 struct Chunked {
     source: Source,
-    /// A large slice that came while small ones were being coalesced.
+    /// A large slice that arrived while small ones were being coalesced.
     waiting: Option<Bytes>,
-    /// Bytes still to come, if that is known and they are not compressed.
+    /// The number of bytes still to come, if it is known and they are not compressed.
     left: Option<u64>,
     gzip: Option<GzEncoder<Vec<u8>>>,
     failed: Option<StreamEnd>,
@@ -299,7 +302,8 @@ impl Chunked {
         Poll::Ready(Some(Ok(first.unwrap_or_else(|| coalesced.freeze()))))
     }
 
-    /// Capacity for the bytes that are known to come, so that a chunk is allocated once.
+    /// Returns the capacity for the bytes that are known to come, so that a chunk is allocated
+    /// once.
     fn capacity_for(&self, held: usize) -> usize {
         let left = self.left.and_then(|left| usize::try_from(left).ok());
         left.unwrap_or(held * 2)
@@ -342,9 +346,9 @@ impl Finite for PeerStream {
 
 /// Counts the events of one watch.
 pub(crate) trait WatchCounter: Send + Sync {
-    /// `count` events were sent.
+    /// Counts `count` events that were sent.
     fn sent(&self, count: u64);
-    /// The watch is over.
+    /// Counts the end of the watch.
     fn over(&self);
 }
 
@@ -357,16 +361,18 @@ impl Drop for WatchGauge {
     }
 }
 
-/// Makes the trailers of a watch whose plane moved from the last version that was sent.
+/// Makes the trailers of a watch whose plane moved. The argument is the version up to which events
+/// were sent, if known.
 pub(crate) type MovedTrailers = Box<dyn Fn(Option<u64>) -> HeaderMap + Send + Sync>;
 
-/// A watch of this replica.
+/// A watch that this replica answers.
 pub(crate) struct Watch {
     source: Chunked,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
     gauge: WatchGauge,
     ended: bool,
-    /// Set if it ended because its plane moved: the version up to which events were sent, if known.
+    /// Set if the watch ended because its plane moved: the version up to which events were sent, if
+    /// known.
     moved: Option<Option<u64>>,
     moved_trailers: Option<MovedTrailers>,
 }
@@ -387,7 +393,8 @@ impl Watch {
         }
     }
 
-    /// Set if it ended because its plane moved: the version up to which events were sent, if known.
+    /// Returns `Some` if the watch ended because its plane moved: the version up to which events
+    /// were sent, if known.
     pub(crate) fn moved(&self) -> Option<Option<u64>> {
         self.moved
     }
@@ -401,14 +408,14 @@ impl Watch {
         }
         match self.source.poll_chunk(context) {
             Poll::Ready(Some(Ok(chunk))) => {
-                // Every event ends with a newline, and neither JSON text nor the head of a record
-                // holds another.
+                // Every event ends with a newline, and no other newline occurs in JSON text or in
+                // the head of a record.
                 self.gauge.0.sent(newlines(&chunk));
                 Poll::Ready(Some(Ok(chunk)))
             }
             Poll::Ready(end) => {
                 self.ended = true;
-                // Whatever the error, the watch just ends, and the client resumes.
+                // Whatever the error, end the watch without one: the client then resumes.
                 if let Some(Err(error)) = &end {
                     tracing::debug!(%error, "a watch ended early");
                     if let BodyEnd::Source(StreamEnd::Moved { sent_up_to }) = error {
@@ -426,7 +433,7 @@ impl Watch {
         }
     }
 
-    /// Takes the trailers, which are sent once.
+    /// Removes and returns the trailers, because they are sent once.
     fn take_trailers(&mut self) -> Option<HeaderMap> {
         let sent_up_to = self.moved?;
         self.moved_trailers
@@ -435,8 +442,8 @@ impl Watch {
     }
 }
 
-/// Counts newlines. Each part is summed up in a `u8`, which it cannot overflow, so that the
-/// compiler vectorizes the sum.
+/// Counts newlines. Each part is short enough for its sum to fit a `u8`, so that the compiler
+/// vectorizes the sum.
 fn newlines(chunk: &[u8]) -> u64 {
     let sum = |part: &[u8]| -> u8 { part.iter().map(|byte| u8::from(*byte == b'\n')).sum() };
     chunk.chunks(192).map(|part| u64::from(sum(part))).sum()

@@ -1,5 +1,5 @@
-//! The way back of a reply, behind the stage that made it: it is counted and gets its common
-//! headers.
+//! Finishes a reply after the stage that made it: counts it and adds the headers that all replies
+//! have.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use crate::operations::metrics::Labels;
 use crate::peer::forward::Forwarded;
 use crate::server_state::ServerState;
 
-/// Counts a request that was answered here. One that another replica answered, or will answer, is
-/// counted there, so that the sum over all replicas counts each request once.
+/// Counts a request that this replica answered. A request that another replica answered, or will
+/// answer, is counted there, so that the sum over all replicas counts each request once.
 pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, reply: &Reply) {
     if reply.extensions().get::<Forwarded>().is_some() {
         let took = started.elapsed().as_secs_f64();
@@ -30,7 +30,8 @@ pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, r
         .request(labels, status, started.elapsed(), bytes);
 }
 
-/// Adds what every reply of this replica has. One that another replica made has it already.
+/// Adds the headers that every reply of this replica has. A reply that another replica made has
+/// them already.
 pub(crate) fn finish(
     state: &ServerState,
     method: &Method,
@@ -47,7 +48,7 @@ pub(crate) fn finish(
     reply
 }
 
-/// A reply to `HEAD` is the reply to `GET` without its body.
+/// Removes the body of a reply to `HEAD`, which is otherwise the reply to `GET`.
 fn without_body(mut reply: Reply) -> Reply {
     if let Some(length) = http_body::Body::size_hint(reply.body()).exact() {
         reply

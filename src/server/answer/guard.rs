@@ -1,7 +1,7 @@
 //! Drops finite answers whose client does not read them.
 //!
 //! HTTP/2 does not poll a body while the client's window is closed, so a watchdog task observes
-//! each such body. Knows nothing of what a body is made of.
+//! each such body. This module does not know what a body is made of.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use crate::answer::body::{AtomicCounter, BodyEnd};
 
-/// How long a client may take to read a finite answer.
+/// The time that a client may take to read a finite answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadLimits {
-    /// For all of it.
+    /// The longest time for the whole answer.
     pub total_max: Duration,
-    /// Without reading any of it.
+    /// The longest time without reading any of it.
     pub stall_max: Duration,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Guarded {
 
 struct GuardedBody {
     body: Mutex<Option<Box<dyn Finite>>>,
-    /// How often the client's connection has polled the body.
+    /// The number of times that the client's connection has polled the body.
     polls: AtomicU64,
-    /// The last poll waits for the source of the body.
+    /// True while the last poll waits for the source of the body, not for the client.
     is_waiting: AtomicBool,
 }
 
@@ -97,8 +97,9 @@ impl Drop for Guarded {
     }
 }
 
-/// Drops the body, and with it all memory that it pins, if the client takes too long for all of it,
-/// or reads nothing for too long. Time in which the client waits for the source does not count.
+/// Drops the body, and with it all memory that it pins, if the client takes too long for the whole
+/// body or reads nothing for too long. Time in which the client waits for the source does not
+/// count.
 async fn drop_unread(guarded: Arc<GuardedBody>, limits: ReadLimits, abandoned: Arc<AtomicCounter>) {
     let end = Instant::now() + limits.total_max;
     loop {

@@ -1,13 +1,13 @@
-//! Media types: which form of an answer a client accepts and gets.
+//! Media types: those that a client accepts, and the one that its answer has.
 
 use polyplane_registry::request::parameters::{PRETTY, Query};
 
 /// One range of an Accept header.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MediaRange<'a> {
-    /// `application/json`, `application/*`, `*/*`.
+    /// The type: `application/json`, `application/*` or `*/*`.
     pub essence: &'a str,
-    /// Parameters other than `q`, in order.
+    /// The parameters other than `q`, in order.
     pub params: Vec<(&'a str, &'a str)>,
     quality: f32,
 }
@@ -38,13 +38,13 @@ impl<'a> MediaRange<'a> {
         Some(range)
     }
 
-    /// Returns the value of a parameter; absent counts as empty.
+    /// Returns the value of a parameter, or an empty text if it is absent.
     pub(crate) fn param(&self, name: &str) -> &'a str {
         let found = self.params.iter().find(|(key, _)| *key == name);
         found.map_or("", |(_, value)| value)
     }
 
-    /// Returns true if this range takes `essence`.
+    /// Returns true if this range accepts `essence`.
     pub(crate) fn takes(&self, essence: &str) -> bool {
         if self.essence == "*/*" {
             return true;
@@ -70,7 +70,7 @@ pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
     ranges
 }
 
-/// The form of an answer that the server makes, as opposed to the registry.
+/// The form of an answer that the server itself makes; the registry has its own forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Json,
@@ -87,7 +87,7 @@ impl Form {
     }
 }
 
-/// The media types of errors, discovery and the version.
+/// The media types in which errors, discovery and the version can be requested.
 pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml"];
 
 /// Returns the form that a client prefers among the available ones. Ranges with an `as` parameter
@@ -121,7 +121,7 @@ pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
     })
 }
 
-/// Returns true if the answer is for a person: the query requests it, or the client is one that
+/// Returns true if a person reads the answer: the query requests it, or the client is one that
 /// shows answers as they are, such as a browser.
 pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
     PRETTY.read(query).unwrap_or_else(|| {

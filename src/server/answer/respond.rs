@@ -1,6 +1,6 @@
-//! Makes a reply of an answer or a refusal: status, headers, form and body.
+//! Makes the reply to a request from an answer or a refusal: status, headers, form and body.
 //!
-//! Invariant: the only place that chooses a status for an answer of the registry.
+//! Invariant: no other file chooses the status for an answer of the registry.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ use crate::answer::guard::ReadLimits;
 use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::warnings;
 
-/// An answer on its way out.
+/// A reply to a client or peer.
 pub(crate) type Reply = Response<ResponseBody>;
 
 /// Length above which a finite answer is compressed for clients that accept it, in bytes.
 const GZIP_BYTES_MIN: usize = 128 * 1024;
-/// Bytes of memory per byte of an answer that is indented: the answer and its indented form.
+/// Bytes of memory that an indented answer needs per byte: for the answer and its indented form.
 const PRETTY_FACTOR: usize = 3;
-/// Seconds after which a client may retry that found no memory for its answer.
+/// Seconds after which a client may retry whose answer found no memory. Less would fill the memory
+/// again before answers under way have left it.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -37,7 +38,7 @@ const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// What a request says about the form of its answer.
+/// The headers of a request that decide on the form of its answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub accept: &'a str,
@@ -63,12 +64,12 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Why a request was refused, in the form that the client gets.
+/// The refusal of a request, in the form that the client gets.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// With a `Status` object.
+    /// A `Status` object.
     Status(Box<ApiError>),
-    /// With plain text.
+    /// Plain text.
     Text(StatusCode, Cow<'static, str>),
 }
 
@@ -81,7 +82,7 @@ impl Refusal {
         }
     }
 
-    /// There is no such path.
+    /// Returns the refusal of a path that does not exist.
     pub(crate) fn no_such_path() -> Self {
         Self::Text(StatusCode::NOT_FOUND, Cow::Borrowed("404 page not found\n"))
     }
@@ -93,7 +94,7 @@ impl From<ApiError> for Refusal {
     }
 }
 
-/// Returns a reply with nothing but status and body.
+/// Returns a reply without headers.
 pub(crate) fn bare(status: StatusCode, body: ResponseBody) -> Reply {
     let mut reply = Response::new(body);
     *reply.status_mut() = status;
@@ -101,7 +102,7 @@ pub(crate) fn bare(status: StatusCode, body: ResponseBody) -> Reply {
     reply
 }
 
-/// Plain text.
+/// Returns a reply of plain text.
 pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     let mut reply = bare(status, ResponseBody::whole(body));
     let headers = reply.headers_mut();
@@ -110,7 +111,8 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     reply
 }
 
-/// JSON that is always indented and never negotiated, as a few of upstream's answers are.
+/// Returns a reply of JSON that is always indented and never negotiated, as a few of upstream's
+/// answers are.
 pub(crate) fn raw_json(status: StatusCode, compact: &[u8]) -> Reply {
     let mut reply = bare(status, ResponseBody::whole(indented(compact)));
     let json = HeaderValue::from_static("application/json");
@@ -118,7 +120,7 @@ pub(crate) fn raw_json(status: StatusCode, compact: &[u8]) -> Reply {
     reply
 }
 
-/// Returns an object of the server, in the form that the client prefers.
+/// Returns a reply with an object that the server made, in the form that the client prefers.
 pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) -> Reply {
     let Some(form) = negotiate::form(client.accept) else {
         return refuse(client, &ApiError::not_acceptable(FORMS).into());
@@ -127,7 +129,7 @@ pub(crate) fn object(client: &Client<'_>, status: StatusCode, compact: Bytes) ->
     typed_object(client, status, compact, form, content_type)
 }
 
-/// Returns an object in a form that was negotiated before.
+/// Returns a reply with an object in a form that the caller has negotiated.
 pub(crate) fn typed_object(
     client: &Client<'_>,
     status: StatusCode,
@@ -145,8 +147,8 @@ pub(crate) fn typed_object(
     reply
 }
 
-/// Returns a refusal in the form that the client prefers. A client that accepts none gets indented
-/// JSON.
+/// Returns the reply that carries a refusal, in the form that the client prefers. A client that
+/// accepts none of the forms gets indented JSON.
 pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
     let error = match refusal {
         Refusal::Text(status, body) => return text(*status, body.clone().into_owned()),
@@ -188,7 +190,7 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What makes a reply of an answer of the registry.
+/// Everything that is needed to make a reply from an answer of the registry.
 pub(crate) struct Delivery<'a> {
     pub client: &'a Client<'a>,
     pub verb: Verb,
@@ -198,7 +200,7 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Returns the reply of a finite answer, or of a watch, whose body `watch_body` makes.
+    /// Returns the reply for an answer. For a watch, `watch_body` makes the body.
     pub(crate) async fn reply(
         self,
         answer: Answer,
@@ -226,7 +228,7 @@ impl Delivery<'_> {
                 ResponseBody::slices(vec![whole], coding, self.read_limits, self.abandoned)
             }
             AnswerBody::Stream(stream) => {
-                // Only long lists are streamed, so compress without knowing the length.
+                // Only long lists are streamed, so compress although the length is unknown.
                 coding = self.coding(usize::MAX);
                 ResponseBody::stream(stream, coding, self.read_limits, self.abandoned)
             }
@@ -264,7 +266,7 @@ impl Delivery<'_> {
     }
 }
 
-/// Indents a streamed answer. It is long, so its bytes count in the memory budget.
+/// Indents a streamed answer. Such an answer is long, so its bytes count in the memory budget.
 async fn pretty_whole(mut stream: SliceStream, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
     use futures_util::StreamExt as _;
     let mut hold = memory.hold(Share::Answers, 0);
@@ -313,9 +315,9 @@ impl CommonHeaders {
         }
     }
 
-    /// Adds them. The flow headers name the queue that a request waited in. As with upstream,
-    /// replies to requests that reach no queue lack them: unauthenticated ones, those with a bad
-    /// deadline, and long-running ones other than watches.
+    /// Adds the headers that every reply has. The flow headers name the queue in which a request
+    /// waited. As with upstream, replies to requests that reach no queue lack them: unauthenticated
+    /// requests, requests with a bad deadline, and long-running ones other than watches.
     pub(crate) fn add(&self, reply: &mut Reply, audit_id: HeaderValue) {
         let unqueued = reply.status() == StatusCode::UNAUTHORIZED
             || reply.extensions_mut().remove::<Unqueued>().is_some();

@@ -2,10 +2,10 @@
 
 use http::HeaderValue;
 
-/// Characters of all texts above which texts are shortened, and above which shortened ones are
-/// dropped.
+/// Characters of all texts together above which each text is shortened, and above which further
+/// shortened texts are dropped. A longer header could exceed what clients and proxies accept.
 const TOTAL_CHARS_MAX: usize = 4096;
-/// Characters of a shortened text.
+/// Characters that a shortened text keeps.
 const TEXT_CHARS_MAX: usize = 256;
 
 /// Returns the headers for `texts`, in order.
@@ -39,7 +39,7 @@ pub(crate) fn headers(texts: &[String]) -> Vec<HeaderValue> {
     headers
 }
 
-/// Drops a text that cannot be the value of a header.
+/// Returns the header for a text, or `None` if the text cannot be the value of a header.
 fn header(text: &str) -> Option<HeaderValue> {
     if text.chars().any(char::is_control) {
         return None;

@@ -1,10 +1,10 @@
 //! Interns the certificate chains that connected clients have shown.
 //!
-//! A chain is kept once, however many connections show it. So each CA judges it once, and its
+//! Each chain is stored once, however many connections show it. So each CA judges it once, and its
 //! header value is sent once over a connection to another replica, which compares values by
 //! address.
 //!
-//! Invariant: a chain is forgotten with its last connection. Every client has proven in a handshake
+//! Invariant: a chain is dropped with its last connection. Every client has proven in a handshake
 //! of its own that it holds the key; only the chain is shared, not the proof.
 
 use std::collections::HashMap;
@@ -20,14 +20,15 @@ use crate::connection::verdicts::Verdicts;
 use crate::peer::headers::encode_chain;
 
 const DIGEST_BYTES: usize = 32;
-/// Number of chains up to which dead ones are not swept out.
+/// Number of chains up to which the cache is not swept of dropped ones. With a lower number, small
+/// caches would be swept for nearly every new chain.
 const SWEPT_MIN: usize = 64;
 
-/// A chain that clients have shown, with its verdicts.
+/// A chain that clients have shown, with the verdicts of CAs on it.
 #[derive(Debug)]
 pub(crate) struct InternedChain {
     chain: ClientChain,
-    /// Its header value for peers; made for the first request that is forwarded.
+    /// The chain's header value for peers; made for the first request that is forwarded.
     value: OnceLock<HeaderValue>,
     verdicts: Verdicts,
 }
@@ -46,12 +47,13 @@ impl InternedChain {
         &self.chain
     }
 
-    /// Its header value for peers, always at the same address.
+    /// Returns the chain's header value for peers, always at the same address.
     pub(crate) fn value(&self) -> HeaderValue {
         self.value.get_or_init(|| encode_chain(&self.chain)).clone()
     }
 
-    /// Returns the user that the chain proves under `ca`; judged once per validity of the verdict.
+    /// Returns the user that the chain proves under `ca`. Verdicts are cached for as long as they
+    /// hold.
     pub(crate) fn user(&self, ca: &ClientCa, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
         let judge = || ca.judge(&self.chain, now);
         self.verdicts.of(ca.fingerprint(), now, judge).user
@@ -67,12 +69,12 @@ pub(crate) struct ClientChains {
 #[derive(Debug, Default)]
 struct KnownChains {
     by_digest: HashMap<[u8; DIGEST_BYTES], Weak<InternedChain>>,
-    /// Number of chains above which dead ones are swept out.
+    /// Number of chains above which dropped ones are swept out.
     sweep_at: usize,
 }
 
 impl ClientChains {
-    /// Returns the one copy of a chain.
+    /// Returns the one shared copy of a chain.
     pub(crate) fn intern(&self, chain: ClientChain) -> Arc<InternedChain> {
         let digest = digest_of(&chain);
         let mut known = self.known.lock();
@@ -85,7 +87,7 @@ impl ClientChains {
             known
                 .by_digest
                 .retain(|_, interned| interned.strong_count() > 0);
-            // Doubled, so that a sweep costs each new chain the same on average.
+            // Doubled, so that the cost of sweeps per new chain stays constant on average.
             known.sweep_at = known.by_digest.len() * 2;
         }
         interned
@@ -95,7 +97,8 @@ impl ClientChains {
 fn digest_of(chain: &ClientChain) -> [u8; DIGEST_BYTES] {
     let mut context = Context::new(&SHA256);
     for certificate in chain.certificates() {
-        // With its length: the same bytes cut elsewhere are other certificates.
+        // The length is part of the digest, because the same bytes divided elsewhere are other
+        // certificates.
         context.update(&(certificate.len() as u64).to_be_bytes());
         context.update(certificate);
     }

@@ -1,16 +1,17 @@
 //! Coalesces what HTTP/2 writes frame by frame into few large writes.
 //!
-//! HTTP/2 writes each frame by itself and flushes behind it, which costs a TLS record and a system
-//! call for each answer and for each event of each watch. [`CoalescedWrites`] buffers frames until
-//! the connection's task has nothing more to do at the moment. While requests of the connection are
-//! in flight, the task first lets every other task that is ready to run: the runtime runs the task
-//! that was woken last first, so a connection would otherwise send the first of many answers before
-//! the second one is made. Callers poll the connection through [`WriteFlusher::poll_and_flush`],
-//! which then sends the buffer. There is no timer, and a lone request never waits. This module
-//! knows nothing of frames.
+//! HTTP/2 writes and flushes each frame separately, which costs a TLS record and a system call for
+//! each answer and for each event of each watch. [`CoalescedWrites`] buffers frames until the
+//! connection's task has nothing more to do at the moment. While requests of the connection are in
+//! flight, the task first lets every other task run that is ready: the runtime runs the task that
+//! was woken last first, so a connection would otherwise send the first of many answers before the
+//! second one is made. Callers poll the connection through [`WriteFlusher::poll_and_flush`], which
+//! then sends the buffer. There is no timer, and a lone request never waits. This module does not
+//! know what a frame is.
 //!
-//! Invariant: when `poll_and_flush` returns, the whole buffer is with the socket, or the socket is
-//! full and wakes the task when it is not. The buffer is bounded; an idle connection has none.
+//! Invariant: when `poll_and_flush` returns, either the socket has accepted the whole buffer, or
+//! the socket is full and wakes the task once it has room. The buffer is bounded; an idle
+//! connection has none.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -23,31 +24,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::request::seat::Seats;
 
-/// Bytes that the buffer holds at most; a write beyond it sends the buffer first. More would cost
+/// The most bytes that the buffer holds; a write beyond it sends the buffer first. More would cost
 /// memory on each busy connection.
 const BUFFERED_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that the buffer has room for at first, so that a few answers need one allocation.
+/// Bytes for which the buffer is first allocated, so that a few answers need one allocation.
 const BUFFERED_BYTES_FIRST: usize = 8 * 1024;
 
 /// A stream whose writes are buffered until [`WriteFlusher::poll_and_flush`] sends them.
 pub(crate) struct CoalescedWrites<S>(Arc<Mutex<WriteBuffer<S>>>);
 
-/// Sends what its [`CoalescedWrites`] has buffered.
+/// Sends the bytes that its [`CoalescedWrites`] has buffered.
 pub(crate) struct WriteFlusher<S>(Arc<Mutex<WriteBuffer<S>>>);
 
 struct WriteBuffer<S> {
     stream: S,
     bytes: Vec<u8>,
-    /// How many of `bytes` the stream has taken.
+    /// The number of `bytes` that the stream has accepted.
     taken: usize,
-    /// The stream has taken bytes since it was flushed.
+    /// True if the stream has accepted bytes since it was flushed.
     unflushed: bool,
 }
 
-/// Has the task polled again once all tasks that are ready have run and ready sockets were read.
-/// Waking the waker at once would do too, but would also wake another worker thread.
+/// Schedules the task to be polled again after all ready tasks have run and ready sockets have been
+/// read. Waking the waker at once would have that effect too, but would also wake another worker
+/// thread.
 pub(crate) fn yield_to_ready_tasks(context: &mut Context<'_>) {
-    // The first poll arranges it, and there is no need for a second one.
+    // One poll schedules the task; the future is not needed any more.
     let _ = pin!(tokio::task::yield_now()).poll(context);
 }
 
@@ -63,14 +65,14 @@ pub(crate) fn coalesce<S>(stream: S) -> (CoalescedWrites<S>, WriteFlusher<S>) {
 }
 
 impl<S: AsyncWrite + Unpin> WriteFlusher<S> {
-    /// Polls a connection over the stream, and each time it is pending sends what it has written.
-    /// While requests are `under_way`, other ready tasks run first.
+    /// Polls `connection`, which writes to the stream, and each time it is pending sends what it
+    /// has written. While requests are `under_way`, other ready tasks run first.
     ///
     /// # Errors
-    /// The error of the stream; the connection cannot be used any more.
+    /// Returns the error of the stream, after which the connection cannot be used any more.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; another one goes on.
+    /// Dropping the future loses nothing; the next call continues.
     pub(crate) async fn poll_and_flush<F: Future>(
         &self,
         mut connection: Pin<&mut F>,
@@ -88,7 +90,7 @@ impl<S: AsyncWrite + Unpin> WriteFlusher<S> {
             is_last = false;
             let sent = self.0.lock().poll_send(context);
             match (done, sent) {
-                // It has shut the stream down, which sends everything first.
+                // The connection has shut the stream down, which sends the buffer first.
                 (Poll::Ready(output), _) => Poll::Ready(Ok(output)),
                 (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
                 (Poll::Pending, Poll::Ready(Ok(())) | Poll::Pending) => Poll::Pending,
@@ -123,7 +125,7 @@ impl<S: AsyncWrite + Unpin> WriteBuffer<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Makes room for `bytes` bytes; false if the buffer could never hold them.
+    /// Makes room for `bytes` bytes; returns false if the buffer could never hold them.
     fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.bytes.len() + bytes > BUFFERED_BYTES_MAX {
             ready!(self.poll_send(context))?;
@@ -176,7 +178,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescedWrites<S> {
         true
     }
 
-    /// Always ready: [`WriteFlusher::poll_and_flush`] flushes.
+    /// Returns at once, because [`WriteFlusher::poll_and_flush`] flushes.
     fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -259,8 +261,8 @@ mod tests {
         assert_eq!(buffer.bytes.capacity(), 0);
     }
 
-    /// Whoever is ready to run and has something to send is waited for while requests are under
-    /// way, and only then.
+    /// While requests are in flight, the connection waits for every ready task that has something
+    /// to send; otherwise it sends at once.
     #[tokio::test]
     async fn what_is_ready_travels_together_while_others_are_at_work() {
         for (others_work, writes) in [(true, 1), (false, 2)] {

@@ -1,10 +1,11 @@
-//! How many connections of clients may be open, and when the server ends one by itself.
+//! Limits how many client connections are open, and decides when the server ends one.
 //!
 //! A connection is unproven until one of its requests proves who its client is. Unproven
 //! connections have a limit of their own beside the limit of proven ones. So they never take the
 //! place of a proven client, and the probes of kubelets and load balancers, which show no
-//! credential, get in however many clients are connected. At the limit of unproven connections the
-//! oldest one is aborted for the newest, so that no client keeps others out by staying.
+//! credential, are accepted however many clients are connected. At the limit of unproven
+//! connections the oldest one is aborted for the newest, so that no client can keep others out by
+//! holding connections open.
 //!
 //! Invariant: a connection counts against exactly one of the two limits, from its accept until its
 //! task ends.
@@ -39,7 +40,7 @@ pub(crate) struct OpenConnections {
     proven: Arc<Seats>,
     unproven_max: usize,
     unproven: Mutex<Unproven>,
-    /// Unproven connections aborted for newer ones.
+    /// The number of unproven connections that were aborted for newer ones.
     evicted: AtomicU64,
 }
 
@@ -47,7 +48,8 @@ pub(crate) struct OpenConnections {
 #[derive(Debug, Default)]
 struct Unproven {
     next: u64,
-    /// Aborts its task; none until [`OpenConnections::attach`].
+    /// The handle that aborts the connection's task, by the connection's number; `None` until
+    /// [`OpenConnections::attach`].
     open: BTreeMap<u64, Option<AbortHandle>>,
 }
 
@@ -57,7 +59,7 @@ pub(crate) struct OpenConnection {
     all: Arc<OpenConnections>,
     number: u64,
     accepted: Instant,
-    /// Set by the first request that is proven.
+    /// Set by the first request that proves its client.
     proven: OnceLock<Seat>,
     requests: Arc<Requests>,
 }
@@ -98,7 +100,7 @@ impl OpenConnections {
         }
     }
 
-    /// Names the task to abort. A connection that is proven by then is never aborted for another.
+    /// Sets the task to abort. A connection that is proven by then is never aborted for another.
     pub(crate) fn attach(&self, number: u64, task: AbortHandle) {
         if let Some(unknown) = self.unproven.lock().open.get_mut(&number) {
             *unknown = Some(task);
@@ -128,19 +130,20 @@ impl OpenConnections {
         out.sample(name, &[], self.evicted.load(Ordering::Relaxed));
     }
 
-    /// How many unproven connections are open.
+    /// Returns how many unproven connections are open.
     fn unproven(&self) -> usize {
         self.unproven.lock().open.len()
     }
 }
 
 impl OpenConnection {
-    /// Which connection it is, for [`OpenConnections::attach`].
+    /// Returns the connection's number, for [`OpenConnections::attach`].
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Counts the connection as proven. False if the limit of proven connections is reached.
+    /// Counts the connection as proven. Returns false if the limit of proven connections is
+    /// reached.
     pub(crate) fn mark_proven(&self) -> bool {
         self.is_proven()
             || self
@@ -150,8 +153,8 @@ impl OpenConnection {
                 .is_some_and(|seat| self.take_seat(seat))
     }
 
-    /// As [`Self::mark_proven`], but above the limit too, for requests about this replica: health
-    /// and metrics are needed most when the server is full.
+    /// Counts the connection as proven, even above the limit. For requests about this replica:
+    /// health and metrics are needed most when the server is full.
     pub(crate) fn mark_proven_anyway(&self) {
         if !self.is_proven() {
             self.take_seat(self.all.proven.take_anyway());
@@ -169,7 +172,7 @@ impl OpenConnection {
         self.proven.get().is_some()
     }
 
-    /// Returns the counter of its requests.
+    /// Returns the counter of the connection's requests.
     pub(crate) fn requests(&self) -> Arc<Requests> {
         Arc::clone(&self.requests)
     }
@@ -201,7 +204,8 @@ impl Requests {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Returns whether no request is in flight, and none has begun since `begun` had.
+    /// Returns whether no request is in flight and none has begun since the counter of begun
+    /// requests was `begun`.
     fn are_idle_since(&self, begun: usize) -> bool {
         let ended = self.ended.load(Ordering::Relaxed);
         self.begun() == begun && ended == begun
@@ -212,12 +216,13 @@ impl Requests {
     }
 }
 
-/// A request that is under way.
+/// A request in flight. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct UnderWay(Arc<Requests>);
 
 impl UnderWay {
-    /// Returns the reply, whose body counts as under way until it is dropped.
+    /// Returns the reply with a body that counts the request as in flight until the body is
+    /// dropped.
     pub(crate) fn with(self, reply: Reply) -> http::Response<CountedBody> {
         reply.map(|body| CountedBody {
             body,
@@ -232,7 +237,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of an answer, for as long as its connection is busy with it.
+/// The body of an answer, whose request counts as in flight until this is dropped.
 pub(crate) struct CountedBody {
     body: ResponseBody,
     _under_way: UnderWay,
@@ -261,27 +266,27 @@ impl Body for CountedBody {
 /// How a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
-    /// Take no new request, answer those in flight, and close.
+    /// Accept no new request, answer those in flight, and close.
     Graceful,
-    /// At once.
+    /// Close at once.
     Abort,
 }
 
-/// How far a connection is on its way to its end.
+/// The stages of a connection on the way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// No request has been proven.
     Unproven,
     /// A request was proven; `begun` requests had begun when the timer was set.
     Serving { begun: usize },
-    /// It closes because it is idle.
+    /// The connection closes because it is idle.
     Leaving,
-    /// It closes because the server stops.
+    /// The connection closes because the server stops.
     Stopping,
 }
 
-/// Tells when a connection has to end: an unproven one after some time, a proven one when it was
-/// idle for long, all of them when the server stops.
+/// Decides when a connection has to end: an unproven one after a fixed time, a proven one after a
+/// long idle time, all of them when the server stops.
 pub(crate) struct Lifetime<'a> {
     open: &'a OpenConnection,
     limits: &'a Limits,
@@ -301,19 +306,20 @@ impl<'a> Lifetime<'a> {
         }
     }
 
-    /// Waits until the connection has to end, or has to end faster.
+    /// Waits until the connection has to close, or has to close faster than before.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; another one goes on.
+    /// Dropping the future loses nothing; the next call continues.
     pub(crate) async fn next(&mut self) -> Closing {
         if self.stage == Stage::Stopping {
-            // The server has its own limit for draining.
+            // There is no limit for the connection here, because the server limits the time of its
+            // drain.
             self.drain.aborting().cancelled().await;
             return Closing::Abort;
         }
         loop {
             tokio::select! {
-                // A server that stops closes all connections, whatever their own timers say.
+                // First: a server that stops closes all connections, whatever their own timers say.
                 biased;
                 () = self.drain.closing().cancelled() => {
                     self.stage = Stage::Stopping;
@@ -334,7 +340,7 @@ impl<'a> Lifetime<'a> {
         let step = match self.stage {
             Stage::Unproven if !is_proven => Some(Closing::Graceful),
             Stage::Serving { begun } if requests.are_idle_since(begun) => Some(Closing::Graceful),
-            // Requests in flight of an unproven client are not waited for.
+            // The server does not wait for requests of an unproven client.
             Stage::Leaving if !is_proven || requests.are_idle() => Some(Closing::Abort),
             Stage::Unproven | Stage::Serving { .. } | Stage::Leaving | Stage::Stopping => None,
         };
@@ -379,7 +385,7 @@ mod tests {
         assert!(first_task.await.expect_err("cut off").is_cancelled());
         assert!(!proven_task.is_finished() && !second_task.is_finished());
         assert_eq!(all.evicted.load(Ordering::Relaxed), 1);
-        // Whoever asks about the replica itself always has room.
+        // A connection that requests health or metrics always finds room.
         second.mark_proven_anyway();
         assert_eq!((all.unproven(), all.proven.taken()), (1, 2));
         drop((proven, first, second, third));
@@ -409,7 +415,7 @@ mod tests {
         let (open, _) = open(&all);
         assert!(open.mark_proven());
         let mut lifetime = Lifetime::new(&open, &limits, &drain);
-        // A watch may be silent for as long as it likes.
+        // A watch may be silent for any time without making its connection idle.
         let watch = open.requests().begin();
         let idle = tokio::time::timeout(limits.idle_time_max * 20, lifetime.next()).await;
         assert!(idle.is_err(), "{idle:?}");

@@ -1,7 +1,7 @@
-//! TLS as this server speaks it.
+//! The TLS settings of this server.
 //!
-//! Clients are asked for a certificate without naming CAs, and only possession of its key is
-//! checked: whose CA counts is known when the request names its plane.
+//! The server requests a client certificate without naming CAs, and checks only that the client
+//! holds its key. Which CA counts is known when the request names its plane.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const ALPN_HTTP1: &[u8] = b"http/1.1";
 /// Returns the configuration for listeners that serve `names` under the server's own CA.
 ///
 /// # Errors
-/// If no certificate can be issued for the names.
+/// Returns an error if no certificate can be issued for the names.
 pub(crate) fn server_config(
     pki: Arc<Pki>,
     names: Vec<String>,

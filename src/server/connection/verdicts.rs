@@ -1,7 +1,7 @@
 //! The verdicts of CAs on the chain of a client, cached while they hold.
 //!
-//! Each CA judges a chain once, whether it accepts or refuses it: verifying a hostile chain is
-//! expensive, and a refused client may send any number of requests.
+//! Each CA judges a chain once, whether it accepts or refuses the chain: verifying a hostile chain
+//! is expensive, and a refused client may send any number of requests.
 //!
 //! Invariant: no chain is verified under the lock, so other requests do not wait.
 
@@ -42,7 +42,7 @@ impl Verdicts {
                 return verdict.judgement.clone();
             }
         }
-        // Concurrent requests may each judge, at most one per thread of the process.
+        // Concurrent requests may each judge the chain, at most one per thread of the process.
         let judgement = judge();
         let mut known = self.known.lock();
         known.retain(|verdict| verdict.ca != *ca);
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(verdicts.of(&[2; 32], at(5), || no.clone()), no);
         assert_eq!(verdicts.of(&[1; 32], at(99), known), user);
         assert_eq!(verdicts.of(&[2; 32], at(49), known), no);
-        // From then on the chain may mean something else.
+        // From then on a CA may judge the chain differently.
         let never = denied(None);
         assert_eq!(verdicts.of(&[2; 32], at(50), || user.clone()), user);
         assert_eq!(verdicts.of(&[1; 32], at(100), || never.clone()), never);
@@ -116,7 +116,7 @@ mod tests {
             })
         };
         begins.recv().expect("it begins");
-        // Would wait for ever under a lock.
+        // The lock is free while a CA judges: otherwise other requests would wait.
         assert!(verdicts.known.try_lock().is_some());
         verdicts.of(&[1; 32], at(5), known);
         end.send(()).expect("it waits");

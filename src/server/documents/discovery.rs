@@ -1,4 +1,5 @@
-//! Discovery documents, old and aggregated, derived from the rows of a kind table.
+//! Discovery documents in the legacy and the aggregated form, derived from the rows of a kind
+//! table.
 //!
 //! The part for a group and version is made once per content ([`VersionPart`]); the documents of a
 //! whole table are assembled from these parts.
@@ -48,7 +49,7 @@ impl AggregatedVersion {
     }
 }
 
-/// The part of all documents that is about one group and version.
+/// The part of each document that describes one group and version.
 pub(crate) struct VersionPart {
     resources: Bytes,
     aggregated: Box<RawValue>,
@@ -95,8 +96,8 @@ impl HeapSize for Discovery {
 }
 
 impl Discovery {
-    /// Derives the documents. `address` is the host and port of the server, `part` returns the
-    /// parts.
+    /// Derives the documents. `address` is the host and port of the server; `part` returns the part
+    /// for a group and version.
     pub(crate) fn new(
         table: &KindTable,
         address: &str,
@@ -158,7 +159,7 @@ impl Discovery {
         self.by_group.get(name).cloned()
     }
 
-    /// Everything below `/api` or `/apis`, with its tag.
+    /// Returns the aggregated document of everything below `/api` or `/apis`, and its entity tag.
     pub(crate) fn aggregated(
         &self,
         prefix: &str,
@@ -342,7 +343,7 @@ impl<'a> ApiResource<'a> {
     }
 }
 
-/// Group and version of a subresource's payload where they are not those of its resource.
+/// Returns group and version of a subresource's payload if they differ from those of its resource.
 fn payload_of<'a>(row: &Resource, sub: &'a Subresource) -> (&'a str, &'a str) {
     if sub.group == row.group && sub.version == row.version {
         ("", "")
@@ -447,7 +448,7 @@ impl<'a> ResourceDiscovery<'a> {
     }
 }
 
-/// Returns the part of the aggregated documents that is about a version.
+/// Returns the part of the aggregated documents that describes one version.
 fn aggregated_version<'a>(
     version: &'a str,
     rows: impl Iterator<Item = &'a Resource>,
@@ -480,7 +481,7 @@ fn aggregated<'a>(
     (document.into(), etag)
 }
 
-/// Upper-case hexadecimal SHA-512, as upstream tags documents.
+/// Returns the SHA-512 in upper-case hexadecimal, as upstream tags documents.
 pub(crate) fn hash(document: &[u8]) -> String {
     use std::fmt::Write as _;
     let digest = digest::digest(&digest::SHA512, document);

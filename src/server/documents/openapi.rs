@@ -1,9 +1,9 @@
 //! OpenAPI documents, derived from rows and schemas at the first request for them.
 //!
 //! Version 3 has an index and one document per group and version, each named by the hash of its
-//! content, so that clients can cache it; version 2 is one document of everything. Documents are
+//! content, so that clients can cache it; version 2 is one document for all groups. Documents are
 //! cached compressed, because they are large and nearly every client accepts gzip. The key of a
-//! cached document is the content that it is derived from, so that planes share it.
+//! cached document is the content from which it is derived, so that planes share it.
 
 mod model;
 mod operations;
@@ -37,9 +37,9 @@ use crate::documents::{DocumentCache, HeapSize};
 
 /// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
-/// How long a client may cache a document that is named by its hash.
+/// The time for which a client may cache a document that is named by its hash.
 const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
-/// Documents about paths that belong to no group.
+/// The names of the documents that describe paths of no group.
 const ROOTS: [&str; 3] = ["api", "apis", "version"];
 const JSON: &str = "application/json";
 /// The media type of version 2 as protobuf, and the older one by which clients request it.
@@ -111,7 +111,7 @@ impl<'t> Part<'t> {
         ROOTS.into_iter().map(Part::Root).chain(groups)
     }
 
-    /// Returns the end of its path.
+    /// Returns the last part of the document's path.
     pub(crate) fn name(self) -> String {
         match self {
             Part::Root(name) => name.to_owned(),
@@ -123,7 +123,7 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// Identifies the content of the document.
+    /// Returns the id of the content from which the document is derived.
     fn content(self, table: &KindTable) -> DocumentId {
         match self {
             Part::Root(_) | Part::Group(_) => {
@@ -172,7 +172,7 @@ pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> A
     })
 }
 
-/// Returns the document of version 2, in a form.
+/// Returns the document of version 2 in one form.
 fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
     let id = DocumentId::of(&("v2", form.media_types(), table.content()));
     documents.get(id, || match form {
@@ -184,7 +184,7 @@ fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> 
     })
 }
 
-/// Returns the document of version 2.
+/// Returns the document of version 2 as JSON.
 fn everything(table: &KindTable) -> Value {
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
     for group in table.groups() {
@@ -223,7 +223,7 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result
     }
 }
 
-/// A form of a document.
+/// The encoding of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -231,7 +231,7 @@ enum Form {
 }
 
 impl Form {
-    /// Returns the media types by which clients request it; the first is that of the answer.
+    /// Returns the media types by which clients request this form; the first is that of the answer.
     fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Json => &[JSON],
@@ -255,7 +255,8 @@ fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal
     wanted.copied().ok_or_else(refused)
 }
 
-/// Returns the reply with a document, requested by name alone or by name and hash.
+/// Returns the reply with a document, whether the client requested it by name alone or by name and
+/// hash.
 fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
     let asked = request.query.iter().find(|(key, _)| key == "hash");
     match asked

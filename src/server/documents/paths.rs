@@ -1,4 +1,5 @@
-//! Answers paths that are not resources: discovery, OpenAPI, version, health, metrics.
+//! Answers requests for paths that are not resources: discovery, OpenAPI, version, health and
+//! metrics.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::operations::health::{Endpoint, Health};
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
 
-/// A request for such a path.
+/// A request for a path that is not a resource.
 pub(crate) struct PathRequest<'a> {
     pub state: &'a ServerState,
     pub client: &'a Client<'a>,
@@ -37,7 +38,7 @@ pub(crate) struct PathRequest<'a> {
     pub plane: PlaneReference<'a>,
 }
 
-/// Answers a request without credential: health and version, without waking a plane.
+/// Answers a request without a credential for health or the version, without waking a plane.
 pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply, Refusal> {
     if *request.method != Method::GET {
         let verb = request.method.as_str().to_ascii_lowercase();
@@ -158,7 +159,7 @@ fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
     raw_json(StatusCode::OK, &to_json(&RootPaths { paths }))
 }
 
-/// Returns the JSON of a document that is made of text and numbers only.
+/// Returns the JSON of a document that consists of text and numbers only.
 pub(crate) fn to_json(document: &impl Serialize) -> Vec<u8> {
     let mut json = serde_json::to_vec(document).expect("documents are made of text and numbers");
     json.push(b'\n');
@@ -197,7 +198,7 @@ fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply,
             }
             Ok(object(request.client, StatusCode::OK, document))
         }
-        // A known group answers for all paths below it.
+        // A known group answers 404 in its own form for all paths below it.
         None if prefix == "api" || first.is_some_and(|group| discovery.knows(group)) => {
             Err(ApiError::generic(404, "", Qualified::new("", ""), "", "").into())
         }
@@ -205,7 +206,7 @@ fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply,
     }
 }
 
-/// `/api` and `/apis`, each in the old form or as one document of everything.
+/// Answers `/api` and `/apis`, each in the legacy form or as one aggregated document.
 fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Result<Reply, Refusal> {
     require_get(request)?;
     let client = request.client;

@@ -1,4 +1,4 @@
-//! Sharing of documents between tables of kinds.
+//! Tests that tables of kinds share documents.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -26,7 +26,7 @@ fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> KindTable {
     table.expect("the rows are sound")
 }
 
-/// Returns all documents by their name, with what tells two of one content apart.
+/// Returns all documents by name. The name also distinguishes two documents of one content.
 fn all(documents: &Documents, table: &KindTable) -> Vec<(String, Arc<Document>)> {
     let parts = Part::all(table);
     let document = |part: Part<'_>| (part.name(), part.document(table, documents.open_api()));
@@ -127,7 +127,7 @@ fn who_asks_first_at_the_same_time_waits_for_one_making() {
                 start.wait();
                 cache.get(id, || {
                     made.fetch_add(1, Ordering::Relaxed);
-                    // Gives the others time to ask; the test holds without it.
+                    // Gives the other threads time to request the value; the test holds without it.
                     std::thread::yield_now();
                     Weight(1)
                 });
@@ -150,7 +150,7 @@ fn a_cache_stays_within_its_bytes_and_keeps_what_is_used() {
     assert!(cache.state.lock().bytes <= 100);
     let kept = cache.state.lock().entries.len();
     assert_eq!((kept, cache.state.lock().order.len()), (3, 3));
-    // One that is too large for the cache is given out and not kept.
+    // The cache returns a value that is too large for it and does not keep it.
     assert_eq!(cache.get(DocumentId::of(&"large"), || Weight(200)).0, 200);
     assert_eq!(cache.state.lock().bytes, 0);
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The version of the API this server speaks, as clients compare it.
+/// The version of the API that this server speaks, as clients compare it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Version {
@@ -20,15 +20,15 @@ pub(crate) struct Version {
     pub min_compatibility_minor: &'static str,
     /// Full version, a semantic version with a leading `v`.
     pub git_version: &'static str,
-    /// Commit this was built from.
+    /// The commit from which this was built.
     pub git_commit: &'static str,
-    /// Whether the tree was clean.
+    /// `clean` if the build's tree had no uncommitted change.
     pub git_tree_state: &'static str,
-    /// When it was built.
+    /// The time of the build.
     pub build_date: &'static str,
-    /// The language's version; clients expect the field.
+    /// The version of the language; clients expect the field.
     pub go_version: &'static str,
-    /// The compiler.
+    /// The name of the compiler.
     pub compiler: &'static str,
     /// Operating system and architecture as Go names them.
     pub platform: &'static str,

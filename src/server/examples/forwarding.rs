@@ -1,8 +1,9 @@
-//! What a forwarded GET costs between replicas: a pool of HTTP/1.1 connections against HTTP/2.
+//! Measures the cost of forwarding a GET between replicas: a pool of HTTP/1.1 connections against
+//! HTTP/2.
 //!
-//! Client and server are in one process, over TLS on loopback, and answer 1 KiB. Printed is the
-//! CPU time of both ends per request, in interleaved blocks, and the mean wall time.
-//! `cargo run -p polyplane-server --example forwarding`
+//! Client and server are in one process, over TLS on loopback; an answer has 1 KiB. The program
+//! prints the CPU time of both ends per request, in interleaved blocks, and the mean wall time.
+//! Run it with `cargo run -p polyplane-server --example forwarding`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// CPU seconds of this process, user and system.
+/// Returns the CPU seconds of this process, user and system.
 fn cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let fields: Vec<&str> = text.rsplit(") ").next().unwrap_or("").split(' ').collect();
@@ -148,7 +149,7 @@ async fn work(mut sender: Sender, left: Arc<AtomicUsize>) {
     }
 }
 
-/// CPU seconds and wall time of one block.
+/// Measures CPU seconds and wall time of one block.
 async fn block(address: &str, config: &rustls::ClientConfig, way: Way) -> (f64, Duration) {
     let mut senders = Vec::new();
     match way {

@@ -1,16 +1,17 @@
 //! The four steps in which a server stops.
 //!
 //! 1. *Unready*: `/readyz` fails so that load balancers use other replicas; everything is served.
-//! 2. *Closing*: no new connections and requests are accepted, requests in flight finish.
+//! 2. *Closing*: the server accepts no new connections and requests; requests in flight finish.
 //! 3. *Ending*: watches end cleanly, so that clients resume at other replicas.
-//! 4. *Aborting*: connections that are still open are aborted.
+//! 4. *Aborting*: the server aborts connections that are still open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-/// How far a server has stopped, for all tasks that have to notice.
+/// The steps that a stopping server has taken. Tasks of the server wait for those that concern
+/// them.
 #[derive(Debug)]
 pub(crate) struct Drain {
     ready: AtomicBool,
@@ -52,17 +53,17 @@ impl Drain {
         self.aborting.cancel();
     }
 
-    /// Cancelled when connections are to accept no more requests.
+    /// Returns the token that is cancelled when connections may accept no more requests.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
     }
 
-    /// Watches end from here on.
+    /// Returns the token that is cancelled when watches have to end.
     pub(crate) fn ending(&self) -> &CancellationToken {
         &self.ending
     }
 
-    /// Connections are aborted from here on.
+    /// Returns the token that is cancelled when open connections have to be aborted.
     pub(crate) fn aborting(&self) -> &CancellationToken {
         &self.aborting
     }

@@ -5,22 +5,22 @@ use std::fmt::{Display, Write as _};
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A number that only grows.
     Counter,
-    /// Goes up and down.
+    /// A number that may also fall.
     Gauge,
-    /// Counts by bucket.
+    /// A distribution: numbers of observations by bucket.
     Histogram,
 }
 
-/// The text under construction.
+/// The metrics written so far, as text.
 #[derive(Debug, Default)]
 pub struct Exposition {
     text: String,
 }
 
 impl Exposition {
-    /// Opens a family; its samples follow.
+    /// Begins a family; the calls of [`Self::sample`] that follow add its samples.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -30,7 +30,7 @@ impl Exposition {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    /// One sample of the family `name`.
+    /// Adds one sample to the family `name`.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);
         self.labels(labels, None);
@@ -93,7 +93,7 @@ impl Exposition {
         self.collected(&prometheus::process_collector::ProcessCollector::for_self().collect());
     }
 
-    /// Adds metrics of the Prometheus library.
+    /// Adds metrics that the Prometheus library has collected.
     pub fn collected(&mut self, families: &[prometheus::proto::MetricFamily]) {
         match prometheus::TextEncoder::new().encode_to_string(families) {
             Ok(text) => self.text.push_str(&text),

@@ -15,7 +15,7 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the endpoint of a path, and the check behind it if it names one.
+    /// Returns the endpoint of a path, and the name of the check if the path names one.
     pub(crate) fn of(path: &str) -> Option<(Self, Option<&str>)> {
         for endpoint in [Self::Livez, Self::Readyz, Self::Healthz] {
             let Some(rest) = path
@@ -46,14 +46,14 @@ impl Endpoint {
     }
 }
 
-/// What a health path answers.
+/// The answer of a health path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// All checks passed.
     Well(String),
-    /// A check failed; upstream's errors end with a newline.
+    /// A check failed. The text ends with a newline, as upstream's does.
     Unwell(String),
-    /// There is no such check.
+    /// No check has this name.
     Unknown,
 }
 
@@ -111,7 +111,7 @@ impl Checks {
         }
     }
 
-    /// Runs all checks of an endpoint but those excluded by the query.
+    /// Runs all checks of an endpoint except those that the query excludes.
     pub(crate) fn all(&self, endpoint: Endpoint, query: &[(String, String)]) -> Health {
         let mut unmatched: Vec<&str> = query
             .iter()

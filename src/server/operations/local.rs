@@ -1,5 +1,5 @@
-//! Paths about this replica, which it answers whichever replica owns the root plane: health,
-//! metrics, reports, drain.
+//! Paths about this replica: health, metrics, reports and drain. It answers them itself, even if
+//! another replica owns the root plane.
 
 use std::sync::OnceLock;
 
@@ -20,17 +20,17 @@ use crate::pipeline::Pipeline;
 use crate::request::prove::Proven;
 use crate::request::route::PlaneReference;
 
-/// The path that makes a replica hand over its planes.
+/// The path on which an operator makes a replica hand over its planes.
 pub(crate) const DRAIN_PATH: &str = "/drain";
 
 /// The prefix of reports about the ring.
 pub(crate) const REPORTS: &str = "/polyplane/";
 
-/// Hands over all planes of this replica. The future ends when that is done, or with the reason why
-/// it failed. The server calls this at most once.
+/// Hands over all planes of this replica. The future resolves to `Ok` once the replica has handed
+/// over all of them, or to the reason why it failed. The server calls this at most once.
 pub type DrainRequested = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// The drain of a server. The first request begins it, all requests wait for it.
+/// The drain of a server. The first request starts it; every request waits for its end.
 pub(crate) struct DrainOnce {
     hook: DrainRequested,
     begun: OnceLock<SharedFuture<BoxFuture<'static, Result<(), String>>>>,
@@ -44,8 +44,8 @@ impl DrainOnce {
         }
     }
 
-    /// Begins the drain, unless it has begun, and waits for its end. It goes on if the caller is
-    /// dropped.
+    /// Starts the drain, unless it has started, and waits for its end. If the caller is dropped,
+    /// the drain continues.
     async fn wait(&self) -> Result<(), String> {
         let drained = self.begun.get_or_init(|| {
             let drained = (self.hook)().shared();
@@ -57,12 +57,12 @@ impl DrainOnce {
 }
 
 impl Pipeline<'_> {
-    /// Returns whether the path is answered here although another replica owns the root plane.
+    /// Returns whether this replica answers the path although another replica owns the root plane.
     pub(crate) fn is_answered_by_any_replica(&self, record: &dyn PlaneRecord) -> bool {
         self.is_local_path() && self.is_direct() && record.location() != Location::Here
     }
 
-    /// Returns whether the path, in the root plane, is about the replica and not about the plane.
+    /// Returns whether the path, in the root plane, is about this replica and not about the plane.
     pub(crate) fn is_local_path(&self) -> bool {
         matches!(
             self.path,
@@ -71,8 +71,8 @@ impl Pipeline<'_> {
             || self.path.starts_with(REPORTS)
     }
 
-    /// Answers without the root plane. Its roles are at another replica, so `system:masters` may do
-    /// everything here, and all proven callers may read what is public.
+    /// Answers without the root plane. The owner of the root plane has its roles, so here members
+    /// of `system:masters` may do everything, and every proven caller may read what is public.
     pub(crate) async fn answer_about_this_replica(
         &self,
         proven: &Proven,
@@ -92,7 +92,7 @@ impl Pipeline<'_> {
         paths::of_this_replica(&request).unwrap_or_else(|| Err(Refusal::no_such_path()))
     }
 
-    /// Makes `/readyz` fail, hands over all planes, and answers when that is done.
+    /// Makes `/readyz` fail, hands over all planes, and answers when that has ended.
     pub(crate) async fn drain(&self, user: &UserInfo) -> Result<Reply, Refusal> {
         if !user.in_group(SYSTEM_MASTERS) {
             return Err(self.for_masters_only(user));

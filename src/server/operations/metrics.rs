@@ -24,12 +24,14 @@ use crate::request::budget::BodyBudget;
 use crate::request::limits::Limits;
 use crate::request::seat::Seats;
 
-/// Shards of the series. Fewer would make threads wait for each other.
+/// Number of shards of the series. With fewer, threads would wait for each other.
 const SHARDS: usize = 16;
-/// Unproven clients whose bodies are read to their end at a time. Others are answered at once,
-/// which some clients take for a broken stream.
+/// Unproven clients whose bodies the server reads to their end at a time. It answers others at
+/// once, and some clients then report a broken stream. Without the limit, strangers could make it
+/// read any number of bodies.
 const DISCARDS_MAX: usize = 256;
-/// Distinct label sets per shard. Further ones are counted as `other`, so that memory is bounded.
+/// Distinct label sets per shard. Requests with further ones count as `other`, so that memory is
+/// bounded.
 const SERIES_MAX: usize = 4096;
 
 /// Upper bounds of the duration buckets in seconds.
@@ -171,17 +173,17 @@ type Shard = HashMap<u64, (OwnedLabels, Series)>;
 /// Counts the events of all watches of one kind.
 pub(crate) type EventCounter = Arc<AtomicU64>;
 
-/// By group, version and resource.
+/// Event counters by group, version and resource.
 type EventCounters = BTreeMap<[Str; 3], EventCounter>;
 
-/// Everything the server counts.
+/// All numbers that the server counts.
 pub(crate) struct Metrics {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     watch_events: Mutex<EventCounters>,
     pub reads: Arc<Seats>,
     pub writes: Arc<Seats>,
-    /// Handshakes that failed or took too long.
+    /// Handshakes that failed or timed out.
     pub failed_handshakes: AtomicU64,
     /// Open connections.
     pub connections: Arc<OpenConnections>,
@@ -193,11 +195,11 @@ pub(crate) struct Metrics {
     pub rejected: AtomicU64,
     /// Requests that panicked.
     pub panics: AtomicU64,
-    /// What became of requests sent to other replicas.
+    /// Outcomes of requests that this replica sent to other replicas.
     pub forwarding: Forwarding,
-    /// Requests that wait for another replica.
+    /// Requests in flight that wait for another replica.
     pub forwards: Arc<Seats>,
-    /// Watches that another replica answers.
+    /// Watches in flight that another replica answers.
     pub forwarded_watches: Arc<Seats>,
 }
 
@@ -234,7 +236,7 @@ impl Metrics {
             panics: AtomicU64::new(0),
             forwarding: Forwarding::default(),
             forwards: Seats::new(forwards_max),
-            // Streams and connections bound them.
+            // No limit here, because streams and connections limit them.
             forwarded_watches: Seats::new(usize::MAX),
         }
     }
@@ -255,7 +257,7 @@ impl Metrics {
                 change(series);
                 return;
             }
-            // Two label sets with one hash: the next number is as good.
+            // Two label sets have this hash: use the next free number.
             hash = hash.wrapping_add(1);
         }
     }
@@ -277,8 +279,8 @@ impl Metrics {
         });
     }
 
-    /// What the events of a watch are counted with. Asked for once a watch: looking it up costs
-    /// more than an event.
+    /// Returns the counter for the events of a watch. Callers keep it for the whole watch, because
+    /// looking it up costs more than counting an event.
     pub(crate) fn watch_events(&self, labels: Labels<'_>) -> EventCounter {
         let mut counters = self.watch_events.lock();
         let full = counters.len() >= SERIES_MAX;
@@ -291,7 +293,7 @@ impl Metrics {
         Arc::clone(counters.entry(labels).or_default())
     }
 
-    /// A long-running request starts (1) or ends (-1).
+    /// Changes the number of long-running requests: by 1 at a start, by -1 at an end.
     pub(crate) fn running(&self, labels: Labels<'_>, change: i64) {
         self.with(labels, |series| series.running += change);
     }
@@ -306,7 +308,7 @@ impl Metrics {
         merged
     }
 
-    /// Writes everything counted here.
+    /// Writes all metrics of this struct.
     pub(crate) fn expose(&self, out: &mut Exposition) {
         let merged = self.merged();
         expose_requests(&merged, out);

@@ -13,7 +13,7 @@ use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::server_state::ServerState;
 
-/// Returns the labels of a request if its kind exists.
+/// Returns the labels under which a request is counted if its kind exists.
 pub(crate) fn labels_of<'a>(
     method: &Method,
     headers: &HeaderMap,
@@ -71,7 +71,7 @@ pub(crate) fn labels_of<'a>(
     }
 }
 
-/// A watch as the metrics see it.
+/// An open watch, as the metrics count it.
 pub(crate) struct OpenWatch {
     state: Arc<ServerState>,
     events: EventCounter,

@@ -6,11 +6,11 @@
 //! record and one system call carry many requests. There is no timer, and a lone stream never
 //! waits.
 //!
-//! If the connection breaks, all its streams end at once. Each learns whether its request may have
-//! arrived: one that this side had not begun to write has not.
+//! If the connection breaks, all its streams end at once. Each stream reports whether its request
+//! may have arrived: a request that this side had not begun to write has not.
 //!
-//! Invariant: the send queue is bounded, except for heads and numbers, of which each stream has
-//! few. A stream whose reader is slow holds up itself only ([`stream`]).
+//! Invariant: the send queue is bounded, except for heads and number frames, of which each stream
+//! has few. A slow reader delays its own stream only ([`stream`]).
 
 pub(super) mod answer_sender;
 pub(super) mod frame;
@@ -36,13 +36,15 @@ use frame::{FrameHead, HEAD_BYTES, Kind, ReceivedValues, RequestHead, ResetReaso
 use keepalive::{Keepalive, KeepaliveAction};
 use stream::{Broken, NoAnswer, RequestedStream, Stream};
 
-/// Bytes in the send queue above which bodies wait. Without it a slow peer would cost all memory.
+/// Bytes in the send queue above which bodies wait. Without the limit, a slow peer would make the
+/// queue use all memory.
 const WAITING_BYTES_MAX: usize = 512 * 1024;
-/// Capacity of the write buffer that an idle connection keeps, in bytes.
+/// Capacity in bytes of the write buffer that an idle connection keeps. More would cost memory per
+/// connection; less would allocate again for each burst.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes that are read at a time; a TLS record holds no more.
+/// Bytes of one read of the socket. More is useless, because a TLS record holds no more.
 const READ_BYTES: usize = 16 * 1024;
-/// Bytes of free room below which a new read buffer is allocated.
+/// Bytes of free room below which the connection allocates a new read buffer.
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// Reads of the socket in one poll. Without the limit a busy connection would starve other tasks.
 const READS_AT_ONCE: usize = 16;
@@ -57,22 +59,22 @@ struct OpenStream {
 
 type Streams = HashMap<u32, OpenStream>;
 
-/// A connection, shared by its task and its streams.
+/// A connection between replicas, shared by its task and its streams.
 pub(super) struct Channel {
     out: Mutex<SendQueue>,
     streams: Mutex<Streams>,
-    /// No new stream begins; the connection ends with the last one.
+    /// True if no new stream may begin; the connection then ends with the last open one.
     closing: AtomicBool,
 }
 
-/// The frames that wait to be sent.
+/// The frames that wait to be sent, encoded.
 struct SendQueue {
     bytes: Vec<u8>,
-    /// Bytes that the task has taken from the queue since the connection began.
+    /// The number of bytes that the task has removed from the queue since the connection began.
     taken: u64,
-    /// Wakes the connection's task; `None` if it was woken already.
+    /// Wakes the connection's task; `None` if the task is already awake.
     task: Option<Waker>,
-    /// Tasks of bodies that wait for room.
+    /// The tasks of bodies that wait for room.
     room_waiters: Vec<Waker>,
     sent_values: SentValues,
     next: u32,
@@ -101,18 +103,18 @@ impl Channel {
         !self.closing.load(Ordering::Acquire)
     }
 
-    /// Streams that are open.
+    /// Returns the number of open streams.
     pub(super) fn open_streams(&self) -> usize {
         self.streams.lock().len()
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.out.lock().bytes.len()
     }
 
-    /// Sends the head of a request with the beginning of its body; `None` if the connection accepts
-    /// no more streams. Callers wait for [room](Self::poll_room) first.
+    /// Sends the head of a request with the beginning of its body, or returns `None` if the
+    /// connection accepts no more streams. Callers wait for [room](Self::poll_room) first.
     pub(super) fn open(
         self: &Arc<Self>,
         head: (&Method, &Uri, &HeaderMap),
@@ -149,7 +151,7 @@ impl Channel {
         })
     }
 
-    /// Appends what `write` writes to the send queue. Does nothing if the connection is broken.
+    /// Appends to the send queue what `write` writes. Does nothing if the connection is broken.
     pub(super) fn push(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let task = {
             let mut out = self.out.lock();
@@ -174,7 +176,7 @@ impl Channel {
         Poll::Pending
     }
 
-    /// Forgets a stream that is over; false if it was forgotten before.
+    /// Forgets a stream that has ended; returns false if it was forgotten before.
     pub(super) fn forget(&self, id: u32) -> bool {
         let (known, is_empty) = {
             let mut streams = self.streams.lock();
@@ -186,7 +188,7 @@ impl Channel {
         known
     }
 
-    /// Opens no new streams; the connection ends with the last open one.
+    /// Stops opening new streams; the connection ends with the last open one.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake();
@@ -197,7 +199,8 @@ impl Channel {
         wake(task);
     }
 
-    /// The connection is broken: bytes before `reached` may have arrived, later ones have not.
+    /// Ends all streams of a broken connection: bytes before the offset `reached` may have arrived,
+    /// later ones have not.
     fn broke(&self, why: &Broken, reached: u64) {
         self.closing.store(true, Ordering::Release);
         let room_waiters = {
@@ -229,12 +232,13 @@ fn wake(task: Option<Waker>) {
     }
 }
 
-/// Answers the requests of the other side.
+/// Answers the requests that the other side sends.
 pub(super) trait RequestHandler: Send {
-    /// Streams that may be open at a time.
+    /// Returns how many streams the other side may have open.
     fn streams_max(&self) -> usize;
 
-    /// Spawns the task that answers a request. It is aborted if the other side resets the stream.
+    /// Spawns the task that answers a request. The connection aborts it if the other side resets
+    /// the stream.
     fn answer(
         &self,
         channel: &Arc<Channel>,
@@ -247,17 +251,17 @@ pub(super) trait RequestHandler: Send {
 pub(super) struct Driver<S> {
     channel: Arc<Channel>,
     socket: S,
-    /// None at the side that connected and sends requests.
+    /// `None` at the side that connected and sends requests.
     handler: Option<Box<dyn RequestHandler>>,
     input: BytesMut,
     received_values: ReceivedValues,
-    /// Number after the highest stream that the other side has opened.
+    /// The number after the highest stream that the other side has opened.
     opened: u32,
     output: Vec<u8>,
-    /// How much of `output` the socket has taken.
+    /// The number of bytes of `output` that the socket has accepted.
     written: usize,
     unflushed: bool,
-    /// Other ready tasks have run since the queue became non-empty.
+    /// True if other ready tasks have run since the queue became non-empty.
     has_waited: bool,
     said_closing: bool,
     keepalive: Keepalive,
@@ -286,8 +290,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Makes the connection end after `gone` resolves, which means that the peer has left the ring:
-    /// no new stream begins, answers on their way are read to their end, and a silent peer is given
-    /// up.
+    /// no new stream begins, answers that are arriving are read to their end, and silence of the
+    /// peer breaks the connection.
     pub(super) fn until(mut self, gone: WaitForCancellationFutureOwned) -> Self {
         self.keepalive.of_member_until(gone);
         self
@@ -296,10 +300,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Reads and writes until the connection ends.
     ///
     /// # Errors
-    /// If it ended before its last stream did.
+    /// Returns the reason if the connection ended before its last stream did.
     ///
     /// # Cancel safety
-    /// Polled again, it goes on. Dropped, it breaks all streams.
+    /// Polled again, the future continues. Dropped, it breaks all streams.
     pub(super) async fn run(&mut self) -> Result<(), Broken> {
         let ended = std::future::poll_fn(|context| self.poll(context)).await;
         let why = ended.clone().err().unwrap_or(Broken::Closed);
@@ -309,7 +313,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let read = self.poll_read(context);
-        // Before the queue is sent: the frame that ends a stream is queued before it is forgotten.
+        // Before the queue is sent, because the frame that ends a stream is queued before the
+        // stream is forgotten: read afterwards, `is_over` could be true with that frame unsent.
         let is_over = !self.channel.is_open() && self.channel.streams.lock().is_empty();
         match read {
             Poll::Ready(Broken::Closed) if is_over => return Poll::Ready(Ok(())),
@@ -319,7 +324,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.poll_keepalive(context)?;
         self.say_closing();
         ready!(self.poll_write(context))?;
-        // The answering side leaves the shutdown to the other one, which may have sent more
+        // The answering side leaves the shutdown to the other side, which may have sent more
         // requests before it received `Closing`.
         if !is_over || self.has_waited || self.handler.is_some() {
             return Poll::Pending;
@@ -328,7 +333,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has arrived; ready once the connection is broken or closed.
+    /// Reads the bytes that have arrived. Ready once the connection is broken or closed.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Broken> {
         for _ in 0..READS_AT_ONCE {
             if self.input.capacity() - self.input.len() < READ_BYTES_MIN {
@@ -401,8 +406,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// Returns the stream of a frame. The requesting side forgets it with the last frame of the
-    /// answer.
+    /// Returns the stream of a frame. The requesting side forgets the stream with the last frame of
+    /// the answer.
     fn stream(&self, head: FrameHead) -> Option<Arc<Stream>> {
         let mut streams = self.channel.streams.lock();
         if head.is_last && self.handler.is_none() {
@@ -459,10 +464,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// The other side accepts streams with numbers below `taken` only.
+    /// Handles `Closing`: the other side accepts only streams with numbers below `taken`.
     fn take_closing(&self, taken: u32) {
         {
-            // Under the lock no stream is opened, which the other side would drop without a reset.
+            // Holds the lock so that nobody opens a stream now, which the other side would drop
+            // without a reset.
             let _out = self.channel.out.lock();
             self.channel.closing.store(true, Ordering::Release);
         }
@@ -476,7 +482,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Sends `Closing`, once, if this is the answering side and the connection is closing.
+    /// Sends `Closing` once, if this is the answering side and the connection is closing.
     fn say_closing(&mut self) {
         if self.handler.is_some() && !self.said_closing && !self.channel.is_open() {
             self.said_closing = true;
@@ -486,7 +492,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Pings a silent peer, and gives up one that stays silent.
+    /// Pings a silent peer, and fails if the peer stays silent.
     fn poll_keepalive(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
         while let Poll::Ready(due) = self.keepalive.poll(context) {
             match due? {
@@ -499,7 +505,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// Sends the queue; ready once it is empty, and then the next frame wakes the task.
+    /// Sends the queue. Ready once the queue is empty; the next frame then wakes the task.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         loop {
             while self.written < self.output.len() {
@@ -522,14 +528,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns whether no other stream is open that could have something to send. An answer's own
-    /// stream is over by the time its last frame is queued.
+    /// Returns whether no other stream is open that could have something to send. On the answering
+    /// side, an answer's own stream has ended by the time its last frame is queued.
     fn is_alone(&self) -> bool {
         let own = usize::from(self.handler.is_none());
         self.channel.open_streams() <= own
     }
 
-    /// Takes the queue as the next output; false if there is nothing to send yet.
+    /// Moves the queue to the output; returns false if there is nothing to send yet.
     fn take_output(&mut self, context: &mut Context<'_>) -> bool {
         self.written = 0;
         self.output.clear();
@@ -547,7 +553,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             return false;
         }
         if !self.has_waited && !self.is_alone() {
-            // After all ready tasks, which may have frames to send as well.
+            // Wait for all ready tasks once, because they may have frames to send as well.
             self.has_waited = true;
             yield_to_ready_tasks(context);
             return false;
@@ -566,7 +572,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 impl<S> Driver<S> {
     fn lose(&self, why: &Broken) {
         let taken = self.channel.out.lock().taken;
-        // The socket has taken this much of the output, so it may have arrived.
+        // The socket has accepted the output up to here, so the peer may have received it.
         let reached = taken - (self.output.len() - self.written) as u64;
         self.channel.broke(why, reached);
     }

@@ -1,22 +1,23 @@
 //! The stage that decides where a request is carried out, and forwards it.
 //!
-//! A request of a client is forwarded to the replica that owns its plane, at most one hop. A
-//! request that came from a peer is never forwarded again: it is answered with *moved*, and the
-//! replica that received it from the client repeats it. A request may be repeated if it was
-//! answered with *moved* (nothing was done), if it was not sent, or if it is a read whose answer
-//! had not begun. A write whose connection broke after it was sent is never repeated, because it
-//! may have been carried out.
+//! A client's request is forwarded to the replica that owns its plane, at most one hop. A request
+//! that came from a peer is never forwarded again: the replica answers *moved*, and the replica
+//! that received it from the client sends it again. A request may be sent again if the answer was
+//! *moved* (nothing was done), if it was not sent, or if it is a read whose answer had not begun. A
+//! write whose connection broke after it was sent is never sent again, because it may have been
+//! carried out.
 //!
-//! What happens to a write whose owner hangs, or whose owner's machine vanished without closing its
-//! connections, by the time since then, in a small ring with the default terms:
+//! The table shows what happens to a write whose owner hangs, or whose owner's machine vanished
+//! without closing its connections. Times count from that moment, in a small ring with the default
+//! terms.
 //!
 //! | time | |
 //! |---|---|
-//! | until 0.25 s | it is sent to the owner, which does not read it |
-//! | from 0.25 s | pings were not answered for this long: writes wait here ([`Backend::answers`]) |
-//! | 1.1 s | pings have timed out, half of the ring suspects the owner, it is removed |
-//! | 1.5 s | its successor has waited for the end of the old read lease; writes that waited are sent to it |
-//! | 1.6 s | the connections to the old owner were silent since it was removed, and are given up: a write that was sent is answered as unknown, one that was not sent goes to the successor |
+//! | until 0.25 s | the write is sent to the owner, which does not read it |
+//! | from 0.25 s | the owner has not answered pings for this long: writes wait here ([`Backend::answers`]) |
+//! | 1.1 s | pings have timed out, half of the ring suspects the owner, and the ring removes it |
+//! | 1.5 s | the successor has waited for the end of the old read lease; writes that waited are sent to it |
+//! | 1.6 s | the connections to the old owner were silent since its removal, and end: a write that was sent is answered with an unknown outcome, one that was not sent is sent to the successor |
 //!
 //! In a ring whose members do not all ping each other, members that hear of a suspicion ping the
 //! owner themselves, which takes one second more.
@@ -55,12 +56,14 @@ use crate::watch::record::WatchForm;
 use crate::watch::relay::WatchReader;
 use crate::watch::watch_query::{self, WatchQuery};
 
-/// Longest time in which a request waits for an owner that answers.
+/// Longest time in which a request waits for an owner that answers. A longer wait would only keep
+/// the client from its own retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
-/// Attempts for one request. Without the limit replicas that disagree about the owner would send it
-/// back and forth until its deadline.
+/// Attempts for one request. Without the limit, replicas that disagree about the owner would send
+/// the request back and forth until its deadline.
 const TRIES_MAX: u32 = 256;
-/// Attempts that follow a hint at once. Later ones pause first.
+/// Attempts that follow a hint about the owner at once. Later ones pause first, so that wrong hints
+/// do not make a busy loop.
 const TRIES_AT_ONCE: u32 = 4;
 /// The first pause between two attempts; each next one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
@@ -76,7 +79,7 @@ const DURATION_BOUNDS: [f64; 12] = [
 /// replica that answers it; the replica that forwards it counts it only here.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
-    /// From a request's head to the head of the answer that another replica gave.
+    /// Time from a request's head to the head of the answer by another replica.
     pub took: Histogram,
     pub answered: AtomicU64,
     pub moved: AtomicU64,
@@ -85,7 +88,7 @@ pub(crate) struct Forwarding {
     pub timed_out: AtomicU64,
     /// Requests of peers that were answered with *moved*.
     pub moved_replies: AtomicU64,
-    /// Watches that were resumed after their source had ended.
+    /// Watches that this replica resumed after their source had ended.
     pub resumed: AtomicU64,
     /// Handshakes at the peer listener that failed.
     pub failed_handshakes: AtomicU64,
@@ -157,11 +160,11 @@ impl Forwarding {
 /// The attempts to find the owner of one request's plane.
 pub(crate) struct OwnerSearch {
     deadline: Instant,
-    /// The end of the last attempt; set when the first one fails.
+    /// The end of the time for attempts; set when the first one fails.
     until: Option<Instant>,
     tries: u32,
     pause: Duration,
-    /// The owner that the last owner named.
+    /// The new owner that the previous owner named.
     hint: Option<Peer>,
 }
 
@@ -176,17 +179,17 @@ impl OwnerSearch {
         }
     }
 
-    /// Begins with the owner that the last owner named.
+    /// Begins with the owner that a previous owner named in its *moved* answer.
     pub(crate) fn hinted(mut self, hint: Option<MovedTo>) -> Self {
         self.hint = hint.and_then(|moved| moved.peer);
         self
     }
 
-    /// Prepares the next attempt after an answer *moved*: the first few times at once, if the
-    /// answer names an owner.
+    /// Prepares the next attempt after an answer *moved*. The first [`TRIES_AT_ONCE`] attempts do
+    /// not pause if the answer names an owner.
     ///
     /// # Errors
-    /// If there were too many attempts.
+    /// Returns a refusal if there were too many attempts.
     async fn moved(&mut self, moved: Option<MovedTo>) -> Result<(), Refusal> {
         self.hint = moved.and_then(|moved| moved.peer);
         if self.hint.is_some() && self.tries < TRIES_AT_ONCE {
@@ -199,7 +202,7 @@ impl OwnerSearch {
     /// Pauses before the next attempt.
     ///
     /// # Errors
-    /// If there were too many attempts, or they took too long.
+    /// Returns a refusal if there were too many attempts, or they took too long.
     pub(crate) async fn pause(&mut self) -> Result<(), Refusal> {
         let now = Instant::now();
         let patience = (self.deadline.saturating_duration_since(now) / 2).min(PATIENCE_MAX);
@@ -217,15 +220,15 @@ impl OwnerSearch {
     }
 }
 
-/// Where a request is carried out.
+/// The replica that carries out a request.
 pub(crate) enum Destination {
-    /// At this replica.
+    /// This replica.
     Here,
-    /// At another replica.
+    /// Another replica.
     Peer(Peer),
-    /// No replica answers for the plane yet; locate it again.
+    /// No replica answers for the plane yet; the caller locates the plane again.
     Unknown,
-    /// Elsewhere. The request came from a peer, which has to forward it itself.
+    /// Another replica, but the request came from a peer, which has to forward the request itself.
     Moved,
 }
 
@@ -233,7 +236,7 @@ impl Pipeline<'_> {
     /// Decides where the request is carried out.
     ///
     /// # Errors
-    /// If no replica answers for the plane for too long.
+    /// Returns a refusal if for too long no replica answers for the plane.
     pub(crate) async fn destination(
         &self,
         record: &dyn PlaneRecord,
@@ -266,10 +269,10 @@ impl Pipeline<'_> {
         matches!(self.caller.origin, Origin::Client)
     }
 
-    /// Forwards the request; `None` if it is to be tried again.
+    /// Forwards the request; returns `None` if the caller has to locate the plane again and retry.
     ///
     /// # Errors
-    /// The refusal for the client, if the request may not be tried again.
+    /// Returns the refusal for the client, if the request may not be sent again.
     pub(crate) async fn forward(
         &mut self,
         peer: &Peer,
@@ -282,14 +285,15 @@ impl Pipeline<'_> {
         let Some(side) = state.peers.as_ref() else {
             return Err(ApiError::internal("there is no way to other replicas").into());
         };
-        // Read before a seat is taken: a client that sends slowly must not hold one.
+        // Read the body before taking a seat, so that a client that sends slowly holds none.
         let body = if self.may_be_repeated() {
             Bytes::new()
         } else {
             self.body(located).await?
         };
         if !state.backend.answers(peer) {
-            // A write that is sent now may arrive, and then it could not be repeated elsewhere.
+            // Wait: a write that is sent now may arrive there, and then it could not be sent
+            // elsewhere.
             search.pause().await?;
             return Ok(None);
         }
@@ -355,7 +359,7 @@ impl Pipeline<'_> {
         })
     }
 
-    /// Returns whether the request may be carried out twice.
+    /// Returns whether the request does no harm if it is carried out twice.
     fn may_be_repeated(&self) -> bool {
         matches!(
             self.parts.method,
@@ -363,7 +367,7 @@ impl Pipeline<'_> {
         )
     }
 
-    /// Returns the request for the peer.
+    /// Returns the request to send to the peer.
     fn peer_request(
         &self,
         peer: &Peer,
@@ -408,7 +412,8 @@ impl Pipeline<'_> {
         deadline: Instant,
     ) -> Sent {
         let sent = tokio::select! {
-            // An answer that has arrived counts, even if the peer has left the ring since.
+            // The answer first: one that has arrived counts, even if the peer has left the ring
+            // since.
             biased;
             sent = tokio::time::timeout_at(deadline, transport.pool().send(link, request)) => sent,
             () = link.gone().cancelled(), if self.may_be_repeated() => return Sent::Nothing,
@@ -421,7 +426,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Returns the reply for the client, made of the peer's answer.
+    /// Makes the reply for the client from the peer's answer.
     fn passed_on(
         &self,
         response: Response<PeerStream>,
@@ -432,7 +437,8 @@ impl Pipeline<'_> {
         let watch_form = WatchForm::of(&parts.headers);
         strip(&mut parts.headers);
         if let Some(id) = parts.headers.get_mut(AUDIT_ID) {
-            // The same id, but marked so that HTTP/2 keeps it out of the table of header values.
+            // The peer returned this very id, but only the local value is marked so that HTTP/2
+            // keeps it out of the table of header values.
             id.clone_from(self.audit_id);
         }
         let body = match watch {
@@ -454,21 +460,22 @@ impl Pipeline<'_> {
     }
 }
 
-/// The outcome of sending a request.
+/// The outcome of sending a request to a peer.
 enum Sent {
     Answer(Response<PeerStream>),
-    /// Nothing was sent, or the peer that got it has left the ring; it may be sent again.
+    /// Nothing was sent, or the peer that received it has left the ring; the request may be sent
+    /// again.
     Nothing,
-    /// It was sent, and the connection broke before the answer.
+    /// The request was sent, and the connection broke before the answer.
     Broken(SendError),
     TimedOut,
 }
 
-/// Marks a reply that another replica made, which has all its headers already.
+/// Marks a reply that another replica made, which has all common headers already.
 #[derive(Clone, Copy)]
 pub(crate) struct Forwarded;
 
-/// Where a plane is, for a peer that sent its request to the wrong replica.
+/// Returns the new place of a plane, for a peer that sent its request to the wrong replica.
 pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo {
     let peer = match record.location() {
         Location::There(peer) => Some(peer),

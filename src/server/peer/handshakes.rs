@@ -1,10 +1,10 @@
 //! Limits on handshakes in progress at the peer listener.
 //!
-//! No one is proven before the end of a handshake, so anybody can begin any number of them. Turning
-//! new ones away would let a stranger shut out peers. Instead the *oldest* handshake is aborted, of
-//! the same source or of all, whichever limit is reached. A peer's handshake takes a few
-//! milliseconds, and to abort it a stranger has to begin a full limit of others within that time;
-//! a stranger that only holds connections open aborts its own.
+//! Nobody is proven before the end of a handshake, so anybody can begin any number of them. If the
+//! listener refused new ones, a stranger could shut out peers. Instead the listener aborts the
+//! *oldest* handshake, of the same source or of all, whichever limit is reached. A peer's handshake
+//! takes a few milliseconds. To abort it a stranger has to begin a full limit of handshakes within
+//! that time; a stranger that only holds connections open aborts its own.
 //!
 //! Invariant: handshakes and proven connections never count against each other's limits.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// How many handshakes may be in progress.
+/// The limits on handshakes in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HandshakesMax {
     pub all: usize,
@@ -32,12 +32,12 @@ pub(super) struct Handshakes {
 #[derive(Debug, Default)]
 struct InProgress {
     next: u64,
-    /// By number, so the oldest comes first.
+    /// The handshakes by number, so the oldest one is first.
     all: BTreeMap<u64, (Source, CancellationToken)>,
 }
 
-/// What counts as one source: an IPv4 address, or the network half of an IPv6 address, because one
-/// host has all addresses of the other half.
+/// The unit that counts as one source: an IPv4 address, or the network half of an IPv6 address,
+/// because one host has all addresses of the other half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source(IpAddr);
 
@@ -141,7 +141,7 @@ mod tests {
             ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"].map(|address| begin(&handshakes, address)),
         );
         assert_eq!(stay(&all), [1, 2, 3]);
-        // Whoever has ended gives its place back.
+        // A handshake that has ended makes room for another one.
         drop(all.remove(1));
         all.push(begin(&handshakes, "5.5.5.5"));
         assert_eq!(stay(&all), [1, 2, 3]);

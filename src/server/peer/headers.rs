@@ -1,7 +1,7 @@
 //! The headers that replicas send to each other.
 //!
-//! Invariant: such headers of a client are removed before anything reads a header, and such headers
-//! in a peer's answer are removed before the client gets it.
+//! Invariant: the server removes such headers from a client's request before anything reads a
+//! header, and from a peer's answer before the client gets it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,9 +22,10 @@ const PREFIX: &str = "x-polyplane-";
 
 /// Marks a request of a client, and names the replica that received it.
 pub(crate) const FORWARDED_BY: HeaderName = HeaderName::from_static("x-polyplane-forwarded-by");
-/// The replica that the request is for: its address may belong to another one by now.
+/// The replica for which the request is meant. Its address may belong to another replica by now.
 pub(crate) const MEANT_FOR: HeaderName = HeaderName::from_static("x-polyplane-meant-for");
-/// The client's certificates, leaf first, as base64 with commas. The client has proven possession.
+/// The client's certificates, leaf first, as base64 with commas. The client has proven that it
+/// holds their key.
 pub(super) const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain");
 /// Address and port of the client.
 pub(super) const REMOTE: HeaderName = HeaderName::from_static("x-polyplane-remote");
@@ -33,15 +34,15 @@ pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-polyplane-dea
 /// The new owner of a plane: `<replica>;address=<host:port>;view=<n>`. Replica and address are
 /// absent if they are not known.
 pub(crate) const MOVED: HeaderName = HeaderName::from_static("x-polyplane-moved");
-/// In the trailers of a watch that ended because its plane moved: the version up to which all
-/// events were sent.
+/// The version up to which all events were sent, in the trailers of a watch that ended because its
+/// plane moved.
 pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-told");
 
 /// The form of records that a peer understands, in the head of its request for a watch; and the form
 /// of the watch, in the head of the answer. An older replica ignores and sends no such header.
 pub(crate) const WATCH_RECORDS: HeaderName = HeaderName::from_static("x-polyplane-watch-records");
 
-/// Headers that concern one connection only, and are never forwarded.
+/// Headers that concern one connection only and are never forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 11] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -68,9 +69,9 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns a client's headers, without those that end at this connection.
+/// Returns a client's headers without those that concern this connection only.
 ///
-/// Other headers that `Connection` names are kept. The hop is inside the server, and a request must
+/// Other headers that `Connection` names stay. The hop is inside the server, and a request must
 /// mean the same at the owner as at the replica that received it. Otherwise a client behind a proxy
 /// could make the owner miss the headers by which the proxy names the client.
 pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
@@ -86,19 +87,19 @@ pub(crate) fn passing(headers: &HeaderMap) -> HeaderMap {
     passing
 }
 
-/// What only the replica that received a request knows of the client.
+/// The facts about a client that only the replica that received its request knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForwardedClient {
     /// The client's certificates.
     pub chain: Option<HeaderValue>,
     /// The client's address.
     pub remote: Option<HeaderValue>,
-    /// Time until the request's deadline.
+    /// The time until the request's deadline.
     pub time_left: Option<Duration>,
 }
 
 impl ForwardedClient {
-    /// Takes it out of the headers of a forwarded request.
+    /// Removes these facts from the headers of a forwarded request and returns them.
     pub(crate) fn take(headers: &mut HeaderMap) -> Self {
         let text = headers.remove(DEADLINE);
         let millis = text.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -111,7 +112,7 @@ impl ForwardedClient {
         received
     }
 
-    /// Adds it to the headers of a request for a peer.
+    /// Adds these facts to the headers of a request for a peer.
     pub(crate) fn add(self, headers: &mut HeaderMap) {
         if let Some(chain) = self.chain {
             headers.insert(CHAIN, chain);
@@ -138,7 +139,7 @@ pub(crate) fn encode_chain(chain: &ClientChain) -> HeaderValue {
     HeaderValue::try_from(text).expect("base64 and commas are a header value")
 }
 
-/// Returns the chain in a header value; `None` if it is none.
+/// Returns the chain in a header value, or `None` if the value is not a chain.
 pub(crate) fn decode_chain(value: &HeaderValue) -> Option<ClientChain> {
     let text = value.to_str().ok()?;
     let certificates: Option<Vec<CertificateDer<'static>>> = text
@@ -153,7 +154,7 @@ pub(crate) fn decode_chain(value: &HeaderValue) -> Option<ClientChain> {
 pub(crate) struct MovedTo {
     /// The new owner; `None` if it is not known.
     pub peer: Option<Peer>,
-    /// The number of the view of the ring that names it.
+    /// The number of the view of the ring in which that replica is the owner.
     pub view: u64,
 }
 

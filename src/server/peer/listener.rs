@@ -3,7 +3,7 @@
 //! A connection without a peer's certificate ends with its handshake, which is short and never
 //! counts against the limit of proven connections ([`super::handshakes`]). Proven peers send
 //! messages, and requests that clients sent to them. A forwarded request has a header that no
-//! client can send, so the path of a client never becomes a message.
+//! client can send, so a client's path can never address a message.
 
 use std::collections::HashMap;
 use std::io;
@@ -44,26 +44,27 @@ use crate::request::seat::Seats;
 use crate::server_state::ServerState;
 use crate::watch::record::WatchForm;
 
-/// Clients whose chains are cached, so that a chain is verified once and not per request.
+/// Clients whose chains are cached. Without the cache, each request would verify a chain again.
 const CLIENTS_MAX: usize = 2048;
 const DIGEST_BYTES: usize = 32;
-/// Shortest time between two warnings about rejected connections.
+/// Shortest time between two warnings about rejected connections. Less would let strangers fill the
+/// log.
 const WARNING_PAUSE: Duration = Duration::from_secs(1);
-/// How long a peer above the limit of connections may take to read that it was refused.
+/// How long a peer above the limit of connections may take to read the refusal.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
-/// Length above which a message counts as large, in bytes. A few large ones are read at a time, so
-/// that hand-offs do not take all memory.
+/// Length in bytes above which a message counts as large. A replica reads only a few large messages
+/// at a time, so that hand-offs do not use all memory.
 const LARGE_BYTES: u64 = 1024 * 1024;
 const LARGE_AT_A_TIME: usize = 4;
 
 /// A server's side towards its peers.
 pub(crate) struct PeerSide {
     pub transport: Arc<PeerTransport>,
-    /// Proven connections.
+    /// The connections of proven peers.
     pub connections: Arc<Seats>,
     handshakes: Arc<Handshakes>,
     handler: Arc<dyn PeerHandler>,
-    /// By the digest of their chains.
+    /// The clients of forwarded requests, by the digest of their chains.
     clients: Mutex<HashMap<[u8; DIGEST_BYTES], Arc<Connection>>>,
     large: Semaphore,
     /// When the last rejected connection was logged as a warning.
@@ -103,9 +104,9 @@ impl PeerSide {
         tracing::warn!(why, "a connection to the peer listener was rejected");
     }
 
-    /// Returns the client that has shown a chain, over whatever connection it came.
+    /// Returns the client that has shown a chain, over any of its connections.
     fn client(&self, chains: &ClientChains, chain: &HeaderValue) -> Option<Arc<Connection>> {
-        // Without the lock: digest and decoding of a long chain take long.
+        // Without the lock, because digest and decoding of a long chain take long.
         let mut key = [0; DIGEST_BYTES];
         key.copy_from_slice(digest(&SHA256, chain.as_bytes()).as_ref());
         if let Some(known) = self.clients.lock().get(&key) {
@@ -121,8 +122,8 @@ impl PeerSide {
     }
 }
 
-/// The clients whose requests came over one connection, by the address of their chains: a chain is
-/// sent once and is the same value from then on.
+/// The clients whose requests came over one connection, by the address of their chains: the peer
+/// sends a chain once, and from then on it is the same value in memory.
 #[derive(Default)]
 struct KnownClients(Vec<(HeaderValue, Arc<Connection>)>);
 
@@ -143,7 +144,8 @@ impl KnownClients {
     }
 }
 
-/// Serves one accepted socket of a peer listener until it is done or `closing` comes.
+/// Serves one accepted socket of a peer listener until its end, or until `closing` resolves and
+/// open requests have ended.
 pub(crate) async fn serve(
     state: Arc<ServerState>,
     side: Arc<PeerSide>,
@@ -152,7 +154,8 @@ pub(crate) async fn serve(
 ) {
     let handshake = side.handshakes.begin(address.ip());
     let done = tokio::select! {
-        // A server that is cut off does not finish handshakes, and one that is done counts.
+        // Aborting first, because a server that aborts finishes no handshakes. The handshake before
+        // its time-out, because one that has succeeded counts.
         biased;
         () = state.drain.aborting().cancelled() => return,
         done = accept_tls(&side, socket) => done,
@@ -172,7 +175,8 @@ pub(crate) async fn serve(
     let seat = side.connections.take();
     let channel = Channel::new();
     if seat.is_none() {
-        // Answer before closing: after a bare end of file the peer would connect again.
+        // Refuse with a frame before closing: after a bare end of file the peer would connect
+        // again.
         tracing::warn!(peer = %name, "there are too many connections of peers");
         channel.close();
     }
@@ -195,7 +199,8 @@ pub(crate) async fn serve(
     let mut is_closing = false;
     loop {
         tokio::select! {
-            // Aborting comes before closing, and both before serving on.
+            // Aborting before closing, and both before serving, so that a busy connection stops
+            // too.
             biased;
             () = state.drain.aborting().cancelled() => return,
             () = closing.cancelled(), if !is_closing => {
@@ -212,7 +217,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Why a connection was closed before it was that of a peer.
+/// The reason why the listener closed a connection before it was that of a peer.
 #[derive(Debug, thiserror::Error)]
 enum Rejected {
     #[error("there are too many handshakes in progress, and this was the oldest")]
@@ -225,13 +230,13 @@ enum Rejected {
     NoReplicaName,
 }
 
-/// Accepts TLS. Returns the stream of a peer and the name in its certificate.
+/// Accepts TLS. Returns the stream and the name in the peer's certificate.
 async fn accept_tls(
     side: &PeerSide,
     socket: TcpStream,
 ) -> Result<(TlsStream<TcpStream>, ReplicaId), Rejected> {
     if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "a socket keeps its delay");
+        tracing::debug!(%error, "Nagle's algorithm could not be turned off");
     }
     let configs = side.transport.tls().current();
     let acceptor = TlsAcceptor::from(Arc::clone(&configs.server));
@@ -245,18 +250,18 @@ async fn accept_tls(
     Ok((stream, name))
 }
 
-/// One connection of a peer, and how its requests are answered.
+/// One connection of a peer, with all that is needed to answer its requests.
 struct PeerConnection {
     state: Arc<ServerState>,
     side: Arc<PeerSide>,
-    /// The replica that its certificate names.
+    /// The replica that the peer's certificate names.
     name: ReplicaId,
     known: Mutex<KnownClients>,
 }
 
 impl PeerConnection {
-    /// Returns the client of a forwarded request; `None` if its chain cannot be decoded. Equal chains
-    /// are one client, so that a chain is judged once.
+    /// Returns the client of a forwarded request; `None` if its chain cannot be decoded. All
+    /// requests with equal chains share one client, so that a chain is judged once.
     fn client(&self, headers: &HeaderMap) -> Option<Arc<Connection>> {
         let Some(chain) = headers.get(CHAIN) else {
             return Some(Arc::new(Connection::new(
@@ -268,7 +273,8 @@ impl PeerConnection {
             return Some(Arc::clone(known));
         }
         let client = self.side.client(&self.state.chains, chain)?;
-        // A chain of another length has no slot, so its address changes with each request.
+        // Only chains of these lengths have a slot. Others have a new address in each request, so
+        // remembering them is useless.
         if REMEMBERED_BYTES.contains(&chain.len()) {
             self.known.lock().add(chain.clone(), Arc::clone(&client));
         }
@@ -296,7 +302,7 @@ impl RequestHandler for PeerConnection {
         // Boxed, because this future has some KiB and would be moved several times.
         let work = Box::pin(answer(state, side, (self.name.clone(), client), request));
         let sender = AnswerSender::new(channel, stream);
-        // The task ends with its answer, or is aborted with its stream.
+        // The task ends with its answer, or the channel aborts it with its stream.
         tokio::spawn(async move { sender.send_all(work.await).await }).abort_handle()
     }
 }
@@ -310,7 +316,7 @@ async fn answer(
     let own = side.transport.tls().replica();
     let is_meant = |value: &HeaderValue| value == own;
     if !request.headers().get(MEANT_FOR).is_some_and(is_meant) {
-        // The sender's address of that replica is outdated. Nothing was done.
+        // The sender has an outdated address of the replica that it means. Nothing was done.
         let reply = format!("this is replica {own}\n");
         return text(StatusCode::MISDIRECTED_REQUEST, reply);
     }
@@ -358,7 +364,7 @@ async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
         Ok(request) => request,
         Err(error) => return refused(error_chain(&error)),
     };
-    // Spawned, so that a message is handled to its end even if its sender goes away.
+    // Spawned, so that the handler finishes even if the sender cancels.
     let handler = Arc::clone(&side.handler);
     let handled = tokio::spawn(async move { handler.handle(&from, request).await }).await;
     let reply = match handled.map(|reply| serde_json::to_vec(&reply)) {

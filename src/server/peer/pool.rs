@@ -1,7 +1,7 @@
 //! The pool of connections to other replicas.
 //!
-//! Invariant: the pool never sends a request twice that may have been sent. Only the caller knows
-//! whether the request may be repeated.
+//! Invariant: the pool never sends a request again that may have arrived. Only the caller knows
+//! whether the request may be carried out twice.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,32 +24,33 @@ use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError, 
 use crate::peer::channel::{Channel, Driver};
 use crate::peer::wire::PeerBody;
 
-/// Streams on one connection above which another one is opened, up to the limit per peer. More
-/// would put all of them behind one TLS stream.
+/// Streams on one connection above which the pool opens another one, up to the limit per peer. With
+/// more streams on one connection, all of them would share one TLS stream and one task.
 const STREAMS_PER_CONNECTION_SOFT_MAX: usize = 256;
 
-/// Pause between two attempts to connect to a peer that ends connections.
+/// Pause between two attempts to connect to a peer that ends connections. Without it the attempts
+/// would be a busy loop.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectError {
-    /// The peer's system refuses connections: no process listens. The caller removes the peer from
-    /// the ring, so no other failure may be reported as this one.
+    /// The peer's system refuses connections: no process listens there. The caller removes the peer
+    /// from the ring, so no other failure may be reported as this one.
     #[error("the peer refuses connections")]
     Refused,
     /// No attempt led to a connection in time.
     #[error("the peer cannot be reached in time")]
     TimedOut,
     /// The peer left the ring: other replicas own its planes.
-    #[error("the peer is no member any more")]
+    #[error("the peer is not a member of the ring any more")]
     Gone,
-    /// Another attempt would fail too.
+    /// Connecting failed for a reason that another attempt would meet too.
     #[error("no connection to the peer: {0}")]
     Failed(ConnectFailure),
 }
 
-/// Why connecting to a peer fails again and again. All of these are in the log only.
+/// The reason why every attempt to connect to a peer fails. It is shown in the log only.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectFailure {
     /// This replica cannot open a socket, or one side refuses the other's certificate.
@@ -61,30 +62,30 @@ pub(crate) enum ConnectFailure {
     /// The peer shows a certificate of no replica.
     #[error("the peer's certificate names no replica")]
     NoReplicaName,
-    /// The peer's address was given to another replica.
+    /// The peer's address now belongs to another replica.
     #[error("{address} belongs to replica {replica} by now")]
     OtherReplica { address: String, replica: ReplicaId },
-    /// The peer is there and refuses streams.
+    /// The peer is alive and refuses streams.
     #[error("the peer takes no more requests at the moment")]
     Overloaded,
 }
 
-/// Why one attempt to connect failed.
+/// The reason why one attempt to connect failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DialError {
     /// The connection ended during the handshake; the next attempt may succeed.
     Ended,
-    /// The next attempt would fail too.
+    /// The attempt failed, and the next one would too.
     Failed(ConnectError),
 }
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
-    /// Nothing of it was sent.
+    /// No part of the request was sent.
     #[error("the request was not sent")]
     NotSent(#[source] ConnectError),
-    /// It was sent, wholly or in part, and then the connection broke.
+    /// The request was sent, wholly or in part, and then the connection broke.
     #[error("the connection broke before the answer")]
     Broken(#[source] Broken),
 }
@@ -97,14 +98,14 @@ pub(crate) struct Pool {
     opened: AtomicU64,
 }
 
-/// How busy the connections to peers are.
+/// Numbers that say how busy the connections to peers are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolLoad {
-    /// Connections that take requests.
+    /// Connections that accept requests.
     pub open: usize,
-    /// Connections that were ever opened.
+    /// Connections opened since the start.
     pub opened: u64,
-    /// Requests that are being sent or answered.
+    /// Requests in flight.
     pub streams: usize,
     /// Bytes that wait to be sent.
     pub waiting_bytes: usize,
@@ -114,7 +115,8 @@ pub(crate) struct PoolLoad {
 pub(crate) struct Link {
     peer: Peer,
     connections: Mutex<Vec<Arc<Channel>>>,
-    /// One request connects, the others wait for the outcome. Holds the last failure.
+    /// The last failure to connect. The lock lets one request connect while the others wait for the
+    /// outcome.
     connecting: tokio::sync::Mutex<Option<(Instant, ConnectError)>>,
     gone: CancellationToken,
 }
@@ -133,7 +135,7 @@ impl Pool {
         &self.tls
     }
 
-    /// Returns the connections to a peer. Opens none.
+    /// Returns the link to a peer. Opens no connection.
     pub(crate) fn link(&self, peer: &Peer) -> Arc<Link> {
         let mut links = self.links.lock();
         if let Some(link) = links.get(peer) {
@@ -149,9 +151,9 @@ impl Pool {
         link
     }
 
-    /// Forgets peers that have left the ring. Answers on their way are read to their end, but a
-    /// silent peer is given up within a second. Requests that may be repeated, or that wait for a
-    /// connection, fail at once.
+    /// Forgets peers that have left the ring. Answers that are arriving are read to their end, but
+    /// silence of such a peer breaks the connection within a second. Requests that may be sent
+    /// again, or that wait for a connection, fail at once.
     pub(super) fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.links.lock().retain(|peer, link| {
             let stays = is_member(peer);
@@ -165,7 +167,7 @@ impl Pool {
         });
     }
 
-    /// How busy all connections are together.
+    /// Returns how busy all connections together are.
     pub(super) fn load(&self) -> PoolLoad {
         let mut load = PoolLoad {
             opened: self.opened.load(Ordering::Relaxed),
@@ -182,14 +184,14 @@ impl Pool {
     }
 
     /// Sends a request and waits for the head of its answer. A connection that turns out to be
-    /// closed, or closing, before anybody looked at the request is replaced once.
+    /// closed or closing before the peer has read the request is replaced once.
     ///
     /// # Errors
-    /// [`SendError::NotSent`] if the peer has not looked at the request, else
-    /// [`SendError::Broken`]: the connection broke after at least a part of it was sent.
+    /// Returns [`SendError::NotSent`] if the peer has not read the request, or
+    /// [`SendError::Broken`] if the connection broke after at least a part of it was sent.
     ///
     /// # Cancel safety
-    /// Dropped after the request was sent, it cancels the stream.
+    /// If the future is dropped after the request was sent, the stream is cancelled.
     pub(crate) async fn send(
         &self,
         link: &Link,
@@ -204,7 +206,7 @@ impl Pool {
                 Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
             }
         }
-        // A peer that refuses streams is alive, so this must not look like `Refused`.
+        // A peer that refuses streams is alive, so this failure must not be reported as `Refused`.
         let overloaded = ConnectError::Failed(ConnectFailure::Overloaded);
         Err(SendError::NotSent(overloaded))
     }
@@ -226,10 +228,11 @@ impl Pool {
             return Err(error.clone());
         }
         let connected = tokio::select! {
-            // Nothing is sent to a peer that has left, even if the connection is ready by now.
+            // First: send nothing to a peer that has left the ring, even if the connection is ready
+            // by now.
             biased;
             () = link.gone.cancelled() => Err(ConnectError::Gone),
-            // Boxed, because this future is large and rare.
+            // Boxed, because this future is large and rarely needed.
             connected = Box::pin(self.connect(link)) => connected,
         };
         match connected {
@@ -239,7 +242,7 @@ impl Pool {
                 Ok(channel)
             }
             Err(error) => {
-                tracing::debug!(peer = link.peer.replica, %error, "no connection");
+                tracing::debug!(peer = link.peer.replica, %error, "cannot connect to a peer");
                 *failure = Some((Instant::now(), error.clone()));
                 Err(error)
             }
@@ -247,8 +250,8 @@ impl Pool {
     }
 
     /// Connects, and tries again if a connection ends during its handshake. A busy listener, a
-    /// proxy or a network fault do that as well as a process that dies; the next attempt tells them
-    /// apart.
+    /// proxy or a network fault end connections that way as well as a process that dies; only
+    /// another attempt can tell.
     async fn connect(&self, link: &Link) -> Result<Arc<Channel>, ConnectError> {
         let dialling = async {
             loop {
@@ -269,7 +272,7 @@ impl Pool {
         let failed = |why| DialError::Failed(ConnectError::Failed(why));
         let socket = open(&peer.address).await?;
         if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%error, "a socket keeps its delay");
+            tracing::debug!(%error, "Nagle's algorithm could not be turned off");
         }
         let configs = self.tls.current();
         let name = ServerName::try_from("peer.polyplane").expect("a host name");
@@ -291,8 +294,8 @@ impl Pool {
         let gone = link.gone.clone().cancelled_owned();
         let mut driver = Driver::new(&channel, stream, None).until(gone);
         let replica = peer.replica.clone();
-        // Ends with the connection: at the latest with its last stream once nobody else is to use
-        // it.
+        // The task ends with the connection: at the latest with its last stream, once it is
+        // closing.
         tokio::spawn(async move {
             if let Err(error) = driver.run().await {
                 tracing::debug!(peer = replica, %error, "a peer connection ended");
@@ -303,7 +306,8 @@ impl Pool {
 }
 
 /// Sends a request on a connection and waits for the head of its answer. If the answer begins
-/// before all of the request was sent, the owner has refused it, and the rest is not sent.
+/// before the whole request was sent, the owner has refused the request, and the rest of it is not
+/// sent.
 pub(super) async fn exchange(
     channel: &Arc<Channel>,
     request: &Request<PeerBody>,
@@ -312,7 +316,7 @@ pub(super) async fn exchange(
     let room = std::future::poll_fn(|context| channel.poll_room(context));
     room.await.map_err(gone)?;
     let body = request.body();
-    // A whole short body travels with its head.
+    // A short body that is complete is sent in one frame with its head.
     let first = body.short_piece();
     let is_whole = first.is_some() || body.length() == 0;
     let head = (request.method(), request.uri(), request.headers());
@@ -332,7 +336,7 @@ pub(super) async fn exchange(
                     break;
                 }
             }
-            // Only the head of the answer, or its absence, ends the exchange.
+            // Never resolve: only the head of the answer, or its absence, ends the exchange.
             std::future::pending().await
         });
         tokio::select! {
@@ -344,12 +348,13 @@ pub(super) async fn exchange(
 }
 
 impl Link {
-    /// Cancelled when the peer leaves the ring.
+    /// Returns the token that is cancelled when the peer leaves the ring.
     pub(crate) fn gone(&self) -> &CancellationToken {
         &self.gone
     }
 
-    /// Returns a connection with room, or the least busy one if there can be no more.
+    /// Returns a connection with room, or the least busy one if the limit of connections is
+    /// reached.
     fn least_busy(&self, connections_max: usize) -> Option<Arc<Channel>> {
         let mut connections = self.connections.lock();
         connections.retain(|channel| channel.is_open());
@@ -363,7 +368,7 @@ impl Link {
     }
 }
 
-/// Returns a socket to one of the systems behind an address, which may be a name.
+/// Opens a socket to one of the systems behind an address, which may be a name.
 async fn open(address: &str) -> Result<TcpStream, DialError> {
     let systems = lookup_host(address).await;
     let mut failures = Vec::new();
@@ -376,7 +381,8 @@ async fn open(address: &str) -> Result<TcpStream, DialError> {
     Err(combined_error(failures))
 }
 
-/// What the failures at all systems behind an address say: it refuses only if all of them do.
+/// Combines the failures at all systems behind an address. The result is `Refused` only if all
+/// systems refused.
 fn combined_error(failures: Vec<DialError>) -> DialError {
     let refused = DialError::Failed(ConnectError::Refused);
     let last = failures.iter().rfind(|failure| **failure != refused);
@@ -387,7 +393,7 @@ fn combined_error(failures: Vec<DialError>) -> DialError {
     }
 }
 
-/// What a failed attempt to open a socket says about the peer.
+/// Classifies the error of an attempt to open a socket.
 fn connect_error(error: io::Error) -> DialError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => DialError::Failed(ConnectError::Refused),
@@ -395,7 +401,7 @@ fn connect_error(error: io::Error) -> DialError {
     }
 }
 
-/// What an error on an open socket says about the peer: never that it is gone.
+/// Classifies an error on an open socket, which never means that the peer is gone.
 fn handshake_error(error: io::Error) -> DialError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused
@@ -408,7 +414,7 @@ fn handshake_error(error: io::Error) -> DialError {
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable
         | io::ErrorKind::NetworkDown => DialError::Failed(ConnectError::TimedOut),
-        // This replica's own trouble, such as too many open files, or a wrong certificate.
+        // A problem of this replica, such as too many open files, or a wrong certificate.
         _ => DialError::Failed(ConnectError::Failed(ConnectFailure::System(error.into()))),
     }
 }
@@ -466,7 +472,7 @@ mod tests {
             assert_eq!(connect_error(kind.into()), *connecting, "{kind}");
             assert_eq!(handshake_error(kind.into()), *handshake, "{kind}");
         }
-        // Out of files, out of ports, not allowed, a wrong certificate.
+        // Too many open files, no free port, no permission, a wrong certificate.
         let own: [fn() -> io::Error; 4] = [
             || io::Error::from_raw_os_error(24),
             || ErrorKind::AddrNotAvailable.into(),

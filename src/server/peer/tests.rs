@@ -1,4 +1,4 @@
-//! Two ends of a channel, over a pipe of any width.
+//! Tests of a channel whose two ends are joined by a pipe of limited width.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,16 +29,17 @@ use crate::peer::wire::PeerBody;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Answers what the path says: `/echo`, `/endless`, `/never`, `/<bytes>`.
+/// Answers by path: `/echo` the request's body, `/endless` a body without end, `/never` nothing,
+/// `/<bytes>` a body of that length.
 #[derive(Clone, Default)]
 struct Host {
     answering: Arc<AtomicUsize>,
-    /// Bytes that were taken from endless answers.
+    /// The number of bytes that endless answers have produced.
     given: Arc<AtomicUsize>,
     streams_max: usize,
 }
 
-/// Counts an answer under way.
+/// Counts an answer while it is being made.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -164,11 +165,11 @@ async fn until(what: impl Fn() -> bool) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever their sizes, and however narrow the way, bodies arrive whole in both directions.
+    /// Bodies of any size arrive whole in both directions, over a pipe of any width.
     #[test]
     fn bodies_arrive_whole_beside_each_other(
         pipe_bytes in prop_oneof![20_usize..200, 1000_usize..200_000],
-        // Wider than a window only over a wide pipe, for time's sake.
+        // Bodies longer than a window go only over a wide pipe, because a narrow one would be slow.
         sizes in proptest::collection::vec(proptest::collection::vec(0_usize..2000, 0..4), 1..12),
         scale in prop_oneof![Just(1_usize), Just(300)],
     ) {
@@ -198,7 +199,8 @@ proptest! {
         });
     }
 
-    /// Nonsense ends a connection with a reason; nothing panics, on either side.
+    /// Bytes that are not of the protocol end a connection with a reason, on either side, without a
+    /// panic.
     #[test]
     fn nonsense_ends_a_connection(bytes in proptest::collection::vec(any::<u8>(), 9..300), asks in any::<bool>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -274,7 +276,8 @@ async fn a_closing_channel_finishes_what_it_took_and_refuses_the_rest() {
     assert_eq!(ended.expect("no panic"), Ok(()));
 }
 
-/// Requests that cross the other side's farewell are refused, never lost in doubt.
+/// A request that crosses the other side's `Closing` is either answered or refused, so the client
+/// always knows whether it may send it elsewhere.
 #[tokio::test]
 async fn a_request_that_meets_a_closing_channel_may_be_sent_elsewhere() {
     for early in 0..30 {
@@ -319,7 +322,7 @@ async fn a_full_channel_refuses_one_stream_more() {
     ask(&pair.asking, "/1", vec![]).await.expect("an answer");
 }
 
-/// What the socket never took did not arrive, and may be sent elsewhere.
+/// A request of which the socket accepted no byte has not arrived, and may be sent elsewhere.
 #[tokio::test]
 async fn a_broken_connection_says_what_may_have_arrived() {
     let (near, mut far) = duplex(2000);
@@ -334,7 +337,7 @@ async fn a_broken_connection_says_what_may_have_arrived() {
         .collect();
     until(|| channel.open_streams() == 4).await;
     sleep(Duration::from_millis(20)).await;
-    // The first went through the pipe, the second in part.
+    // By now the pipe has accepted the first request whole and the second one in part.
     let mut seen = [0; HEAD_BYTES];
     far.read_exact(&mut seen).await.expect("a frame");
     assert_eq!(
@@ -371,8 +374,8 @@ async fn silence_is_asked_about_and_then_believed() {
     drop(far);
 }
 
-/// A peer that stands still and has left the ring holds up nobody: what may have arrived there is
-/// in doubt within a second, the rest may be sent elsewhere.
+/// A peer that hangs and has left the ring delays nobody: within a second, requests that may have
+/// arrived there fail with an unknown outcome, and the others may be sent elsewhere.
 #[tokio::test(start_paused = true)]
 async fn who_left_the_ring_and_is_silent_is_given_up_soon() {
     let (near, far) = duplex(2000);
@@ -387,7 +390,7 @@ async fn who_left_the_ring_and_is_silent_is_given_up_soon() {
         })
         .collect();
     until(|| channel.open_streams() == 4).await;
-    // A member has longer.
+    // A peer that is a member may be silent for longer than this.
     sleep(Duration::from_secs(1)).await;
     assert_eq!(channel.open_streams(), 4);
     let left = tokio::time::Instant::now();
@@ -406,12 +409,12 @@ async fn who_left_the_ring_and_is_silent_is_given_up_soon() {
             other => assert_eq!(other, Err(NoAnswer::Broken(Broken::Silent))),
         }
     }
-    // The first two went into the pipe, in whole and in part.
+    // The pipe accepted the first two requests, in whole and in part; the other two were refused.
     assert_eq!(refused, 2);
     drop(far);
 }
 
-/// Who leaves in good order answers what it has begun.
+/// A peer that leaves the ring in good order finishes the answers that it has begun.
 #[tokio::test(start_paused = true)]
 async fn who_left_the_ring_and_gives_signs_of_life_is_heard_to_the_end() {
     let (near, far) = duplex(1000);
@@ -429,7 +432,7 @@ async fn who_left_the_ring_and_gives_signs_of_life_is_heard_to_the_end() {
     let refused = ask(&asking, "/1", vec![]).await;
     assert_eq!(refused.map(drop), Err(NoAnswer::Refused));
     for _ in 0..20 {
-        // Longer than a silent one is waited for.
+        // Longer than the time after which a silent peer is treated as gone.
         sleep(Duration::from_secs(1)).await;
         let frame = answer.body_mut().frame().await.expect("more");
         assert!(!frame.expect("whole").into_data().expect("data").is_empty());
@@ -472,7 +475,7 @@ async fn who_sends_more_than_it_may_is_cut_off() {
     }
 }
 
-/// Many small requests at once share writes: that is what the wait for others is for.
+/// Many small requests at one moment share writes, because the task waits for other ready tasks.
 #[tokio::test]
 async fn requests_of_one_moment_travel_together() {
     let (near, mut far) = duplex(1 << 20);

@@ -1,4 +1,4 @@
-//! Sends messages to other replicas. Forwarded requests go through [`super::pool`] directly.
+//! Sends messages to other replicas. Forwarded requests use [`super::pool`] directly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::peer::headers::MEANT_FOR;
 use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError};
 use crate::peer::wire;
 
-/// The path of messages.
+/// The path to which messages are posted.
 pub(super) const MESSAGE_PATH: &str = "/peer/v1/message";
-/// The header that names the sender, for replicas that all share one certificate.
+/// The header that names the sender if all replicas share one certificate.
 pub(super) const SENDER: http::HeaderName = http::HeaderName::from_static("x-polyplane-sender");
 /// Payload bytes for which the time-out of an answer grows by one second.
 const BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
 /// Longest reply to a message, in bytes.
 const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Speaks to other replicas over mutual TLS. Connections are made when they are needed.
+/// Sends messages to other replicas over mutual TLS. It opens connections when they are needed.
 pub struct PeerTransport {
     pool: Pool,
     limits: PeerLimits,
 }
 
 impl PeerTransport {
-    /// Returns a transport that shows the certificate in `tls`. Connects to nobody yet.
+    /// Creates a transport that shows the certificate in `tls`. It opens no connection yet.
     pub fn new(tls: Arc<PeerTls>, limits: PeerLimits) -> Arc<Self> {
         Arc::new(Self {
             pool: Pool::new(tls, limits.clone()),
@@ -39,8 +39,9 @@ impl PeerTransport {
         })
     }
 
-    /// Drops the connections to peers that have left the ring. Called with each new view of the
-    /// ring; requests to such a peer that may be repeated are repeated at once.
+    /// Drops the connections to peers that have left the ring. The membership calls this with each
+    /// new view of the ring; requests to such a peer that may be carried out twice are sent again
+    /// at once.
     pub fn retain(&self, is_member: impl Fn(&Peer) -> bool) {
         self.pool.retain(is_member);
     }
@@ -57,7 +58,7 @@ impl PeerTransport {
         &self.limits
     }
 
-    /// How busy the connections to peers are.
+    /// Returns how busy the connections to peers are.
     pub(crate) fn load(&self) -> PoolLoad {
         self.pool.load()
     }
@@ -110,7 +111,7 @@ impl PeerTransport {
     }
 }
 
-/// What a connection that broke before the reply says about the peer.
+/// Converts a connection that broke before the reply into an error of the peer.
 fn broken(why: &Broken) -> PeerError {
     let text = format!(
         "the connection broke before the answer: {}",
@@ -122,7 +123,7 @@ fn broken(why: &Broken) -> PeerError {
     }
 }
 
-/// Returns an error with everything that caused it, in one line.
+/// Returns an error and all its sources in one line.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -169,7 +170,7 @@ mod tests {
             socket(io::ErrorKind::UnexpectedEof),
             socket(io::ErrorKind::ConnectionReset),
             socket(io::ErrorKind::BrokenPipe),
-            // Never of a connection that stood: it proves nothing about the process.
+            // A connection that was established proves nothing about the process when it breaks.
             socket(io::ErrorKind::ConnectionRefused),
         ] {
             assert!(matches!(broken(&why), PeerError::Ended(_)), "{why}");

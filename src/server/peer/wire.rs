@@ -1,4 +1,4 @@
-//! Messages between replicas as bytes: the length of the JSON, the JSON, the payload.
+//! The encoding of messages between replicas: the length of the JSON, the JSON, the payload.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
@@ -9,7 +9,8 @@ use polyplane_ownership::{PeerMessage, PeerRequest};
 
 use crate::peer::channel::stream::{Broken, CHUNK_BYTES, PeerStream};
 
-/// Longest JSON of a message.
+/// Longest JSON of a message, in bytes. More would let a peer use that much memory before its
+/// message is read.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 const LENGTH_BYTES: usize = 4;
 
@@ -39,7 +40,7 @@ impl PeerBody {
         }
     }
 
-    /// Adds `Content-Length`, unless one frame holds the whole body.
+    /// Adds `Content-Length`, unless the whole body fits one frame.
     pub(crate) fn announce(&self, headers: &mut HeaderMap) {
         if self.short_piece().is_none() && self.length() > 0 {
             headers.insert(CONTENT_LENGTH, self.length().into());
@@ -51,13 +52,13 @@ impl PeerBody {
     }
 }
 
-/// Why bytes are not a message.
+/// The reason why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WireError {
-    /// Longer than the limit.
+    /// The message is longer than the limit.
     #[error("the message is longer than {0} bytes")]
     TooLong(usize),
-    /// Shorter than its length says.
+    /// The message is shorter than its length says.
     #[error("the message is cut short")]
     Short,
     /// The JSON is not a known message.
@@ -68,8 +69,10 @@ pub(super) enum WireError {
     Broken(#[source] Broken),
 }
 
+/// Encodes a message.
+///
 /// # Errors
-/// If the message has no JSON form or is too long.
+/// Returns an error if the message has no JSON form or is too long.
 pub(super) fn encode(request: &PeerRequest) -> Result<PeerBody, WireError> {
     let json = serde_json::to_vec(&request.message).map_err(WireError::Json)?;
     let length = u32::try_from(json.len())
@@ -82,8 +85,10 @@ pub(super) fn encode(request: &PeerRequest) -> Result<PeerBody, WireError> {
     Ok(PeerBody::new([head.freeze(), request.payload.clone()]))
 }
 
+/// Decodes a message.
+///
 /// # Errors
-/// If the bytes are no message.
+/// Returns an error if the bytes are not a message.
 pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
     if bytes.len() < LENGTH_BYTES {
         return Err(WireError::Short);
@@ -103,11 +108,11 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
     })
 }
 
-/// Reads a body to its end, at most `bytes_max` bytes. The announced length is allocated at once,
-/// so that a large payload is copied only once.
+/// Reads a body to its end, at most `bytes_max` bytes. Memory for the announced length is allocated
+/// at once, so that a large payload is copied only once.
 ///
 /// # Errors
-/// If it is longer, or breaks off.
+/// Returns an error if the body is longer, or breaks off.
 pub(super) async fn read_to_end(
     body: &mut PeerStream,
     bytes_max: usize,
@@ -129,7 +134,7 @@ pub(super) async fn read_to_end(
     Ok(read.freeze())
 }
 
-/// Longest body of a message, in bytes, for a limit on its payload.
+/// Returns the longest body of a message, in bytes, for a limit on its payload.
 pub(super) fn body_bytes_max(payload_bytes_max: usize) -> usize {
     LENGTH_BYTES + MESSAGE_BYTES_MAX + payload_bytes_max
 }

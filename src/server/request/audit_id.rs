@@ -6,8 +6,8 @@ use crate::answer::respond::AUDIT_ID;
 
 /// Returns the id that the client sent, or a new one.
 ///
-/// It is marked as sensitive, not because it is secret, but to keep it out of HTTP/2's table of
-/// header values: ids differ for each request, and would push the other values out.
+/// The value is marked as sensitive. It is not secret, but the mark keeps it out of HTTP/2's table
+/// of header values: ids differ for each request and would displace the other values.
 pub(crate) fn of(headers: &HeaderMap) -> HeaderValue {
     let mut id = match headers.get(AUDIT_ID) {
         Some(given) if !given.is_empty() => given.clone(),

@@ -8,7 +8,7 @@ use polyplane_registry::{AccessCheck, GrantedAccess};
 use crate::answer::respond::Refusal;
 use crate::request::request_info::RequestInfo;
 
-/// Proof that a user may do what it asked for. Made only by [`authorize`].
+/// Proof that a user may do what the request says. Only [`authorize`] makes one.
 #[derive(Debug)]
 pub(crate) struct Authorized {
     user: Arc<UserInfo>,
@@ -27,7 +27,7 @@ impl Authorized {
     }
 }
 
-/// Asks the plane's `access_check` whether `user` may do what `info` says.
+/// Checks with the plane's `access_check` whether `user` may do what `info` says.
 pub(crate) async fn authorize(
     mut access_check: AccessCheck<'_>,
     user: Arc<UserInfo>,

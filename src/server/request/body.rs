@@ -1,4 +1,4 @@
-//! The body of a request: read once, within limits, and kept until nobody can need it again.
+//! The body of a request: read once, within limits, and kept until no attempt can need it.
 
 use std::time::Duration;
 
@@ -18,12 +18,11 @@ use crate::request::inbound::{Inbound, InboundError};
 use crate::request::prove::Located;
 use crate::server_state::ServerState;
 
-/// A request's body. It is kept once it was read, because the request may be sent to several
-/// replicas.
+/// A request's body. Once read, it is kept, because the request may be sent to several replicas.
 pub(crate) enum RequestBody {
-    /// Not read yet.
+    /// The body is not read yet.
     Coming(Inbound),
-    /// With its reservation, which is released when the request is answered.
+    /// The body was read. Its reservation is released when the request is answered.
     Read {
         bytes: Bytes,
         _room: Option<Reservation>,
@@ -40,7 +39,7 @@ impl RequestBody {
     }
 }
 
-/// Reads on to the end of a body that no stage has read, within limits.
+/// Reads a body that no stage has read to its end, within limits.
 pub(crate) async fn discard_unread(
     state: &ServerState,
     parts: &Parts,
@@ -51,12 +50,12 @@ pub(crate) async fn discard_unread(
         return;
     };
     if parts.headers.contains_key(EXPECT) {
-        // The client sends its body only after `100 Continue`, which it did not get.
+        // The client sends its body only after `100 Continue`, which nobody has sent.
         return;
     }
     let is_unproven = status == StatusCode::UNAUTHORIZED;
     let seat = is_unproven.then(|| state.metrics.discards.take());
-    // Unproven clients could otherwise make the server read any number of bodies.
+    // Without the limit, unproven clients could make the server read any number of bodies.
     if !matches!(seat, Some(None)) {
         discard_rest(rest).await;
     }
@@ -100,16 +99,16 @@ impl Pipeline<'_> {
     }
 }
 
-/// Why a body was refused.
+/// The reason why a body was refused.
 #[derive(Debug, thiserror::Error)]
 enum BodyError {
-    /// It is longer than the limit.
+    /// The body is longer than the limit.
     #[error("the body is longer than allowed")]
     TooLong,
-    /// Other bodies take all the memory for bodies.
-    #[error("there is no room for the body")]
+    /// Other bodies use all the memory for bodies.
+    #[error("other bodies use all the memory for bodies")]
     NoRoom(Exhausted),
-    /// The connection failed while it was read.
+    /// The connection failed before the end of the body.
     #[error("the body could not be read")]
     Broken(#[source] InboundError),
 }
@@ -154,12 +153,13 @@ async fn read_body(
 
 /// Bytes read of a body that no stage needs. More would let a client keep the server busy with it.
 const DISCARDED_BYTES_MAX: usize = 256 << 10;
-/// How long a reply waits for the rest of such a body.
+/// How long a reply waits for the rest of a body that no stage needs. More would delay the answer
+/// to a slow client.
 const DISCARD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Reads on to the end of a body that no stage needs, within limits. Some clients (curl among them)
-/// take a reply that overtakes their body for a broken stream and never show it, and a connection
-/// of HTTP/1.1 can only be reused if the body was read.
+/// Reads a body that no stage needs to its end, within limits. Some clients (curl among them)
+/// report a broken stream and never show a reply that arrives before they have sent their body, and
+/// a connection of HTTP/1.1 can only be used again if the body was read.
 async fn discard_rest(body: &mut Inbound) {
     if body.is_end_stream() {
         return;
@@ -174,6 +174,6 @@ async fn discard_rest(body: &mut Inbound) {
             }
         }
     };
-    // A client that is slower is answered all the same.
+    // On a time-out, answer a slow client all the same.
     let _ = timeout(DISCARD_PATIENCE, reading).await;
 }

@@ -1,10 +1,11 @@
-//! How many bytes of request bodies may be in memory at a time: in the process, and for one plane.
+//! Limits how many bytes of request bodies are in memory at a time: in the process, and for one
+//! plane.
 //!
-//! Bytes are reserved as they arrive, not as they are announced, so that a client that announces
-//! a long body and sends nothing takes no memory from others. They are released when the request is
+//! Bytes are reserved as they arrive, not as they are announced. A client that announces a long
+//! body and sends nothing therefore uses up no memory. The bytes are released when the request is
 //! answered or dropped.
 //!
-//! Invariant: the bytes of all planes sum up to those of the process.
+//! Invariant: the sum over all planes is the number for the process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,24 +24,24 @@ pub(crate) enum Exhausted {
     Plane,
 }
 
-/// The bytes of all bodies that are being read or worked on.
+/// The bytes of all bodies that are being read or used.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     process_bytes_max: usize,
     plane_bytes_max: usize,
-    /// The memory budget of the process, in which bodies are one share.
+    /// The memory budget of the process; bodies have a share of it.
     memory: Arc<Memory>,
     reserved: Mutex<ReservedBytes>,
-    /// Bodies refused at the bound of the process.
+    /// Bodies refused because of the limit for the process.
     refused_by_process: AtomicU64,
-    /// Bodies refused at the bound of their plane.
+    /// Bodies refused because of the limit for their plane.
     refused_by_plane: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct ReservedBytes {
     bytes: usize,
-    /// By id; planes without any have no entry.
+    /// Bytes by the plane's id; planes without any have no entry.
     by_plane: HashMap<Box<str>, usize>,
 }
 
@@ -129,7 +130,7 @@ impl Reservation {
     /// Reserves more bytes.
     ///
     /// # Errors
-    /// If there is no room.
+    /// Returns the limit that was reached if there is no room.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         if bytes > 0 {
             self.budget.take(self.record.id(), bytes)?;

@@ -12,7 +12,7 @@ use crate::pipeline::{Origin, Pipeline};
 use crate::request::request_info::RequestInfo;
 
 impl Pipeline<'_> {
-    /// Returns the time by which the answer has to begin. A watch may then go on without limit.
+    /// Returns the time by which the answer has to begin. The rest of a watch has no deadline.
     pub(crate) fn deadline(&self) -> Result<tokio::time::Instant, Refusal> {
         let start = tokio::time::Instant::from_std(self.started);
         let longest = match self.caller.origin {
@@ -28,7 +28,7 @@ impl Pipeline<'_> {
         if let RequestInfo::Resource(info) = self.info
             && info.is_long_running()
         {
-            // Upstream does not look at `timeout` here.
+            // Upstream ignores `timeout` for these requests.
             return Ok(start + longest);
         }
         let time = match TIMEOUT.read(self.query) {
@@ -54,7 +54,7 @@ pub(crate) fn within(
     deadline: tokio::time::Instant,
     work: impl Future<Output = Result<Reply, Refusal>>,
 ) -> impl Future<Output = Result<Reply, Refusal>> {
-    // No async block, which would take the room of `work` twice.
+    // No async block, which would need the memory of `work` twice.
     tokio::time::timeout_at(deadline, work).map(|done| {
         done.unwrap_or_else(|_| {
             let message = "request did not complete within the allotted timeout";
@@ -63,7 +63,7 @@ pub(crate) fn within(
     })
 }
 
-/// Returns a duration in Go's notation, `1m30s`. A negative one is zero, which stands for no
+/// Parses a duration in Go's notation, `1m30s`. A negative one counts as zero, which means no
 /// time-out.
 fn parse_timeout(text: &str) -> Result<Duration, DurationError> {
     let nanoseconds = parse_duration(text)?;

@@ -1,4 +1,4 @@
-//! `Impersonate-*` headers: acting as another user, for which each header needs a right.
+//! `Impersonate-*` headers, by which a caller acts as another user. Each header needs a right.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// Returns the user that a request acts as: the proven one, or the one that its headers name.
+/// Returns the user as whom a request acts: the proven one, or the one that its headers name.
 pub(crate) async fn effective_user(
     proven: &Arc<UserInfo>,
     headers: &HeaderMap,
@@ -29,7 +29,7 @@ pub(crate) async fn effective_user(
     }
     let impersonation = Impersonation::of(headers)?;
     if impersonation.user.is_empty() {
-        // The headers are empty or unknown ones.
+        // The headers are empty or unknown, so nobody is impersonated.
         return Ok(Arc::clone(proven));
     }
     for subject in impersonation.rights() {
@@ -78,7 +78,7 @@ impl Impersonation {
         Ok(impersonation)
     }
 
-    /// Everything the caller must be allowed to impersonate.
+    /// Returns everything that the caller must be allowed to impersonate.
     fn rights(&self) -> Vec<Subject<'_>> {
         let authentication = "authentication.k8s.io";
         let right = |group, version, resource, subresource, namespace, name| Subject::Resource {
@@ -138,7 +138,7 @@ impl Impersonation {
     }
 }
 
-/// Namespace and name of a service account's user name.
+/// Returns namespace and name from a service account's user name.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user
         .strip_prefix("system:serviceaccount:")?
@@ -157,7 +157,7 @@ mod tests {
     use polyplane_auth::{Authorizer, DenyAll, Masters, SYSTEM_MASTERS};
     use polyplane_registry::Authority;
 
-    /// Whom a request acts as where `authorizer` decides.
+    /// Returns the user as whom a request acts if `authorizer` decides.
     async fn effective(
         proven: &Arc<UserInfo>,
         headers: &HeaderMap,

@@ -11,13 +11,13 @@ use crate::peer::channel::stream::{Broken, PeerStream};
 
 /// The body of a request.
 pub(crate) enum Inbound {
-    /// From the client itself.
+    /// The body comes from the client itself.
     Client(Incoming),
-    /// From a peer that the client is connected to.
+    /// The body comes from a peer to which the client is connected.
     Peer(PeerStream),
 }
 
-/// Why a body could not be read to its end.
+/// The reason why a body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InboundError {
     #[error(transparent)]

@@ -7,22 +7,22 @@ use crate::options::OptionProblem;
 /// The limits on requests and connections of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest request body.
+    /// Longest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of request bodies in memory at a time, for one plane.
     pub plane_body_bytes_max: usize,
     /// Bytes of request bodies of all planes that may be in memory at a time.
     pub bodies_bytes_max: usize,
-    /// Longest time a request may take that is not long-running.
+    /// Longest time of a request that is not long-running.
     pub request_time_max: Duration,
-    /// Reading requests in flight at a time, watches not counted.
+    /// Reading requests in flight at a time, not counting watches.
     pub reads_in_flight_max: usize,
     /// Changing requests in flight at a time.
     pub writes_in_flight_max: usize,
     /// Connections at a time whose client is proven.
     pub connections_max: usize,
-    /// Connections at a time whose client is not proven, health checks among them. Above it the
-    /// oldest one is aborted for the newest.
+    /// Connections at a time whose client is not proven, health checks among them. A further one
+    /// aborts the oldest.
     pub unproven_connections_max: usize,
     /// Longest time until the client of a connection is proven.
     pub unproven_time_max: Duration,
@@ -33,11 +33,12 @@ pub struct Limits {
     pub streams_per_connection_max: u32,
     /// Longest time a handshake may take.
     pub handshake_time_max: Duration,
-    /// Longest time an HTTP/1 connection may take to send a request's head, idle time included.
+    /// Longest time that an HTTP/1 connection may take to send a request's head, idle time
+    /// included.
     pub head_time_max: Duration,
-    /// Longest time a finite answer may take to be fetched.
+    /// Longest time that a client may take to read a finite answer.
     pub answer_time_max: Duration,
-    /// Longest time in which a client may fetch nothing of a finite answer.
+    /// Longest time in which a client may read nothing of a finite answer.
     pub answer_stall_max: Duration,
 }
 
@@ -63,7 +64,7 @@ impl Default for Limits {
     }
 }
 
-/// Longest time that a limit may be set to; above it, it would limit nothing.
+/// Longest time to which a limit may be set. A longer one would limit nothing.
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Limits {
@@ -91,7 +92,7 @@ impl Limits {
             ("answer_time_max", self.answer_time_max),
             ("answer_stall_max", self.answer_stall_max),
         ];
-        // A limit above the one that contains it would never be reached.
+        // A limit above another one that contains it would never be reached.
         let bytes = [
             (
                 "body_bytes_max",

@@ -1,7 +1,7 @@
-//! The stage that finds a plane and proves who the caller is, with nothing but the directory.
+//! The stage that finds a plane and proves who the caller is, from the directory alone.
 //!
-//! Every replica does so before a request takes a seat, has its body read, is forwarded, or wakes a
-//! plane; the owner of the plane does so again.
+//! Every replica does this before a request takes a seat, has its body read, is forwarded, or wakes
+//! a plane; the owner of the plane does it again.
 //!
 //! Invariant: a caller that is not proven cannot tell whether a plane exists, does not exist, or is
 //! being deleted, neither from the answer nor from its timing.
@@ -21,7 +21,7 @@ use crate::pipeline::Pipeline;
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
 
-/// Proof of who the caller is. Made only by `prove`.
+/// Proof of who the caller is. Only `prove` makes one.
 pub(crate) struct Proven {
     user: Arc<UserInfo>,
 }
@@ -32,7 +32,7 @@ impl Proven {
     }
 }
 
-/// Proof that the plane exists. Made only by `locate`.
+/// Proof that the plane exists. Only `locate` makes one.
 pub(crate) struct Located {
     record: Arc<dyn PlaneRecord>,
 }
@@ -49,8 +49,8 @@ impl Pipeline<'_> {
         self.caller.connection.chain().is_none() && self.bearer().is_none()
     }
 
-    /// Answers a request without credential. Nothing is looked up: the root plane shows health and
-    /// version to everybody, and no other plane shows anything.
+    /// Answers a request without a credential. The server looks up nothing: the root plane shows
+    /// health and version to everybody, and no other plane shows anything.
     pub(crate) async fn answer_without_credential(
         &self,
         plane: PlaneReference<'_>,
@@ -79,7 +79,7 @@ impl Pipeline<'_> {
             looked_up => looked_up,
         };
         // No plane is known that could prove the caller, so the root plane has to. Only then wait
-        // for the directory: the wait would tell a stranger that the name is unknown.
+        // for the directory, because the wait would show a stranger that the name is unknown.
         if plane != PlaneReference::Root {
             self.prove_to_root().await?;
         }

@@ -1,7 +1,7 @@
 //! Reads verb, resource and object from a path and a method, without knowing which kinds exist.
 //!
-//! Follows upstream's reading of paths exactly, because authorization and audit see the result.
-//! Everything borrows from the path; an ordinary request allocates nothing.
+//! It follows upstream's reading of paths exactly, because authorization and audit see the result.
+//! All texts borrow from the path; an ordinary request allocates nothing.
 
 use std::borrow::Cow;
 
@@ -27,23 +27,23 @@ pub(crate) struct ResourceInfo<'a> {
     pub verb_in_path: Option<&'a str>,
     /// `api` or `apis`.
     pub prefix: &'a str,
-    /// Group, empty for core.
+    /// The group; empty for core.
     pub group: &'a str,
-    /// Version.
+    /// The version.
     pub version: &'a str,
-    /// Namespace.
+    /// The namespace.
     pub namespace: &'a str,
-    /// Plural name of the resource.
+    /// The plural name of the resource.
     pub resource: &'a str,
-    /// Name of the object.
+    /// The name of the object.
     pub name: &'a str,
-    /// Subresource.
+    /// The subresource.
     pub subresource: &'a str,
-    /// How many segments follow the subresource.
+    /// The number of segments that follow the subresource.
     pub extra_segments: usize,
 }
 
-/// The path ends behind a verb.
+/// An error: the path ends after a verb and names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to determine kind and namespace from url")]
 pub(crate) struct NothingNamed;
@@ -53,15 +53,15 @@ const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
 const VERBS_IN_PATH: &[&str] = &["proxy", "watch"];
 /// Subresources that connect to another server.
 pub(crate) const CONNECTED: &[&str] = &["attach", "exec", "portforward", "proxy"];
-/// Subresources that stay open as long as the client likes.
+/// Subresources that stay open for as long as the client wants.
 const LONG_RUNNING: &[&str] = &["attach", "exec", "proxy", "log", "portforward"];
 
 impl<'a> RequestInfo<'a> {
-    /// Reads `path`, which is decoded and without the plane's prefix. `query` decides between list
+    /// Parses `path`, which is decoded and without the plane's prefix. `query` decides between list
     /// and watch.
     ///
     /// # Errors
-    /// If the path ends behind a verb.
+    /// Returns an error if the path ends after a verb.
     pub(crate) fn parse(
         method: &http::Method,
         path: &'a str,
@@ -154,14 +154,14 @@ impl<'a> ResourceInfo<'a> {
         }
     }
 
-    /// Returns true for requests without deadline and outside the limit of requests in flight.
+    /// Returns true for requests that have no deadline and do not count as in flight.
     pub(crate) fn is_long_running(&self) -> bool {
         matches!(self.verb, Some(Verb::Watch | Verb::Connect))
             || LONG_RUNNING.contains(&self.subresource)
     }
 
-    /// Returns the name that authorization sees: that of the path, or the one a field selector
-    /// pins.
+    /// Returns the name that authorization sees: the one in the path, or the one to which a field
+    /// selector restricts the list.
     pub(crate) fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
         if !self.name.is_empty() || !matches!(self.verb, Some(Verb::List | Verb::Watch)) {
             return Cow::Borrowed(self.name);
@@ -173,8 +173,8 @@ impl<'a> ResourceInfo<'a> {
     }
 }
 
-/// Returns the name that a field selector pins. It is read as the list itself reads it: any other
-/// reading could authorize one name and list others.
+/// Returns the name to which a field selector restricts a list. It is parsed as the list itself
+/// parses it, because any other reading could authorize one name and list others.
 fn pinned_name(selector: &str) -> Option<String> {
     let selector = FieldSelector::parse(selector).ok()?;
     let name = selector.requires_exact_match("metadata.name")?;
@@ -193,7 +193,7 @@ fn verb_of(method: &http::Method) -> Option<Verb> {
     }
 }
 
-/// The segments of a path, which can be looked at ahead.
+/// The segments of a path, with a look at the next one.
 #[derive(Clone)]
 struct Segments<'a> {
     rest: Option<&'a str>,
@@ -258,7 +258,7 @@ mod tests {
         )
     }
 
-    /// The table of upstream's own test, in other words.
+    /// Covers the cases of upstream's own test.
     #[test]
     fn paths_are_read_as_upstream_reads_them() {
         let cases = [
@@ -404,7 +404,8 @@ mod tests {
             crate::request::route::parse_query(Some("fieldSelector=a%3Db,metadata.name%3Dx"));
         let info = resource(&Method::GET, "/api/v1/pods", "");
         assert_eq!(info.authorized_name(&query), "x");
-        // Whose terms are not those between commas: all of these list more than one name.
+        // Selectors with commas inside their terms, or with other operators: all of these list more
+        // than one name.
         for selector in [
             "metadata.name!%3Dx",
             "metadata.namespace!%3Da%5C,metadata.name%3Dx",

@@ -7,7 +7,7 @@ use polyplane_registry::{Kinds, Resource, Scope, Verb};
 use crate::answer::respond::Refusal;
 use crate::request::request_info::{CONNECTED, ResourceInfo};
 
-/// Returns the verb for the registry, if the kind is served here and takes it.
+/// Returns the verb for the registry, if the plane serves the kind and the kind has the verb.
 pub(crate) fn resolve(
     kinds: &Kinds,
     info: &ResourceInfo<'_>,
@@ -60,7 +60,7 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
         return Err(no_such_method());
     }
     let across = outside && !matches!(verb, Verb::List | Verb::Watch);
-    // Upstream routes a watch like a list, authorizes it, and then says that the kind has none.
+    // Upstream routes a watch like a list, authorizes it, and then reports that the kind has none.
     let listed = verb == Verb::Watch && info.verb_in_path.is_none() && row.allows("list");
     if across || !(row.allows(verb.name()) || listed) {
         return Err(no_such_method());

@@ -1,4 +1,4 @@
-//! What the registry gets of an authorized request.
+//! Makes the registry's request from an authorized one.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Pipeline<'_> {
         if verb == Verb::Watch
             && let Some(single) = name.take()
         {
-            // The old form of watching one object is a selector in the new one.
+            // The legacy path for watching one object means the same as this selector.
             let selector = format!("metadata.name={single}");
             query.insert(0, (FIELD_SELECTOR.row().name.to_owned(), selector));
         }

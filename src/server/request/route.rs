@@ -1,26 +1,27 @@
 //! Splits the raw path of a request into the plane and the path inside it.
 //!
 //! Invariant: the plane is read from the first segments of the *raw* path, before anything is
-//! decoded, and exactly once. The rest is decoded and can never name another plane.
+//! decoded, and exactly once. The rest is decoded afterwards and can never name another plane.
 
 use std::borrow::Cow;
 
-/// Longest name or path of planes, in bytes.
+/// Longest name or path of planes, in bytes. Longer ones would cost a lookup of text that no plane
+/// has.
 const REFERENCE_BYTES_MAX: usize = 512;
 
 /// The plane that a request names, not looked up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneReference<'a> {
-    /// The management plane.
+    /// The root plane, which holds the ControlPlanes.
     Root,
-    /// A plane by its name, or later by a path of names such as `root:team:dev`.
+    /// A plane by its name; a path of names such as `root:team:dev` is reserved for later.
     Named(&'a str),
     /// A plane by its immutable id.
     Id(&'a str),
 }
 
 impl<'a> PlaneReference<'a> {
-    /// Returns the name or id in the request.
+    /// Returns the name or id that the request contains.
     pub(crate) fn name(&self) -> &'a str {
         match self {
             Self::Root => "root",
@@ -32,19 +33,19 @@ impl<'a> PlaneReference<'a> {
 /// A routed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route<'a> {
-    /// The plane.
+    /// The plane that the path names.
     pub plane: PlaneReference<'a>,
     /// The decoded path inside the plane; begins with `/`.
     pub path: Cow<'a, str>,
 }
 
-/// Why a path cannot be routed.
+/// The reason why a path cannot be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RouteError {
-    /// No plane can have such a name.
+    /// No plane can have this name.
     #[error("no plane can have this name")]
     NoPlane,
-    /// The path is not text once decoded.
+    /// The path is not UTF-8 once decoded.
     #[error("the path is badly encoded")]
     Encoding,
 }
@@ -64,7 +65,7 @@ impl<'a> Route<'a> {
     /// Routes the raw path of a request.
     ///
     /// # Errors
-    /// If it names a plane that cannot exist, or is not UTF-8 once decoded.
+    /// Returns an error if the path names a plane that cannot exist, or is not UTF-8 once decoded.
     pub(crate) fn parse(raw: &'a str) -> Result<Self, RouteError> {
         let Some(rest) = raw.strip_prefix(PREFIX) else {
             return Ok(Self {
@@ -92,7 +93,8 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Names are lower-case labels, joined by dots; paths join names by colons.
+/// Returns whether a plane can have this name. Names are lower-case labels, joined by dots; paths
+/// join names by colons.
 fn may_name_a_plane(name: &str) -> bool {
     let sound = |label: &str| {
         let bytes = label.as_bytes();
@@ -115,7 +117,7 @@ fn decode(raw: &str) -> Result<Cow<'_, str>, RouteError> {
         .ok_or(RouteError::Encoding)
 }
 
-/// What a plus sign means.
+/// The meaning of a plus sign.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Plus {
     Literal,
@@ -149,8 +151,8 @@ pub(crate) fn decode_key(raw: &str) -> Option<String> {
     decode_escapes(raw, Plus::Space)
 }
 
-/// Returns the parameters of a query in their order; pairs that are badly encoded are left out, as
-/// upstream leaves them out.
+/// Returns the parameters of a query in their order. As in upstream, pairs that are badly encoded
+/// are left out.
 pub(crate) fn parse_query(raw: Option<&str>) -> Vec<(String, String)> {
     let Some(raw) = raw.filter(|raw| !raw.is_empty()) else {
         return Vec::new();
@@ -246,7 +248,7 @@ mod tests {
         assert!(parse_query(None).is_empty());
     }
 
-    /// Segments that attackers combine.
+    /// Generates paths from segments that attackers combine.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             Just("clusters"),
@@ -274,7 +276,8 @@ mod tests {
     }
 
     proptest! {
-        /// The plane is what the second raw segment says, character by character, or the root.
+        /// The plane is the one that the second raw segment names, character by character, or the
+        /// root.
         #[test]
         fn no_path_reaches_another_plane(raw in hostile()) {
             let mut segments = raw[1..].split('/');

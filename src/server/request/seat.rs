@@ -1,4 +1,4 @@
-//! Seats limit the number of requests in flight: 429 above it.
+//! Seats limit the number of requests in flight. A request that finds none gets 429.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,8 @@ use crate::server_state::ServerState;
 pub(crate) struct Seats {
     taken: AtomicUsize,
     seats_max: usize,
-    /// Requests that gave up their seat while they wait for others, such as webhooks. Limited too.
+    /// The number of requests that released their seat while they wait for others, such as
+    /// webhooks. It is limited too.
     waiting: AtomicUsize,
 }
 
@@ -35,7 +36,7 @@ impl Seats {
         })
     }
 
-    /// Returns a seat, if one is free.
+    /// Takes a seat, if one is free.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Seat> {
         if self.taken.fetch_add(1, Ordering::Relaxed) >= self.seats_max {
             self.taken.fetch_sub(1, Ordering::Relaxed);
@@ -46,7 +47,7 @@ impl Seats {
         })
     }
 
-    /// Returns a seat, even above the limit.
+    /// Takes a seat, even above the limit.
     pub(crate) fn take_anyway(self: &Arc<Self>) -> Seat {
         self.taken.fetch_add(1, Ordering::Relaxed);
         Seat {
@@ -99,8 +100,8 @@ impl Pipeline<'_> {
     }
 
     /// Returns the seats of which the request takes one. Long-running requests and paths such as
-    /// health take none: the former would hold it for hours, the latter must be answered by a full
-    /// server.
+    /// health take none: the former would hold a seat for hours, the latter must be answered by a
+    /// full server.
     pub(crate) fn seats(&self) -> Option<&Arc<Seats>> {
         match self.info {
             RequestInfo::Path(_) => None,

@@ -1,19 +1,19 @@
-//! How far the client of a forwarded watch is, and which bookmarks it gets.
+//! Up to which version the client of a forwarded watch has all events, and which bookmarks it gets.
 
 use polyplane_registry::WatchProgress;
 
-/// Which bookmarks the client gets. Its replica always requests all of them from a peer.
+/// The bookmarks that the client gets. Its replica always requests all of them from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BookmarkFilter {
-    /// None.
+    /// No bookmarks.
     None,
-    /// All but the one that ends the initial events, which the client did not request.
+    /// All bookmarks except the one that ends the initial events, which the client did not request.
     AfterInitial,
-    /// All.
+    /// All bookmarks.
     All,
 }
 
-/// Whether the client gets a piece of a watch.
+/// Whether the client gets a part of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visibility {
     Shown,
@@ -24,14 +24,15 @@ pub(super) enum Visibility {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientPosition {
     bookmarks_shown: BookmarkFilter,
-    /// None while the initial events are being sent.
+    /// The version; `None` while the initial events are being sent.
     sent_up_to: Option<u64>,
-    /// The client got an error event, so there is nothing to resume.
+    /// True if the client got an error event, so that there is nothing to resume.
     failed: bool,
 }
 
 impl ClientPosition {
-    /// `sent_up_to` is the version at which the watch begins, if it begins at one.
+    /// Creates a position. `sent_up_to` is the version at which the watch begins, if it begins at
+    /// one.
     pub(crate) fn new(bookmarks_shown: BookmarkFilter, sent_up_to: Option<u64>) -> Self {
         Self {
             bookmarks_shown,
@@ -40,12 +41,13 @@ impl ClientPosition {
         }
     }
 
-    /// What the client is shown of the bookmarks.
+    /// Returns which bookmarks the client gets.
     pub(crate) fn bookmarks_shown(&self) -> BookmarkFilter {
         self.bookmarks_shown
     }
 
-    /// Returns the version to resume after if the source breaks now.
+    /// Returns the version to resume after if the source breaks now, or `None` if the watch cannot
+    /// be resumed.
     pub(crate) fn sent_up_to(&self) -> Option<u64> {
         self.sent_up_to.filter(|_| !self.failed)
     }
@@ -55,7 +57,8 @@ impl ClientPosition {
         self.sent_up_to.is_none()
     }
 
-    /// Advances behind the next piece of the watch.
+    /// Advances the position by the next part of the watch, and returns whether the client gets
+    /// that part.
     pub(super) fn advance(&mut self, progress: WatchProgress) -> Visibility {
         match progress {
             WatchProgress::Initial => Visibility::Shown,

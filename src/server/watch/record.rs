@@ -1,5 +1,6 @@
-//! The form of a watch between replicas: *records*, which are lines behind a head that says how far
-//! a client is that has read them. The replica between therefore parses no event.
+//! The form of a watch between replicas: *records*. A record is lines after a head; the head has
+//! the version up to which a client that has read the lines has all events. A forwarding replica
+//! therefore parses no event.
 //!
 //! A replica that understands records says so in the head of its request, and one that sends them
 //! says so in the head of its answer. An older replica says neither, so it gets and sends bare
@@ -20,21 +21,22 @@ use crate::answer::body::PASS_BYTES;
 use crate::peer::headers::WATCH_RECORDS;
 use crate::watch::position::{ClientPosition, Visibility};
 
-/// Names this form of records. A form that is not compatible with it needs another value.
+/// The value that names this form of records. A form that is not compatible with it needs another
+/// value.
 const FORM: HeaderValue = HeaderValue::from_static("1");
 /// Bytes of a head: one letter, then version and length as hexadecimal digits.
 const HEAD_BYTES: usize = 1 + 2 * DIGITS;
 const DIGITS: usize = 16;
 /// Longest record, in bytes. No event and no chunk of events is longer; without the limit a peer
-/// could fill the memory.
+/// could use up the memory.
 const RECORD_BYTES_MAX: usize = 33 * 1024 * 1024;
 
-/// How a watch is written.
+/// The form in which a watch is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchForm {
-    /// As a client gets it.
+    /// Lines, as a client gets them.
     Lines,
-    /// As records.
+    /// Records, for another replica.
     Records,
 }
 
@@ -62,7 +64,7 @@ impl WatchForm {
 pub(crate) struct WatchWriter {
     stream: WatchStream,
     form: WatchForm,
-    /// The lines of a record whose head was taken.
+    /// The lines of a record whose head has been returned already.
     behind_head: Option<Bytes>,
 }
 
@@ -91,8 +93,8 @@ impl WatchWriter {
             return chunk.bytes;
         }
         let head = head(chunk.progress, chunk.bytes.len());
-        // From this length on a body passes lines on without a copy. Shorter ones are copied behind
-        // their head, because a chunk of its own for each head would cost more.
+        // From this length on, a body passes lines on without a copy. Shorter ones are copied after
+        // their head, because a separate chunk for each head would cost more.
         if chunk.bytes.len() >= PASS_BYTES {
             self.behind_head = Some(chunk.bytes);
             return Bytes::copy_from_slice(&head);
@@ -120,7 +122,7 @@ pub(crate) fn head(progress: WatchProgress, length: usize) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Progress and length of the record behind a head.
+/// Parses a head. Returns progress and length of its record.
 pub(crate) fn parse_head(head: &[u8]) -> Result<(WatchProgress, usize), MalformedRecord> {
     let number = |digits: &[u8]| {
         let digits = std::str::from_utf8(digits).map_err(|_| MalformedRecord)?;
@@ -143,12 +145,12 @@ pub(crate) fn parse_head(head: &[u8]) -> Result<(WatchProgress, usize), Malforme
     Ok((progress, length))
 }
 
-/// Bytes are not a record. No replica of this form writes such bytes.
+/// An error: bytes are not a record. No replica that uses this form writes such bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a peer's watch contains a malformed record")]
 pub(crate) struct MalformedRecord;
 
-/// Reads the records of a forwarded watch: hides bookmarks that the client did not request, and
+/// Reads the records of a forwarded watch, removes bookmarks that the client did not request, and
 /// keeps the version up to which the client has all events.
 #[derive(Debug)]
 pub(crate) struct WatchRecords {
@@ -171,13 +173,15 @@ impl WatchRecords {
         &self.position
     }
 
-    /// Returns the next lines for the client.
+    /// Returns the next lines for the client, if any are ready.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         self.ready.pop_front()
     }
 
+    /// Adds bytes that have arrived.
+    ///
     /// # Errors
-    /// If the bytes are not records. Nothing that follows can be read.
+    /// Returns an error if the bytes are not records; later bytes cannot be read then.
     pub(super) fn feed(&mut self, mut data: Bytes) -> Result<(), MalformedRecord> {
         while !self.begun.is_empty() && !data.is_empty() {
             self.complete(&mut data)?;
@@ -185,7 +189,7 @@ impl WatchRecords {
         while let Some((head, rest)) = data.split_at_checked(HEAD_BYTES) {
             let (progress, length) = parse_head(head)?;
             if rest.len() < length {
-                // All of it at once, so that a long record is copied only once.
+                // Reserve the whole record at once, so that a long one is copied only once.
                 self.begun.reserve(HEAD_BYTES + length);
                 break;
             }
@@ -197,7 +201,7 @@ impl WatchRecords {
         Ok(())
     }
 
-    /// Adds what the begun record lacks: first of its head, then of its lines.
+    /// Adds the missing part of the record in progress: first of its head, then of its lines.
     fn complete(&mut self, data: &mut Bytes) -> Result<(), MalformedRecord> {
         let begun = self.begun.len();
         if begun < HEAD_BYTES {
@@ -251,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Everything that a replica sends of `chunks`.
+    /// Returns everything that a replica sends for `chunks`.
     fn written(chunks: &[WatchChunk], form: WatchForm) -> Vec<Bytes> {
         let chunks: Vec<_> = chunks.iter().cloned().map(Ok).collect();
         let mut writer = WatchWriter::new(Box::pin(stream::iter(chunks)), form);
@@ -274,7 +278,8 @@ mod tests {
         headers
     }
 
-    /// What the client gets of bytes that arrive in such pieces, and where it may resume at last.
+    /// Returns the text that the client gets if its bytes arrive in these pieces, and the last
+    /// version after which it may resume.
     fn read(
         reader: &mut WatchReader,
         pieces: impl IntoIterator<Item = Bytes>,
@@ -307,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_replica_that_is_older_than_records_gets_and_sends_lines() {
-        // It announces nothing, whichever end it is.
+        // A replica that only knows lines announces nothing, as requester and as owner.
         assert_eq!(WatchForm::of(&HeaderMap::new()), WatchForm::Lines);
         assert_eq!(
             WatchForm::of(&announced(WatchForm::Lines)),
@@ -386,7 +391,8 @@ mod tests {
         }
     }
 
-    /// Initial events and their bookmark, then chunks of events and bookmarks of rising versions.
+    /// Generates initial events and their bookmark, then chunks of events and bookmarks of rising
+    /// versions.
     fn chunks() -> impl Strategy<Value = Vec<WatchChunk>> {
         let padding = prop_oneof![9 => 0_usize..40, 1 => Just(PASS_BYTES)];
         let lines = prop::collection::vec(padding, 0..4);
@@ -418,7 +424,7 @@ mod tests {
     }
 
     proptest! {
-        /// A hop by records and a hop by lines come to the same, wherever the network cuts.
+        /// Records and lines lead to the same result, wherever the network divides the bytes.
         #[test]
         fn versions_beside_the_bytes_are_those_in_the_bytes(
             chunks in chunks(),

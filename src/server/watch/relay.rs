@@ -1,14 +1,14 @@
-//! A client's watch that goes on when its plane moves to another replica.
+//! A client's watch that continues when its plane moves to another replica.
 //!
-//! The replica that the client is connected to holds the client's stream. The events come from a
+//! The replica to which the client is connected keeps the client's stream. The events come from a
 //! *source*: a watch of this replica or one at another replica. If the source ends because the
-//! plane moved, or because its connection broke, the relay opens the next source behind the last
+//! plane moved, or because its connection broke, the relay opens the next source after the last
 //! version that it sent to the client.
 //!
-//! Whole lines are passed on as they arrive. The beginning of an event that a broken connection cut
-//! off is never sent, so the client gets no event twice and no part of one. [`WatchReader`] knows up
-//! to which version the client has events: from the records of the other replica, or from the lines
-//! themselves if that replica is older than records. Where it cannot know, the watch ends as any
+//! Whole lines are passed on as they arrive. A part of an event whose connection broke is never
+//! sent, so the client gets no event twice and no part of one. [`WatchReader`] knows up to which
+//! version the client has events: from the records of the other replica, or from the lines
+//! themselves if that replica is too old for records. If it cannot know, the watch ends as any
 //! watch may, and the client resumes.
 
 use std::collections::VecDeque;
@@ -30,10 +30,10 @@ use crate::request::seat::Seat;
 use crate::watch::position::{BookmarkFilter, ClientPosition, Visibility};
 use crate::watch::record::{MalformedRecord, WatchForm, WatchRecords};
 
-/// Longest line that is held back until its end arrives, in bytes. No event is longer; without the
-/// limit a peer could fill the memory.
+/// Longest line that is kept until its end arrives, in bytes. No event is longer; without the limit
+/// a peer could use up the memory.
 const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Sources in a row that a watch opens without getting an event. Without the limit two replicas
+/// Sources in a row that a watch opens without getting an event. Without the limit, two replicas
 /// that disagree about the owner would keep a watch busy forever.
 const REOPENED_WITHOUT_EVENTS_MAX: u32 = 16;
 
@@ -49,14 +49,14 @@ pub(crate) enum Reopened {
 
 type Opening = Pin<Box<dyn Future<Output = Reopened> + Send>>;
 
-/// Opens the rest of a watch.
+/// Opens the rest of a watch at the next source.
 pub(crate) trait Reopen: Send + Sync {
-    /// Opens a watch of what comes after version `sent_up_to`, at whichever replica serves the
-    /// plane; `hint` is the first one to ask.
+    /// Opens a watch of the changes after version `sent_up_to`, at whichever replica serves the
+    /// plane. `hint` names the replica to try first.
     fn reopen(&self, sent_up_to: u64, hint: Option<MovedTo>) -> Opening;
 }
 
-/// Where the events of a watch come from.
+/// The place from which the events of a watch come.
 pub(crate) enum Source {
     /// This replica.
     Here(Box<Watch>),
@@ -64,7 +64,7 @@ pub(crate) enum Source {
     There(Box<RemoteWatch>),
     /// The next source is being opened.
     Opening(Opening),
-    /// None: the watch has ended.
+    /// No source: the watch has ended.
     Over,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct RemoteWatch {
     /// Resolves when that replica leaves the ring.
     pub gone: Pin<Box<WaitForCancellationFutureOwned>>,
     pub reader: WatchReader,
-    /// Counts it among the forwarded watches.
+    /// Counts the watch among the forwarded ones.
     pub _seat: Option<Seat>,
 }
 
@@ -164,7 +164,7 @@ impl Relay {
     }
 }
 
-/// Why a source has ended, and where the next one begins.
+/// The end of a source, and the version at which the next one begins.
 struct SourceEnd {
     /// The version to resume after; `None` if the watch ends.
     sent_up_to: Option<u64>,
@@ -199,10 +199,10 @@ impl RemoteWatch {
                         return Poll::Ready(Err(self.end_of(&trailers)));
                     }
                 },
-                // The other replica ended it in good order: the time of the watch was up.
+                // The other replica ended the watch in good order: its time was up.
                 Poll::Ready(None) => return Poll::Ready(Err(SourceEnd::for_good())),
                 Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(%error, "the replica behind a watch is gone");
+                    tracing::debug!(%error, "the connection to the replica that sends a watch broke");
                     return Poll::Ready(Err(self.broken()));
                 }
                 Poll::Pending => {
@@ -235,16 +235,16 @@ impl RemoteWatch {
     }
 }
 
-/// Reads what another replica sends of a watch.
+/// Reads the form in which another replica sends a watch.
 #[derive(Debug)]
 pub(crate) enum WatchReader {
-    /// From a replica that is older than records.
+    /// The other replica is too old for records.
     Lines(WatchLines),
     Records(WatchRecords),
 }
 
 impl WatchReader {
-    /// Reads a watch in `form`, whose client begins at `position`.
+    /// Creates a reader for a watch in `form`, whose client begins at `position`.
     pub(crate) fn new(form: WatchForm, position: ClientPosition) -> Self {
         match form {
             WatchForm::Lines => Self::Lines(WatchLines::new(position)),
@@ -270,7 +270,8 @@ impl WatchReader {
         }
     }
 
-    /// Returns the version to resume after if the source breaks now.
+    /// Returns the version to resume after if the source breaks now, or `None` if the watch cannot
+    /// be resumed.
     pub(super) fn sent_up_to(&self) -> Option<u64> {
         match self {
             Self::Lines(lines) => lines.position.sent_up_to(),
@@ -279,8 +280,8 @@ impl WatchReader {
     }
 }
 
-/// Reads the lines of a watch at a replica that is older than records: parses the version of each
-/// event, and hides bookmarks that the client did not request.
+/// Reads the lines of a watch from a replica that is too old for records: parses the version of
+/// each event, and removes bookmarks that the client did not request.
 #[derive(Debug)]
 pub(crate) struct WatchLines {
     position: ClientPosition,
@@ -306,7 +307,7 @@ impl WatchLines {
         let mut whole = data;
         let rest = whole.split_off(last + 1);
         if !self.begun.is_empty() {
-            // The line that began before ends with the first newline there is now.
+            // The line in progress ends with the first newline in these bytes.
             let first = whole.iter().position(|byte| *byte == b'\n').unwrap_or(last);
             let end = whole.split_to(first + 1);
             self.begun.extend_from_slice(&end);
@@ -324,18 +325,19 @@ impl WatchLines {
     fn begin(&mut self, part: &[u8]) {
         self.begun.extend_from_slice(part);
         if self.begun.len() > LINE_BYTES_MAX {
-            // Longer than any event. Pass it on as it is; nothing can be resumed after it.
+            // Longer than any event. Pass it on as it is; the watch cannot be resumed after it.
             self.position.advance(WatchProgress::Failed);
             self.ready
                 .push_back(std::mem::take(&mut self.begun).freeze());
         }
     }
 
-    /// Takes complete lines.
+    /// Adds complete lines to those that are ready for the client.
     fn take(&mut self, lines: Bytes) {
         let hides_no_more = self.position.bookmarks_shown() != BookmarkFilter::None;
         if hides_no_more && !self.position.is_initial() {
-            // No line is hidden any more, and versions rise, so only the last line is parsed.
+            // No line is removed any more, and versions rise, so only the last line has to be
+            // parsed.
             let before = &lines[..lines.len() - 1];
             let start = before
                 .iter()
@@ -374,14 +376,14 @@ impl WatchLines {
     }
 }
 
-/// What a line says of the client that has read it.
+/// Returns up to where a client that has read this line has all events.
 fn progress_of(line: &[u8], is_initial: bool) -> WatchProgress {
     if line.starts_with(b"{\"type\":\"ERROR\"") {
         return WatchProgress::Failed;
     }
     let is_bookmark = line.starts_with(b"{\"type\":\"BOOKMARK\"");
     if is_initial && !is_bookmark {
-        // Initial events are ordered by key, so their versions say nothing yet.
+        // Initial events are ordered by key, so their versions do not tell yet.
         return WatchProgress::Initial;
     }
     let path = ["object", "metadata", "resourceVersion"];
@@ -468,7 +470,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the network cuts the stream, the client sees the same, and always whole lines.
+        /// However the network divides the stream, the client gets the same bytes, and always whole
+        /// lines.
         #[test]
         fn cuts_change_nothing(
             cuts in proptest::collection::vec(1_usize..200, 1..40),

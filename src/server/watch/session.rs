@@ -1,4 +1,4 @@
-//! The body of an authorized watch, and how it is opened again at another replica.
+//! The body of an authorized watch, and how the watch is opened again at another replica.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,8 @@ use crate::watch::record::{WatchForm, WatchWriter};
 use crate::watch::relay::{Relay, RemoteWatch, Reopen, Reopened, Source, WatchReader};
 use crate::watch::watch_query;
 
-/// Longest `Status` that is sent as the last event of a watch, in bytes.
+/// Longest `Status` that is sent as the last event of a watch, in bytes. A longer one ends the
+/// watch without an event.
 const STATUS_BYTES_MAX: usize = 64 * 1024;
 
 impl Pipeline<'_> {
@@ -34,7 +35,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Returns the form of a watch that this replica answers.
+    /// Returns the form in which this replica sends its own watch.
     pub(crate) fn watch_form(&self) -> WatchForm {
         match self.caller.origin {
             Origin::Client => WatchForm::Lines,
@@ -97,7 +98,7 @@ impl Pipeline<'_> {
     }
 }
 
-/// A client's watch with everything that opens it again.
+/// A client's watch, with everything that is needed to open it again.
 struct Session {
     state: Arc<ServerState>,
     caller: Arc<Caller>,
@@ -143,7 +144,7 @@ impl Reopen for Session {
     }
 }
 
-/// What the reply to a resumed watch means for the stream that has begun.
+/// Decides what the reply to a resumed watch means for the stream that has begun.
 async fn reopened(reply: Reply) -> Reopened {
     let status = reply.status();
     let body = reply.into_body();

@@ -1,9 +1,9 @@
-//! Rewrites the query of a watch: for the replica it is forwarded to, and to resume it.
+//! Rewrites the query of a watch, to forward it to another replica or to resume it there.
 //!
-//! A forwarded watch always requests bookmarks, and one behind the initial events, so that the
-//! watch can resume elsewhere at any time; [`ClientPosition`] hides those that the client did not
-//! request. The table of parameters names those that are rewritten; the others stay as the client
-//! wrote them.
+//! A forwarded watch always requests bookmarks, and one after the initial events, so that the watch
+//! can resume at another replica at any time; [`ClientPosition`] hides the bookmarks that the
+//! client did not request. The table of parameters names those that are rewritten; the others stay
+//! as the client wrote them.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use polyplane_registry::request::parameters::{
 use crate::request::route::{decode_key, parse_query};
 use crate::watch::position::{BookmarkFilter, ClientPosition};
 
-/// A watch as it is forwarded to a peer.
+/// A watch in the form in which it is forwarded to a peer.
 pub(crate) struct WatchQuery {
     /// The raw query.
     pub query: String,
-    /// Where the client begins.
+    /// The position at which the client begins.
     pub position: ClientPosition,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
     }
 }
 
-/// Returns the query that resumes after version `sent_up_to` a watch that began `ago` with the
+/// Returns a query that resumes a watch after version `sent_up_to`. The watch began `ago` with the
 /// query `raw`.
 pub(crate) fn rest(raw: Option<&str>, sent_up_to: u64, ago: Duration) -> String {
     let seconds = TIMEOUT_SECONDS.read(&parse_query(raw)).ok().flatten();
@@ -78,7 +78,7 @@ pub(crate) fn rest(raw: Option<&str>, sent_up_to: u64, ago: Duration) -> String 
     query
 }
 
-/// The pairs of a query that are none of the `rewritten` parameters.
+/// Returns the pairs of a query that are none of the `rewritten` parameters.
 fn without(raw: Option<&str>, rewritten: impl Fn(&Row) -> bool) -> String {
     let stays = |pair: &&str| {
         let key = decode_key(pair.split('=').next().unwrap_or(""));
@@ -89,7 +89,7 @@ fn without(raw: Option<&str>, rewritten: impl Fn(&Row) -> bool) -> String {
     pairs.join("&")
 }
 
-/// Adds a pair in front: the first of several counts.
+/// Adds a pair at the front, because the first of several pairs counts.
 fn add(query: &mut String, row: &Row, value: &str) {
     let rest = std::mem::take(query);
     query.push_str(row.name);
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// The peer, the replica that resumes and the registry read the same query alike.
+    /// The rewriting replica, the peer and the registry all read the same query in the same way.
     #[test]
     fn all_read_one_text_alike() {
         for text in [
@@ -166,7 +166,8 @@ mod tests {
             let read = SEND_INITIAL_EVENTS.read(&parsed);
             assert_eq!(SEND_INITIAL_EVENTS.read(&at_peer), read, "{text:?}");
             assert_eq!(ALLOW_WATCH_BOOKMARKS.read(&at_peer), Some(true));
-            // A watch that begins with what is there is told of nothing until a bookmark says so.
+            // A watch that begins with the present state has no position until a bookmark ends the
+            // initial events.
             let sent_up_to = (read == Some(false)).then_some(7);
             assert_eq!(sent.position.sent_up_to(), sent_up_to, "{text:?}");
             let raw = format!("watch=1&resourceVersion=7&allowWatchBookmarks={text}");

@@ -1,14 +1,14 @@
 //! Watches over a WebSocket: the handshake, and the token that it may carry.
 //!
 //! A client that sends `GET …?watch=1` with `Upgrade: websocket` over HTTP/1.1 gets each event as a
-//! message. The WebSocket ends at this replica: the request goes through the pipeline as an
-//! ordinary watch, here or at another replica, and if the answer is a watch, its events become
-//! messages. Every other request and answer is handled as if the client had not sent `Upgrade`.
+//! message. The WebSocket ends at this replica: the request passes the pipeline as an ordinary
+//! watch, here or at another replica, and if the answer is a watch, its events become messages.
+//! Every other request and answer is handled as if the client had not sent `Upgrade`.
 //!
-//! A browser cannot send `Authorization` with a WebSocket, so its token may be a sub-protocol. It
-//! is moved to that header before anything reads headers.
+//! A browser cannot send `Authorization` with a WebSocket, so its token may be a sub-protocol. This
+//! module moves it to that header before anything reads headers.
 //!
-//! Invariant: nothing behind this module knows of WebSockets or sees a token in a sub-protocol.
+//! Invariant: no other module knows of WebSockets or sees a token in a sub-protocol.
 
 mod stream;
 
@@ -29,11 +29,11 @@ use crate::request::prove::bearer_of;
 
 pub(crate) use stream::Session;
 
-/// What a sub-protocol with a bearer token begins with; the token follows as unpadded base64url.
+/// The beginning of a sub-protocol with a bearer token; the token follows as unpadded base64url.
 const BEARER_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
-/// What RFC 6455 appends to a client's key.
+/// The text that RFC 6455 appends to a client's key.
 const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// The version of the protocol that is spoken.
+/// The only version of the protocol that this server speaks.
 const VERSION: HeaderValue = HeaderValue::from_static("13");
 
 const OF_THE_HANDSHAKE: [HeaderName; 4] = [
@@ -56,21 +56,21 @@ struct HandshakeAnswer {
     protocol: Option<HeaderValue>,
 }
 
-/// What is wrong with a handshake, in the order of the checks.
+/// The problem with a handshake, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HandshakeError {
     Key,
     Version,
-    /// None, or one that is no URI, such as the `null` of a page from nowhere. Which one it is
-    /// does not matter: no browser sends credentials along by itself.
+    /// The header is absent, or is not a URI, such as the `null` of a page without an origin. The
+    /// value does not matter otherwise: no browser adds credentials to such a request by itself.
     Origin,
-    /// Several: only one could be chosen, and none is known here.
+    /// Several sub-protocols: only one could be chosen, and this server knows none.
     Protocols,
 }
 
 impl Handshake {
-    /// Takes the handshake out of a request, which is an ordinary one from then on; `None` if the
-    /// request does not ask for a WebSocket.
+    /// Removes the handshake from a request, which is an ordinary one from then on; returns `None`
+    /// if the request is not a WebSocket handshake.
     pub(crate) fn take(request: &mut Request<Incoming>) -> Option<Self> {
         if request.version() != Version::HTTP_11 || !asks_for_websocket(request.headers()) {
             return None;
@@ -85,8 +85,8 @@ impl Handshake {
         Some(Self { upgrade, answer })
     }
 
-    /// Turns the reply to the request into the reply to the handshake, and returns the session that
-    /// goes on over the connection.
+    /// Makes the reply to the handshake from the reply to the request, and returns the session that
+    /// then uses the connection.
     pub(crate) fn answer(self, reply: Reply) -> (Reply, Option<Session>) {
         if reply.status() != StatusCode::OK || !reply.body().is_watch() {
             return (reply, None);
@@ -179,10 +179,10 @@ fn first_protocols(headers: &HeaderMap) -> String {
 }
 
 /// Moves a token among the sub-protocols to the `Authorization` header, and returns the other
-/// sub-protocols. None if there is no token, or the header has one already.
+/// sub-protocols. Returns `None` if there is no token, or the header has one already.
 ///
-/// A malformed token is moved as it is: a client with a certificate is not refused for it, and no
-/// other client is let in.
+/// A malformed token is moved as it is: the server does not refuse a client with a certificate for
+/// it, and admits no other client because of it.
 fn take_token(headers: &mut HeaderMap) -> Option<String> {
     if bearer_of(headers).is_some() {
         return None;
@@ -200,7 +200,7 @@ fn take_token(headers: &mut HeaderMap) -> Option<String> {
     };
     let (bearer, left) = match token {
         Some(token) if token.is_empty() => return None,
-        // One other sub-protocol must be left, because the reply has to choose one.
+        // Another sub-protocol must remain, because the reply has to choose one.
         Some(token) if !others.is_empty() => (token, Some(others.join(","))),
         _ => (tokens[0].to_owned(), None),
     };
@@ -210,7 +210,7 @@ fn take_token(headers: &mut HeaderMap) -> Option<String> {
     left
 }
 
-/// Returns the token in a sub-protocol; `None` if it is badly encoded or no header could carry it.
+/// Returns the token in a sub-protocol; `None` if it is badly encoded or not a valid header value.
 fn decoded(protocol: &str) -> Option<String> {
     let encoded = protocol.strip_prefix(BEARER_PREFIX)?;
     let token = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
@@ -220,7 +220,7 @@ fn decoded(protocol: &str) -> Option<String> {
         .then_some(token)
 }
 
-/// Returns whether it reads as an absolute URI or an absolute path.
+/// Returns whether `text` is an absolute URI or an absolute path.
 fn is_uri(text: &str) -> bool {
     let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
     let in_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// What the bearer is and which sub-protocols are left, of sub-protocol headers.
+    /// Returns the bearer and the remaining sub-protocols after [`take_token`].
     fn taken(protocols: &[&str], authorization: &str) -> (String, Option<String>) {
         let mut headers = headers(&[(AUTHORIZATION, authorization)]);
         for protocol in protocols {

@@ -9,7 +9,7 @@ use polyplane_registry::request::parameters::OptionSet;
 /// A path and its operations.
 pub(super) struct PathItem {
     pub path: String,
-    /// Parameters of all operations, by name.
+    /// The parameters that all operations of the path share, by name.
     pub parameters: Vec<Parameter>,
     pub operations: Vec<Operation>,
 }
@@ -25,9 +25,9 @@ pub(super) struct Operation {
     pub kind: Option<[String; 3]>,
     pub parameters: Vec<Parameter>,
     pub body: Body,
-    /// Status numbers of success.
+    /// The status codes of success.
     pub statuses: &'static [u16],
-    /// Definition of the answer; empty for text.
+    /// The definition of the answer; empty for text.
     pub answer: String,
     pub streams: Streams,
 }
@@ -36,13 +36,13 @@ pub(super) struct Operation {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Parameter {
     pub name: Str,
-    /// Its type in either form.
+    /// The type, which both versions of OpenAPI name alike.
     pub ty: &'static str,
 }
 
 impl Parameter {
     pub(super) fn known(name: &str) -> Self {
-        // Parameters without a row are in the path.
+        // Parameters without a row are part of the path.
         let ty = parameters::named(name).map_or("string", |row| row.form.documented());
         Self {
             name: name.into(),
@@ -77,7 +77,8 @@ impl Parameter {
         all
     }
 
-    /// Returns the rest of a path, for proxies, which have a query parameter of this name as well.
+    /// Returns the parameter for the rest of a path. Proxies have a query parameter of the same
+    /// name.
     pub(super) fn rest_of_path() -> Self {
         Self {
             name: "{path}".into(),
@@ -85,7 +86,7 @@ impl Parameter {
         }
     }
 
-    /// Returns true if it stands in the path.
+    /// Returns true if the parameter is part of the path.
     pub(super) fn is_in_path(&self) -> bool {
         matches!(&*self.name, "name" | "namespace" | "{path}")
     }
@@ -96,7 +97,7 @@ impl Parameter {
     }
 }
 
-/// A list is given as a parameter that occurs several times.
+/// Returns the type of a parameter. A list is given as a parameter that occurs several times.
 fn parameter_type(ty: &Type) -> &'static str {
     match ty {
         Type::Bool => "boolean",
@@ -107,8 +108,8 @@ fn parameter_type(ty: &Type) -> &'static str {
 }
 
 impl PathItem {
-    /// Creates an item whose common parameters are said once: `own` ones, and those that all
-    /// operations have.
+    /// Creates an item and moves to it the parameters that its operations share: those of `own`,
+    /// and those that all operations have.
     pub(super) fn new(path: String, own: &[&str], mut operations: Vec<Operation>) -> Self {
         let mut parameters = Parameter::all(own);
         let common = operations
@@ -136,15 +137,15 @@ impl PathItem {
 /// The body of an operation's request.
 pub(super) enum Body {
     Nothing,
-    /// An object of a definition.
+    /// An object of the named definition.
     Object(String),
-    /// Optional options.
+    /// Optional `DeleteOptions`.
     DeleteOptions,
     /// A patch; custom kinds accept no strategic merge patch.
     Patch,
 }
 
-/// Whether an answer may be a stream.
+/// The answers of an operation that may be a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Streams {
     No,

@@ -8,7 +8,7 @@ use polyplane_registry::request::parameters::OptionSet;
 
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
 
-/// Definitions that operations refer to beside those of kinds.
+/// The prefix of definitions to which operations refer beside those of kinds.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
 /// Returns all paths of a group and version.
@@ -91,7 +91,7 @@ fn plain(path: String, id: String, tag: String, answer: String) -> PathItem {
     )
 }
 
-/// `/api/v1` or `/apis/apps/v1`.
+/// Returns the path of a version: `/api/v1` or `/apis/apps/v1`.
 fn root_of(group: &str, version: &str) -> String {
     let prefix = if group.is_empty() { "/api" } else { "/apis" };
     format!("{prefix}/{}", api_version(group, version))
@@ -143,12 +143,12 @@ fn kind_of(sub: &Subresource) -> [String; 3] {
 struct Writer<'a> {
     table: &'a KindTable,
     row: &'a Resource,
-    /// `/apis/apps/v1`.
+    /// The path of the version: `/apis/apps/v1`.
     root: &'a str,
-    /// `AppsV1`.
+    /// Group and version as operations spell them: `AppsV1`.
     title: String,
     tag: String,
-    /// `Namespaced` or nothing.
+    /// `Namespaced`, or empty for a cluster-wide resource.
     scoped: &'static str,
     definition: String,
     list: String,
@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns the parameters of every path of this resource, and `more`.
+    /// Returns the parameters of every path of this resource, followed by `more`.
     fn own<'n>(&self, more: &[&'n str]) -> Vec<&'n str> {
         let mut own = more.to_vec();
         if self.row.scope == Scope::Namespaced {
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns the answer to the deletion of one object.
+    /// Returns the definition of the answer to the deletion of one object.
     fn deleted(&self) -> String {
         if self.row.returns_deleted() {
             self.definition.clone()
@@ -369,7 +369,8 @@ impl<'a> Writer<'a> {
         self.push(items, path, &self.own(&["name"]), operations);
     }
 
-    /// A subresource that connects to another server; a proxy accepts every method and path.
+    /// Adds the operations of a subresource that connects to another server. A proxy accepts every
+    /// method and path.
     fn connection(&self, sub: &Subresource, items: &mut Vec<PathItem>) {
         let proxies = sub.name == "proxy";
         let methods: &[&'static str] = if proxies {

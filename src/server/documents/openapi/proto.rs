@@ -1,10 +1,11 @@
-//! The document of version 2 as protobuf, which kubectl requests before it validates a `List`, and
-//! older clients for everything.
+//! The document of version 2 as protobuf. kubectl requests it before it validates a `List`, and
+//! older clients request it before they validate anything.
 //!
 //! The messages are upstream's; `src/batteries/generate` reads them from its library. JSON becomes
 //! protobuf by a few rules: a member becomes the field of its name, `x-…` an extension, other
-//! members entries of the message's only list of named values, and a field with alternatives takes
-//! the one that the members fit. Arbitrary JSON is written as text, which upstream reads as YAML.
+//! members become entries of the message's only list of named values, and a field with alternatives
+//! holds the one that the members fit. Arbitrary JSON is written as text, which upstream reads as
+//! YAML.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ pub(super) struct NoPlace {
 /// Encodes a document of version 2.
 ///
 /// # Errors
-/// If it has a value that no field of the messages can hold.
+/// Returns an error if the document has a value that no field of the messages can hold.
 pub(super) fn version2(document: &Value) -> Result<Vec<u8>, NoPlace> {
     Messages::new().encode("Document", document)
 }
@@ -69,7 +70,7 @@ impl Messages {
             let field = find(fields, chosen).expect("a choice is a field");
             self.put(&mut out, field, value)?;
         } else if matches!(message, "TypeItem" | "ItemsItem" | "StringArray") {
-            // One or several.
+            // The value is one item or a list of items.
             for item in value
                 .as_array()
                 .unwrap_or_else(|| std::slice::from_ref(value))
@@ -90,7 +91,7 @@ impl Messages {
         for field in fields {
             let takes = |member: &str| match field.named() {
                 Some(_) if field.name == "vendor_extension" => member.starts_with("x-"),
-                // Where there are no extensions names may look like anything.
+                // In a message without extensions, a name that begins with `x-` is an ordinary one.
                 Some(_) => !(extended && member.starts_with("x-")),
                 None => snake(member) == field.name,
             };
@@ -136,7 +137,7 @@ impl Messages {
         }
     }
 
-    /// Encodes one value. Zero values are not written, but in lists.
+    /// Encodes one value. Zero values are left out, except in lists.
     fn put(&self, out: &mut Vec<u8>, field: &Field, value: &Value) -> Result<(), NoPlace> {
         let wrong = || NoPlace {
             message: field.name.clone(),
@@ -176,7 +177,7 @@ impl Messages {
 }
 
 impl Field {
-    /// Returns the message of a list of named values.
+    /// Returns the message of the entries if this field is a list of named values.
     fn named(&self) -> Option<&str> {
         match &self.ty {
             Type::Message(name) if self.repeated && name.starts_with("Named") => Some(name),
@@ -210,7 +211,7 @@ fn find<'a>(fields: &'a [Field], name: &str) -> Option<&'a Field> {
     fields.iter().find(|field| field.name == name)
 }
 
-/// Returns the field of a message that is one of several, by what tells them apart.
+/// Chooses the field of a message with alternatives by the members that distinguish them.
 fn choice(message: &str, value: &Value) -> Option<&'static str> {
     let is_reference = value
         .as_object()
@@ -243,7 +244,7 @@ fn choice(message: &str, value: &Value) -> Option<&'static str> {
     )
 }
 
-/// Returns the field's name of a member: `operationId` is `operation_id`, `$ref` is `_ref`.
+/// Returns the name of the field for a member: `operation_id` for `operationId`, `_ref` for `$ref`.
 fn snake(member: &str) -> String {
     let mut name = String::with_capacity(member.len() + 4);
     for letter in member.chars() {

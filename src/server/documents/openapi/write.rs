@@ -39,7 +39,7 @@ fn types_of(operation: &Operation) -> &'static [&'static str] {
     }
 }
 
-/// One document of version 3.
+/// Returns the document of version 3 for one group and version.
 pub(super) fn version3(
     schemas: &Schemas,
     group: &str,
@@ -133,7 +133,7 @@ fn content(types: &[&str], schema: &Value) -> Value {
     Value::Object(content)
 }
 
-/// Returns the parts that both versions have in common.
+/// Returns the members that both versions of OpenAPI have in common.
 fn common(operation: &Operation) -> Map {
     let mut members = Map::new();
     members.insert("operationId", Value::string(operation.id.as_str()));
@@ -242,7 +242,7 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>) -> 
         }
     }
     let mut roots: Vec<DefId> = named.iter().filter_map(|name| schemas.find(name)).collect();
-    // Lists of custom kinds have no definition of their own.
+    // Lists of custom kinds have no definition in the schemas, so make one.
     let invented: Vec<_> = lists
         .into_iter()
         .filter(|list| schemas.find(&list.answer).is_none())

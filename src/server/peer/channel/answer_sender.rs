@@ -14,7 +14,7 @@ use crate::peer::channel::Channel;
 use crate::peer::channel::frame::{self, ResetReason};
 use crate::peer::channel::stream::{Broken, CHUNK_BYTES, Stream, send_data};
 
-/// Sends one answer. If it is dropped before the end, the peer gets a reset.
+/// Sends one answer. If this is dropped before the end of the answer, the peer gets a reset.
 pub(in crate::peer) struct AnswerSender {
     channel: Arc<Channel>,
     stream: Arc<Stream>,
@@ -59,7 +59,7 @@ impl AnswerSender {
         Ok(())
     }
 
-    /// Sends the head with as much of the body as is ready.
+    /// Sends the head of the answer with as much of the body as is ready.
     fn begin<B>(
         &self,
         status: StatusCode,
@@ -112,11 +112,11 @@ impl AnswerSender {
     }
 }
 
-/// What is to be sent next of a body.
+/// The part of a body that is sent next.
 enum Next {
-    /// This frame, or the next one that the body produces.
+    /// The given frame, or the next one that the body produces.
     Frame(Option<Frame<Bytes>>),
-    /// Nothing: all of it was sent.
+    /// No part: the whole body was sent.
     Nothing,
 }
 

@@ -5,7 +5,7 @@
 //! number. A long value that many requests repeat (the client's chain of certificates) is sent once
 //! per connection and named by its slot from then on.
 //!
-//! Numbers are big-endian. Knows nothing of connections.
+//! Numbers are big-endian. This module knows nothing of connections.
 
 use bytes::{Buf as _, Bytes};
 use http::header::{
@@ -22,44 +22,46 @@ use crate::peer::transport::SENDER;
 
 /// Bytes of a frame's head: length of the payload, kind, stream.
 pub(in crate::peer) const HEAD_BYTES: usize = 9;
-/// Longest payload. Heads are far shorter, and bodies are cut into chunks.
+/// Longest payload in bytes. Heads are far shorter, and bodies are sent in chunks.
 pub(in crate::peer) const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
-/// Set in the kind of the last frame that one side sends on a stream.
+/// The bit in a frame's kind that marks the last frame of one side on a stream.
 const LAST: u8 = 0x80;
 
-/// Header values that each side of a connection remembers.
+/// Header values that each side of a connection remembers. More would cost memory per connection;
+/// further values are sent in full.
 pub(in crate::peer) const SLOTS: usize = 128;
-/// Lengths of a value that gets a slot: a shorter one is not worth it, a longer one takes too much
-/// memory.
+/// Lengths in bytes of a value that gets a slot: a slot saves too little for a shorter value, and a
+/// longer one needs too much memory.
 pub(in crate::peer) const REMEMBERED_BYTES: std::ops::RangeInclusive<usize> = 64..=16 * 1024;
-/// The upper two bits of a value's length: the value follows, follows and gets a slot, or has one.
+/// Position of the two bits of a value's length that say whether the value follows, follows and
+/// gets a slot, or is in a slot.
 const HOW_SHIFT: u32 = 30;
 const LENGTH_MASK: u32 = (1 << HOW_SHIFT) - 1;
 const LITERAL: u32 = 0;
 const REMEMBER: u32 = 1;
 const REMEMBERED: u32 = 2;
 
-/// The kind of a frame; its number is sent.
+/// The kind of a frame. The frame carries its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::peer) enum Kind {
-    /// A head and the beginning of the body; opens a stream.
+    /// The head of a request and the beginning of its body; opens a stream.
     Request,
-    /// A head and the beginning of the body.
+    /// The head of an answer and the beginning of its body.
     Answer,
-    /// More of a body.
+    /// A further part of a body.
     Data,
-    /// Headers behind a body; always the last.
+    /// The headers after a body; always the last frame of a side.
     Trailers,
-    /// The reader of a body has read this many bytes more.
+    /// The number of bytes that the reader of a body has read since its last credit frame.
     Credit,
-    /// The stream is over, in both directions.
+    /// The end of the stream, in both directions.
     Reset,
-    /// Asks for a pong.
+    /// A request for a pong.
     Ping,
     /// The answer to a ping.
     Pong,
-    /// No stream with this number or a higher one was or will be accepted.
+    /// The lowest stream number that the sender has not accepted and never will.
     Closing,
 }
 
@@ -77,12 +79,12 @@ impl Kind {
     ];
 }
 
-/// Why a stream was reset; its number is sent.
+/// The reason why one side reset a stream. The frame carries its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::peer) enum ResetReason {
-    /// The asking side does not want the answer any more.
+    /// The requesting side does not need the answer any more.
     Cancelled,
-    /// Nothing was done for the request.
+    /// The answering side did nothing for the request.
     Refused,
     /// The answer broke off.
     Broken,
@@ -92,7 +94,7 @@ impl ResetReason {
     const ALL: [Self; 3] = [Self::Cancelled, Self::Refused, Self::Broken];
 }
 
-/// The bytes are not of this protocol, so the connection cannot be used any more.
+/// An error: the bytes are not of this protocol, so the connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(&'static str);
@@ -111,7 +113,7 @@ impl FrameHead {
     /// Reads the head of a frame; `None` if it has not arrived yet.
     ///
     /// # Errors
-    /// If the bytes are not one.
+    /// Returns an error if the bytes are not the head of a frame.
     pub(in crate::peer) fn parse(input: &[u8]) -> Result<Option<Self>, Malformed> {
         let Some(head) = input.first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
@@ -142,17 +144,17 @@ fn put(out: &mut Vec<u8>, kind: Kind, is_last: bool, stream: u32, fill: impl FnO
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Writes a frame that is only a number.
+/// Writes a frame whose payload is one number.
 pub(in crate::peer) fn put_number(out: &mut Vec<u8>, kind: Kind, stream: u32, number: u32) {
     put(out, kind, false, stream, |out| {
         out.extend_from_slice(&number.to_be_bytes());
     });
 }
 
-/// Reads what [`put_number`] wrote.
+/// Reads the payload of a frame that [`put_number`] wrote.
 ///
 /// # Errors
-/// If the payload is not a number.
+/// Returns an error if the payload is not a number.
 pub(in crate::peer) fn number(payload: &[u8]) -> Result<u32, Malformed> {
     let bytes = payload.try_into();
     bytes
@@ -164,10 +166,10 @@ pub(in crate::peer) fn put_reset(out: &mut Vec<u8>, stream: u32, why: ResetReaso
     put(out, Kind::Reset, true, stream, |out| out.push(why as u8));
 }
 
-/// Reads why a stream was reset.
+/// Reads the reason of a reset.
 ///
 /// # Errors
-/// If the payload is not a reason.
+/// Returns an error if the payload is not a reason.
 pub(in crate::peer) fn reset_reason(payload: &[u8]) -> Result<ResetReason, Malformed> {
     let code = payload.first().map(|code| usize::from(*code));
     let why = code.and_then(|code| ResetReason::ALL.get(code));
@@ -224,7 +226,8 @@ impl ReceivedValues {
     }
 }
 
-/// Header names that are sent as their index here plus one. Sorted. Part of the protocol.
+/// Returns the header names that are sent as a number: their index here plus one. Sorted. The list
+/// is part of the protocol.
 pub(in crate::peer) fn usual_names() -> &'static [HeaderName] {
     static NAMES: [HeaderName; 27] = [
         ACCEPT,
@@ -293,10 +296,10 @@ pub(in crate::peer) fn put_request(
     });
 }
 
-/// Reads the head of a request; what is left of the payload is the beginning of its body.
+/// Reads the head of a request; the rest of the payload is the beginning of its body.
 ///
 /// # Errors
-/// If the payload is not one.
+/// Returns an error if the payload does not begin with the head of a request.
 pub(in crate::peer) fn take_request(
     payload: &mut Bytes,
     received_values: &mut ReceivedValues,
@@ -327,10 +330,10 @@ pub(in crate::peer) fn put_answer(
     });
 }
 
-/// Reads the head of an answer; what is left of the payload is the beginning of its body.
+/// Reads the head of an answer; the rest of the payload is the beginning of its body.
 ///
 /// # Errors
-/// If the payload is not one.
+/// Returns an error if the payload does not begin with the head of an answer.
 pub(in crate::peer) fn take_answer(payload: &mut Bytes) -> Result<AnswerHead, Malformed> {
     let status = StatusCode::from_u16(take_u16(payload)?);
     Ok(AnswerHead {
@@ -348,7 +351,7 @@ pub(in crate::peer) fn put_trailers(out: &mut Vec<u8>, stream: u32, trailers: &H
 /// Reads trailers.
 ///
 /// # Errors
-/// If the payload is not trailers.
+/// Returns an error if the payload is not trailers.
 pub(in crate::peer) fn take_trailers(payload: &mut Bytes) -> Result<HeaderMap, Malformed> {
     take_headers(payload, &mut ReceivedValues::default())
 }
@@ -399,7 +402,8 @@ fn take_headers(
     received_values: &mut ReceivedValues,
 ) -> Result<HeaderMap, Malformed> {
     let count = usize::from(take_u16(payload)?);
-    // Each takes at least a byte of name and four of length. A false count must not reserve memory.
+    // Each header needs at least a byte of name and four of length. A wrong count must not reserve
+    // memory.
     let mut headers = HeaderMap::with_capacity(count.min(payload.len() / 5).min(64));
     for _ in 0..count {
         let name = match usize::from(take(payload, 1)?[0]) {
@@ -519,7 +523,7 @@ mod tests {
                     target: target.parse().expect("a path"),
                     headers: headers.clone(),
                 };
-                // Each twice: in full, then by its slot.
+                // Twice: the first frame has the values in full, the second one their slots.
                 for again in 0..2 {
                     let stream = (at * 2 + again) as u32;
                     let mut bytes = Vec::new();
@@ -552,7 +556,8 @@ mod tests {
             prop_assert_eq!(take_trailers(&mut payload).expect("its own"), headers);
         }
 
-        /// Whatever comes is read or refused; nothing panics, and nothing large is reserved for it.
+        /// Parsing any bytes returns a value or an error: it never panics, and never reserves much
+        /// memory.
         #[test]
         fn nonsense_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = FrameHead::parse(&bytes);

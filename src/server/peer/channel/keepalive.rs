@@ -1,8 +1,8 @@
-//! When one side of a connection pings the other, and when it gives up a silent one.
+//! Decides when one side of a connection pings the other, and when it treats a silent peer as gone.
 //!
-//! A silent peer that is a member of the ring gets time, because the ring finds out by itself
-//! whether the peer is alive (`ownership::membership::suspicion`). Once the ring has removed the
-//! peer, its planes have another owner, and a write that was sent to it keeps its client waiting
+//! A silent peer that is a member of the ring gets several seconds, because the ring finds out by
+//! itself whether the peer is alive (`ownership::membership::suspicion`). Once the ring has removed
+//! the peer, its planes have another owner, and a client whose write was sent to the peer waits
 //! until this module reports that no answer will come. Reads need not wait: they are repeated
 //! elsewhere at once.
 
@@ -15,36 +15,38 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::peer::channel::stream::Broken;
 
-/// How long a peer may be silent before it gets a ping.
+/// How long a peer may be silent before it gets a ping. A shorter time would load idle connections.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a member of the ring may take to answer a ping before the connection is given up.
+/// How long a member of the ring may take to answer a ping before the connection ends. Less would
+/// break connections to a peer that only pauses.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Turns of [`LEFT_TURN`] in which a peer that has left the ring may be silent: half a second, and
 /// more when this replica itself is short of CPU, because a turn counts once however late it ends.
 /// A peer that left in good order has settled every write, and its answers are on their way.
-/// Without this limit a peer that hangs would hold up writes for [`PING_INTERVAL`] and
+/// Without this limit, writes sent to a peer that hangs would wait for [`PING_INTERVAL`] and
 /// [`PING_TIMEOUT`] together.
 const LEFT_TURNS: u32 = 10;
-/// One turn of waiting for a peer that has left the ring.
+/// Length of one turn of silence of a peer that has left the ring.
 const LEFT_TURN: Duration = Duration::from_millis(50);
 
-/// What the task of a connection has to do now.
+/// The action that is due on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeepaliveAction {
     /// Send a ping.
     Ping,
-    /// Begin no new stream: the peer has left the ring. Answers on their way are still read.
+    /// Begin no new stream, because the peer has left the ring. Answers that are arriving are still
+    /// read.
     Close,
 }
 
-/// When one side of a connection last received something, and what it does about silence.
+/// The time since one side of a connection last received bytes, and the pings that it has sent.
 pub(super) struct Keepalive {
     received_at: Instant,
     pinged_at: Option<Instant>,
     alarm: Pin<Box<Sleep>>,
-    /// Resolves when the peer leaves the ring; `None` if it has left, or is not watched for that.
+    /// Resolves when the peer leaves the ring; `None` if it has left, or if nobody reports that.
     gone: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// Silent turns that a peer which has left the ring still has; `None` while it is a member.
+    /// The silent turns that remain for a peer that has left the ring; `None` while it is a member.
     turns_left: Option<u32>,
 }
 
@@ -65,7 +67,7 @@ impl Keepalive {
         self.gone = Some(Box::pin(gone));
     }
 
-    /// Bytes were received.
+    /// Restarts the measurement of silence, because bytes have arrived.
     pub(super) fn received(&mut self) {
         self.received_at = Instant::now();
         self.pinged_at = None;
@@ -74,11 +76,11 @@ impl Keepalive {
         }
     }
 
-    /// Waits for the next action. The caller reads the socket first and reports what it
-    /// [received](Self::received), so that bytes that wait in the socket count.
+    /// Waits for the next action. The caller reads the socket first and reports bytes by
+    /// [`Self::received`], so that bytes that wait in the socket count.
     ///
     /// # Errors
-    /// If the peer was silent for too long.
+    /// Returns [`Broken::Silent`] if the peer was silent for too long.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -103,7 +105,7 @@ impl Keepalive {
         }
     }
 
-    /// A turn of a peer that has left the ring is over. Returns whether to ping it.
+    /// Ends a turn of a peer that has left the ring. Returns whether to ping the peer.
     fn on_turn_after_leaving(&mut self, turns_left: u32) -> Result<bool, Broken> {
         let left = turns_left.checked_sub(1).ok_or(Broken::Silent)?;
         self.turns_left = Some(left);
@@ -111,7 +113,7 @@ impl Keepalive {
         Ok(turns_left == LEFT_TURNS)
     }
 
-    /// The alarm of a member went off. Returns whether to ping it.
+    /// Handles the alarm for a peer that is a member. Returns whether to ping the peer.
     fn on_alarm(&mut self) -> Result<bool, Broken> {
         let now = Instant::now();
         let (pings, next) = match self.pinged_at {

@@ -1,8 +1,8 @@
 //! One request and its answer on a connection between replicas.
 //!
 //! Both sides keep the same state: the bytes that have arrived and are not read yet, and the
-//! credit, the number of bytes that the other side still accepts. A slow reader holds up its own
-//! stream only.
+//! credit, which is the number of bytes that the other side still accepts. A slow reader delays its
+//! own stream only.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,22 +20,24 @@ use parking_lot::Mutex;
 use crate::peer::channel::Channel;
 use crate::peer::channel::frame::{self, AnswerHead, Kind, Malformed, ResetReason};
 
-/// Bytes that may be sent on a stream before its reader reads. More would cost memory for each slow
-/// client; less would make a body wait for round trips.
+/// Bytes that one side may send on a stream before the reader reads. More would cost memory for
+/// each slow client; less would make a body wait for round trips.
 pub(in crate::peer) const WINDOW_BYTES: usize = 256 * 1024;
-/// Bytes read after which the sender gets new credit.
+/// Bytes after whose reading the reader sends new credit. Less would cost more frames; the whole
+/// window would stall the sender.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
-/// Longest piece of a body in one frame, in bytes, so that streams share the connection fairly.
+/// Longest part of a body in one frame, in bytes. A longer one would delay the other streams of the
+/// connection.
 pub(in crate::peer) const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Why a connection or a stream cannot be used any more.
+/// The reason why a connection or a stream cannot be used any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
-    /// One of the two sides closed it.
+    /// One of the two sides closed the connection.
     #[error("the connection was closed")]
     Closed,
     /// The other side reset the stream.
-    #[error("the peer gave up")]
+    #[error("the peer reset the stream")]
     Reset,
     /// The other side did not answer a ping.
     #[error("the peer was silent for too long")]
@@ -54,7 +56,8 @@ pub(crate) enum Broken {
     Malformed(#[from] Malformed),
 }
 
-/// An error of the system that all streams of a connection share. Equal to any of its kind.
+/// An error of the system that all streams of a connection share. Equal to any error of the same
+/// kind.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedIoError(Arc<io::Error>);
 
@@ -81,7 +84,7 @@ impl Eq for SharedIoError {}
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // The kind that rustls uses for alerts and for records that it cannot decrypt.
+            // rustls uses this kind for alerts and for records that it cannot decrypt.
             io::ErrorKind::InvalidData => Self::Tls(error.into()),
             _ => Self::Socket(error.into()),
         }
@@ -89,8 +92,8 @@ impl From<io::Error> for Broken {
 }
 
 impl Broken {
-    /// Returns whether the other side just ended, without sending something wrong. Only a new
-    /// connection can find out whether its process is alive.
+    /// Returns whether the other side merely closed the connection and sent nothing wrong. Only a
+    /// new connection can find out whether the other process is alive.
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Closed | Self::Silent | Self::Socket(_) => true,
@@ -102,7 +105,8 @@ impl Broken {
 /// One stream, as one of its sides sees it.
 pub(in crate::peer) struct Stream {
     pub id: u32,
-    /// Offset of its first byte among all bytes that this side sends on the connection.
+    /// The offset of the stream's first byte among all bytes that this side sends on the
+    /// connection.
     pub begins_at: u64,
     state: Mutex<State>,
 }
@@ -111,32 +115,32 @@ pub(in crate::peer) struct Stream {
 struct State {
     head: Option<AnswerHead>,
     chunks: VecDeque<Bytes>,
-    /// Bytes in `chunks`.
+    /// The number of bytes in `chunks`.
     unread: usize,
-    /// Bytes that were read since the sender last got credit.
+    /// The number of bytes read since the sender last got credit.
     uncredited: usize,
     end: Option<End>,
     reader: Option<Waker>,
-    /// Bytes that the other side still accepts.
+    /// The number of bytes that the other side still accepts.
     credit: usize,
     writer: Option<Waker>,
 }
 
-/// How the other side stopped sending.
+/// The way in which the other side stopped sending.
 #[derive(Clone, Debug)]
 enum End {
     Whole(Option<HeaderMap>),
-    /// It did nothing for the request.
+    /// The other side did nothing for the request.
     Refused,
     Broken(Broken),
 }
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::peer) enum NoAnswer {
-    /// Nothing was done for the request.
+    /// The other side did nothing for the request.
     Refused,
-    /// The request may have been carried out, or not.
+    /// The connection broke; the request may have been carried out, or not.
     Broken(Broken),
 }
 
@@ -179,7 +183,7 @@ impl Stream {
     /// Stores more of a body.
     ///
     /// # Errors
-    /// If the other side sends more than it has credit for.
+    /// Returns an error if the other side sends more than it has credit for.
     pub(in crate::peer) fn came(&self, body: Bytes, is_last: bool) -> Result<(), Broken> {
         let mut fits = true;
         self.update(|state| {
@@ -203,7 +207,8 @@ impl Stream {
         });
     }
 
-    /// The other side reset the stream, or the connection broke. Bytes that arrived stay readable.
+    /// Ends the stream because the other side reset it or the connection broke. Bytes that arrived
+    /// stay readable.
     pub(in crate::peer) fn broke(&self, why: &NoAnswer) {
         self.update(|state| {
             if state.end.is_none() {
@@ -235,7 +240,7 @@ impl Stream {
         }
     }
 
-    /// Takes credit for up to `bytes` bytes; waits while there is none.
+    /// Reserves credit for up to `bytes` bytes; waits while there is none.
     fn poll_credit(&self, bytes: usize, context: &mut Context<'_>) -> Poll<Result<usize, Broken>> {
         let mut state = self.state.lock();
         match &state.end {
@@ -252,7 +257,7 @@ impl Stream {
         Poll::Ready(Ok(granted))
     }
 
-    /// Takes credit for the beginning of a body, which is sent with its head without waiting.
+    /// Uses up credit for the beginning of a body, which is sent with its head without waiting.
     pub(in crate::peer) fn spend(&self, bytes: usize) {
         let mut state = self.state.lock();
         state.credit = state.credit.saturating_sub(bytes);
@@ -278,13 +283,13 @@ fn wait(place: &mut Option<Waker>, context: &Context<'_>) {
     }
 }
 
-/// Sends a piece of a body, as fast as the other side's credit and the send queue allow.
+/// Sends a part of a body, as fast as the other side's credit and the send queue allow.
 ///
 /// # Errors
-/// If the stream or its connection is broken.
+/// Returns the reason if the stream or its connection is broken.
 ///
 /// # Cancel safety
-/// If the future is dropped, a part of the piece has been sent.
+/// If the future is dropped, any number of the bytes may have been sent.
 pub(in crate::peer) async fn send_data(
     channel: &Channel,
     stream: &Stream,
@@ -305,7 +310,7 @@ pub(in crate::peer) async fn send_data(
     }
 }
 
-/// A stream that this side has opened. If it is dropped before the end of the answer, the other
+/// A stream that this side has opened. If this is dropped before the end of the answer, the other
 /// side gets a reset.
 pub(in crate::peer) struct RequestedStream {
     pub channel: Arc<Channel>,
@@ -316,12 +321,13 @@ impl RequestedStream {
     /// Waits for the head of the answer.
     ///
     /// # Errors
-    /// Says why there is no answer, and whether the request may have been carried out.
+    /// Returns the reason why there is no answer, and with it whether the request may have been
+    /// carried out.
     pub(in crate::peer) async fn head(&self) -> Result<AnswerHead, NoAnswer> {
         std::future::poll_fn(|context| self.stream.poll_head(context)).await
     }
 
-    /// Returns the answer.
+    /// Returns the answer with its body.
     pub(in crate::peer) fn into_response(self, head: AnswerHead) -> Response<PeerStream> {
         let mut body = PeerStream::new(&self.channel, &self.stream, &head.headers);
         body._opened = Some(self);
@@ -346,7 +352,7 @@ impl Drop for RequestedStream {
 pub(crate) struct PeerStream {
     channel: Arc<Channel>,
     stream: Arc<Stream>,
-    /// Bytes that are still to come, if the sender announced a length.
+    /// The number of bytes that are still to come, if the sender announced a length.
     announced: Option<u64>,
     _opened: Option<RequestedStream>,
 }
@@ -369,7 +375,7 @@ impl PeerStream {
 }
 
 impl PeerStream {
-    /// Returns whether all of it has arrived, read or not.
+    /// Returns whether the whole body has arrived, read or not.
     pub(crate) fn is_whole(&self) -> bool {
         let state = self.stream.state.lock();
         matches!(state.end, Some(End::Whole(_)))

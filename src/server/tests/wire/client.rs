@@ -1,4 +1,4 @@
-//! A small client: one connection, one protocol, as many requests as wanted.
+//! A small client: one connection, one protocol, any number of requests.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub enum Protocol {
     Http2,
 }
 
-/// Both, for tests that must hold with each.
+/// Both protocols, for tests that must hold with each.
 pub const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 /// The body of a request.
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// Waits until the connection takes no more requests.
+    /// Waits until the connection accepts no more requests.
     pub async fn closed(&mut self) {
         let is_closed = || match &self.sender {
             Sender::Http1(sender) => sender.is_closed(),
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns as soon as the answer's head is there.
+    /// Sends a request and returns as soon as the answer's head has arrived.
     pub async fn open(
         &mut self,
         method: Method,

@@ -150,7 +150,7 @@ async fn the_parts_of_version_three_are_named_by_their_hash() {
     );
 }
 
-/// Every `$ref` in `value`.
+/// Collects every `$ref` in `value`.
 fn references<'v>(value: &'v Value, out: &mut BTreeSet<&'v str>) {
     match value {
         Value::Object(members) => {

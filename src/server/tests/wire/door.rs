@@ -1,4 +1,5 @@
-//! What a stranger can cost: nothing that somebody proven needs, and no knowledge of any plane.
+//! A client without a valid credential can neither use up what proven clients need, nor learn which
+//! planes exist.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use crate::ring::Ring;
 const PODS: &str = "/clusters/team-a/api/v1/namespaces/ns/pods";
 const POD: &str = "/clusters/team-a/api/v1/namespaces/ns/pods/a";
 const POD_JSON: &str = "{\"metadata\":{\"name\":\"a\"}}";
-/// Longer than any answer takes here, on a busy machine.
+/// Longer than any answer needs here, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns a body that begins and never ends.
@@ -64,7 +65,7 @@ async fn a_stranger_is_refused_before_a_seat_is_taken_or_a_body_read() {
     assert_eq!(ring.world.asked.load(Ordering::SeqCst), 2);
 }
 
-/// Everything a client sees of a refusal, but what differs between any two requests.
+/// Returns all parts of a refusal that must not differ between two requests.
 fn seen(reply: &Reply) -> (StatusCode, Vec<String>, String) {
     let names = reply.headers.keys().map(ToString::to_string);
     (reply.status, names.collect(), reply.text().to_owned())
@@ -115,7 +116,8 @@ async fn a_stranger_cannot_tell_which_planes_there_are() {
                     if (at_root && identity.is_none() && path.len() > 6)
                         || (identity.is_some() && name.starts_with("team-b"))
                     {
-                        // Public at the root; and the certificate counts in team-b.
+                        // Skipped: the root plane shows these paths to everybody, and the
+                        // certificate is valid in team-b.
                         continue;
                     }
                     let reply = stranger.get(&format!("/clusters/{name}{path}")).await;
@@ -126,7 +128,7 @@ async fn a_stranger_cannot_tell_which_planes_there_are() {
     }
     assert_eq!(server.waits.load(Ordering::SeqCst), 0, "a stranger waits");
     assert_eq!(server.woken.load(Ordering::SeqCst), 0);
-    // Whoever may see the root is told.
+    // A caller whom the root plane proves learns what is wrong with each name.
     let mut admin = Client::admin(&server, Protocol::Http2).await;
     for (name, status) in [
         ("missing", StatusCode::NOT_FOUND),
@@ -184,7 +186,8 @@ async fn a_path_ends_at_its_deadline() {
     assert_eq!(late.status(), StatusCode::GATEWAY_TIMEOUT);
 }
 
-/// A proxy in front adds these headers; the client behind it must not have them removed.
+/// Even if `Connection` names such a header, it must reach the owner: a proxy in front adds these
+/// headers, and its client must not be able to have them removed.
 #[tokio::test]
 async fn a_header_that_decides_survives_a_hop_whatever_connection_names() {
     let ring = Ring::start(2).await;
@@ -218,7 +221,7 @@ async fn a_header_that_decides_survives_a_hop_whatever_connection_names() {
     }
 }
 
-/// What a header means is the same at the owner and one hop away.
+/// Repeated headers have the same meaning at the owner and one hop away.
 #[tokio::test]
 async fn repeated_headers_mean_the_same_one_hop_away() {
     let ring = Ring::start(2).await;
@@ -289,7 +292,7 @@ async fn a_forwarded_answer_nobody_fetches_is_given_up() {
     let in_time = tokio::time::timeout(PATIENCE, given_up).await;
     in_time.expect("a slow reader is cut off");
     assert!(slow.into_body().collect().await.is_err());
-    // One that reads gets all of it.
+    // A client that reads gets the whole answer.
     let whole = other.get(&list).await;
     assert_eq!(whole.body.len(), 1000 * 65_536);
 }
@@ -316,7 +319,7 @@ async fn until(client: &mut Client, name: &str, value: u64) {
     reached.unwrap_or_else(|_| panic!("{name} does not become {value}"));
 }
 
-/// Returns a request whose body has begun and does not end.
+/// Sends a request whose body has begun and does not end.
 fn sending(server: &Running, path: &'static str, bytes: usize) -> JoinHandle<StatusCode> {
     use futures_util::StreamExt as _;
     let (address, pki) = (server.address, Arc::clone(&server.pki));
@@ -346,7 +349,7 @@ async fn bodies_in_flight_have_room_for_so_many_bytes() {
     let root_pods = "/api/v1/namespaces/ns/pods";
     let first = sending(&server, PODS, 8000);
     until(&mut client, HELD, 8000).await;
-    // The plane has room for 2 000 bytes, and another plane for as many as there are.
+    // This plane has room for 2 000 more bytes, and another plane for as many as the process has.
     let refused = client.send(Method::POST, PODS, &[], vec![b' '; 3000]).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.header("retry-after"), "1");
@@ -367,10 +370,10 @@ async fn bodies_in_flight_have_room_for_so_many_bytes() {
         let name = format!("polyplane_refused_bodies_total{{budget=\"{budget}\"}}");
         assert_eq!(metric(&mut client, &name).await, count, "{budget}");
     }
-    // What needs no body needs no room.
+    // A request without a body needs no room.
     assert_eq!(client.get(POD).await.status, StatusCode::OK);
-    // Whoever goes away gives back what it held; so does a request that ends at its deadline, and
-    // one whose plane does not wake.
+    // Bytes are released when a client disconnects, when a request ends at its deadline, and when
+    // the plane does not wake.
     first.abort();
     until(&mut client, HELD, 7000).await;
     second.abort();
@@ -414,7 +417,7 @@ async fn a_forwarded_body_takes_room_and_a_slow_one_no_seat() {
     until(&mut ring.client(0).await, HELD, 0).await;
 }
 
-/// Whether a server ends a connection, in time, that asks for nothing.
+/// Asserts that the server closes a connection on which nobody sends a request.
 async fn is_closed(client: &mut Client) {
     let closed = tokio::time::timeout(PATIENCE, client.closed()).await;
     closed.expect("the server closes the connection");
@@ -442,7 +445,7 @@ async fn connections_that_nobody_uses_end() {
         for client in [&mut silent, &mut nobody, &mut wrong, &mut idle] {
             is_closed(client).await;
         }
-        // A watch is silent and not idle.
+        // A silent watch does not make its connection idle.
         let ended = tokio::time::timeout(Duration::from_millis(500), watching.closed()).await;
         assert!(ended.is_err(), "{protocol:?}");
         drop(answer);
@@ -463,12 +466,13 @@ async fn health_checks_get_in_however_many_are_connected() {
             assert_eq!(client.get(POD).await.status, StatusCode::OK);
             proven.push(client);
         }
-        // One too many is told so, and may still ask about the replica.
+        // A client above the limit is refused, and may still read health and metrics of the
+        // replica.
         let mut more = Client::admin(&server, protocol).await;
         let refused = more.get(POD).await;
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(refused.header("retry-after"), "1");
-        // Strangers come and stay, and each new one sends the oldest away.
+        // Strangers connect and stay; each new one makes the server abort the oldest.
         let mut strangers = Vec::new();
         for _ in 0..9 {
             let mut stranger = Client::with(&server, protocol, None, None).await;
@@ -490,7 +494,7 @@ async fn health_checks_get_in_however_many_are_connected() {
         let mut operator = Client::admin(&server, protocol).await;
         let evicted = metric(&mut operator, "polyplane_evicted_connections_total").await;
         assert!(evicted >= 6, "{evicted}");
-        // The two, this one above their bound, and at most three strangers.
+        // The two proven clients, this one above their limit, and at most three strangers.
         let open = metric(&mut operator, "polyplane_connections").await;
         assert!((3..=6).contains(&open), "{open}");
         drop((proven, operator, strangers));

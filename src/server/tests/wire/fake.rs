@@ -1,5 +1,5 @@
-//! A backend with a few planes and no store: it answers what the name of an object asks for. The
-//! plane `stuck` never wakes.
+//! A backend with a few planes and no store. The name of an object and the parameters of a request
+//! say how it answers. The plane `stuck` never wakes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ pub fn kinds() -> Arc<KindTable> {
     Arc::new(table.expect("the rows are sound"))
 }
 
-/// Masters may do everything, and everybody may read what is public.
+/// Members of `system:masters` may do everything, and everybody may read what is public.
 pub fn authority() -> Authority {
     Authority::new(vec![
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
@@ -62,11 +62,11 @@ pub struct Plane {
     authority: Authority,
     kinds: Arc<KindTable>,
     woken: Arc<AtomicUsize>,
-    /// Lets requests for objects called `gate` go on.
+    /// When notified, lets requests for objects called `gate` continue.
     pub gate: Arc<Notify>,
 }
 
-/// A handle on a plane, as the trait wants it.
+/// A plane behind an `Arc`, because the trait needs an owned value.
 struct Handle(Arc<Plane>);
 
 impl Backend for Fake {
@@ -160,7 +160,7 @@ fn json(outcome: Outcome, body: Vec<Bytes>) -> Answer {
     }
 }
 
-/// What the fake saw of a request, as JSON.
+/// Returns, as JSON, what the fake received of a request.
 fn seen(plane: &Plane, request: &ResourceRequest) -> Bytes {
     let query: Vec<_> = request
         .query
@@ -211,13 +211,13 @@ async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiEr
     }
 }
 
-/// Returns the first value of a parameter, for requests that say to these fakes what to do.
+/// Returns the first value of a parameter by which a test instructs this fake, or an empty text.
 fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
     let found = request.query.iter().find(|(key, _)| key == name);
     found.map_or("", |(_, value)| value)
 }
 
-/// `limit` items of 1 KiB, in slices or, with `continue=stream`, as a stream.
+/// Returns `limit` items of 1 KiB, in slices or, with `continue=stream`, as a stream.
 fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
     let count = parameter(request, "limit").parse().unwrap_or(0_usize);
     if count == 0 {
@@ -239,9 +239,9 @@ fn list(plane: &Plane, request: &ResourceRequest) -> Answer {
     }
 }
 
-/// Three events and then nothing; with `limit=broken` the source gives up after them, with
-/// `limit=flood` events of 1 KiB follow without end, and with `limit=never` (above) it does not
-/// even begin.
+/// Sends three events and then nothing. With `limit=broken` the source fails after them; with
+/// `limit=flood` events of 1 KiB follow without end; with `limit=never`, handled by the caller, the
+/// watch does not even begin.
 fn watch(plane: &Plane, request: &ResourceRequest) -> Answer {
     let first = seen(plane, request);
     let chunk = |bytes| WatchChunk {
@@ -276,7 +276,7 @@ pub struct Running {
     pub stop: StopHandle,
     pub served: JoinHandle<Stopped>,
     pub woken: Arc<AtomicUsize>,
-    /// How often somebody waited for the directory.
+    /// The number of requests that waited for the directory.
     pub waits: Arc<AtomicUsize>,
     pub gate: Arc<Notify>,
     _folder: tempfile::TempDir,

@@ -1,4 +1,4 @@
-//! Requests that land on a replica that does not own their plane.
+//! Requests that arrive at a replica that does not own their plane.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// Lines of a stream as `TYPE version`.
+/// The events of a watch as lines `TYPE version`.
 struct Events {
     body: Incoming,
     rest: String,
@@ -110,8 +110,8 @@ async fn a_hop_waits_for_no_timer() {
         assert_eq!(client.get(POD).await.status, StatusCode::OK);
         fastest = fastest.min(begun.elapsed());
     }
-    // A frame that is kept until something else wakes the connection lies for 40 ms and more, each
-    // time; a machine that is busy is slow only now and then.
+    // If a frame were sent only when something else wakes the connection, every answer would take
+    // 40 ms or more. A busy machine delays only some answers, so the fastest one tells.
     assert!(fastest < Duration::from_millis(40), "{fastest:?}");
 }
 
@@ -125,7 +125,7 @@ async fn a_client_certificate_is_proven_to_the_owner_and_cannot_be_forged() {
             let reply = client.get(POD).await;
             assert_eq!(reply.json()["user"], "carla");
         }
-        // The chain of somebody else, in the header that peers use.
+        // Another client's chain, in the header that peers use.
         use base64::Engine as _;
         let chain = base64::engine::general_purpose::STANDARD_NO_PAD.encode(&ring.admin.chain[0]);
         let forged = [
@@ -158,14 +158,16 @@ async fn a_clients_path_is_never_a_message() {
 #[tokio::test]
 async fn nobody_forwards_what_was_forwarded() {
     let ring = Ring::start(3).await;
-    // 2 believes in 1, 1 believes in 0, and nobody is right but 1's hint: 0 owns it.
+    // Replica 2 believes in 1, and 1 in 0, which owns the plane. Because a peer's request is never
+    // forwarded again, 2 gets there only by the hint in the answer of 1.
     let peers = ring.world.peers.lock().clone();
     ring.world.beliefs.lock()[2] = Some(Location::There(peers[1].clone()));
     ring.world.beliefs.lock()[1] = Some(Location::There(peers[0].clone()));
     let mut client = ring.client(2).await;
     let reply = client.get(POD).await;
     assert_eq!(reply.json()["replica"], 0);
-    // Two that believe in each other: every attempt ends at the second, and there are few.
+    // 1 and 2 now believe in each other: every attempt of 2 ends at 1, and the number of attempts
+    // is limited.
     ring.world.beliefs.lock()[1] = Some(Location::There(peers[2].clone()));
     let lost = client.get(&format!("{POD}?timeout=400ms")).await;
     assert_eq!(lost.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -180,7 +182,7 @@ async fn what_was_told_moved_is_repeated_with_its_body() {
     let ring = Ring::start(3).await;
     let peers = ring.world.peers.lock().clone();
     ring.world.move_to(2);
-    // 1 asks 0; 0 believes that it has the plane until it asks it.
+    // 1 forwards to 0, which believes that it owns the plane until it looks.
     ring.world.beliefs.lock()[0] = Some(Location::Here);
     ring.world.beliefs.lock()[1] = Some(Location::There(peers[0].clone()));
     let mut client = ring.client(1).await;
@@ -191,7 +193,7 @@ async fn what_was_told_moved_is_repeated_with_its_body() {
     let (reply, ()) = tokio::join!(client.send(Method::POST, PODS, &[], POD_JSON), correct);
     assert_eq!(reply.status, StatusCode::CREATED);
     assert_eq!(*ring.world.created.lock(), [(2, POD_JSON.to_owned())]);
-    // The same for one that is connected to the old owner itself.
+    // The same for a client that is connected to the old owner itself.
     ring.world.beliefs.lock()[0] = Some(Location::Here);
     let asked = ring.world.asked.load(Ordering::SeqCst);
     let mut direct = ring.client(0).await;
@@ -232,7 +234,7 @@ async fn a_change_whose_connection_broke_is_never_repeated() {
     assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(reply.json()["reason"], "InternalError");
     assert_eq!(ring.world.created.lock().len(), 1);
-    // A read that waits for the same owner's answer is.
+    // A read is repeated: it waits for the next owner's answer.
     let again = ring.client(1).await.get(POD).await;
     assert_eq!(again.json()["replica"], 2);
 }
@@ -263,7 +265,7 @@ async fn a_client_that_leaves_cancels_its_request_at_the_owner() {
     assert_eq!(ring.world.dropped.load(Ordering::SeqCst), 0);
     waiting.abort();
     until(|| ring.world.dropped.load(Ordering::SeqCst) == 1).await;
-    // The connection between the replicas serves on.
+    // The connection between the replicas stays usable.
     let mut other = ring.client(1).await;
     assert_eq!(other.get(POD).await.status, StatusCode::OK);
     let metrics = other.get("/metrics").await;
@@ -281,7 +283,8 @@ async fn a_long_list_is_streamed_and_a_slow_client_holds_up_only_itself() {
     let slow = client
         .open(Method::GET, &format!("{PODS}?limit=1000"), &[], "")
         .await;
-    // Nobody reads: what is taken at the owner is what windows and buffers hold, then it stops.
+    // Nobody reads the answer: the owner produces as many chunks as windows and buffers hold, then
+    // stops.
     let taken = || ring.world.chunks.load(Ordering::SeqCst);
     let mut before = usize::MAX;
     while before != taken() {
@@ -305,7 +308,7 @@ async fn a_long_list_is_streamed_and_a_slow_client_holds_up_only_itself() {
     let begun = other
         .open(Method::GET, &format!("{PODS}?limit=300"), &[], "")
         .await;
-    // A list that has begun ends where it began.
+    // A list that has begun is finished by the old owner although the plane moves.
     ring.world.move_to(1);
     let whole = begun.into_body().collect().await.expect("whole").to_bytes();
     assert_eq!(whole.len(), 300 * 65_536);
@@ -324,7 +327,7 @@ async fn a_watch_is_one_stream_however_often_its_plane_moves() {
         clients.push((client, events));
     }
     let mut next = 4;
-    // Away from the owner, on to the next, to the first replica of one, and back.
+    // Every replica owns the plane twice, so each client sees it come to its own replica and leave.
     for owner in [0, 1, 2, 0, 2, 1] {
         ring.world.move_to(owner);
         ring.world.tell(2);
@@ -376,13 +379,13 @@ async fn nobody_waits_for_a_replica_that_is_no_member_any_more() {
         .transport
         .retain(|peer| peer.replica != "polyplane-0");
     assert_eq!(events.take(1).await, ["ADDED 4"]);
-    // The watch and the read, once more each.
+    // The owner before got the watch and the read once; the next one gets both again.
     until(|| ring.world.asked.load(Ordering::SeqCst) == 4).await;
     reading.abort();
 }
 
-/// What is sent to an owner that answers no pings may be lost with it and never be repeated, so it
-/// waits: for the owner to answer again, or for the next one.
+/// A request that is sent to an owner that answers no pings may be lost, and a write could not be
+/// sent again. So it waits until the owner answers or another replica owns the plane.
 #[tokio::test]
 async fn nothing_is_sent_to_an_owner_that_is_silent() {
     let ring = Ring::start(3).await;
@@ -412,11 +415,11 @@ async fn nothing_is_sent_to_an_owner_that_is_silent() {
     }
 }
 
-/// A peer takes connections and says nothing, as one that stands still does.
+/// The peer accepts connections and sends nothing, like a process that hangs.
 #[tokio::test]
 async fn a_write_that_waits_for_a_connection_goes_elsewhere_when_the_peer_leaves() {
     let limits = PeerLimits {
-        // Far longer than this test waits.
+        // Far longer than this test runs.
         connect_time_max: Duration::from_secs(3600),
         ..PeerLimits::default()
     };
@@ -479,8 +482,9 @@ async fn a_replica_answers_for_itself_wherever_the_root_is() {
     assert_eq!(asked(), 2);
 }
 
-/// What a client that follows a collection has seen: it opens its watch again whenever that ends,
-/// and takes an initial list for whole when the bookmark behind it says so.
+/// Returns the initial list as a client that follows a collection collects it: it opens its watch
+/// again whenever that ends, and treats the list as complete at the bookmark after it.
+/// `first_broken` runs after two events.
 async fn initial_list(
     client: &mut Client,
     path: &str,
@@ -544,7 +548,7 @@ async fn a_forwarded_request_counts_once_in_the_sum_of_all_replicas() {
     const TOTAL: &str = "apiserver_request_total{code=\"20";
     let ring = Ring::start(3).await;
     let mut client = ring.client(1).await;
-    // Reading the metrics is a request too, of each replica to itself.
+    // Reading the metrics also counts as a request, of each replica to itself.
     let before = fleet_sum(&ring, TOTAL).await;
     let own = fleet_sum(&ring, TOTAL).await - before;
     for _ in 0..5 {
@@ -559,7 +563,8 @@ async fn a_forwarded_request_counts_once_in_the_sum_of_all_replicas() {
     let took = "polyplane_forwarded_request_duration_seconds_count";
     assert_eq!(fleet_sum(&ring, took).await, 7);
     assert_eq!(fleet_sum(&ring, "apiserver_longrunning_requests{").await, 1);
-    // One that asks a replica which lost the plane is counted where it ends.
+    // A request that is sent first to a replica which lost the plane is counted only where it is
+    // answered.
     let peers = ring.world.peers.lock().clone();
     ring.world.beliefs.lock()[2] = Some(Location::There(peers[1].clone()));
     let before = fleet_sum(&ring, "apiserver_request_total").await;

@@ -1,4 +1,4 @@
-//! Who is let in, and as whom.
+//! Who is admitted, and as which user.
 
 use std::sync::atomic::Ordering;
 
@@ -86,7 +86,7 @@ async fn members_may_discover_and_nothing_else() {
         path.json()["message"],
         "forbidden: User \"jane\" cannot get path \"/metrics\""
     );
-    // Nobody learns from the difference whether a kind exists.
+    // The answer must not show a caller without rights whether a kind exists.
     assert_eq!(
         client.get("/api/v1/strange").await.status,
         StatusCode::FORBIDDEN

@@ -1,4 +1,4 @@
-//! The server over real TLS, with HTTP/1.1 and HTTP/2, in front of a backend that is not real.
+//! Tests of the server over real TLS, with HTTP/1.1 and HTTP/2, in front of a fake backend.
 
 mod client;
 mod discovery;

@@ -1,4 +1,4 @@
-//! The channel between replicas.
+//! The connections between replicas: certificates, limits and failures.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub fn member(peer: &Peer) -> Member {
     }
 }
 
-/// Returns a certificate of the peer CA, for clients only or for a peer.
+/// Returns a certificate of the peer CA, with these usages and names.
 fn issued(
     pki: &Path,
     usages: &[ExtendedKeyUsagePurpose],
@@ -85,14 +85,14 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
             .expect("known versions")
             .with_root_certificates(trusted.clone())
     };
-    // Nothing, and a certificate of the CA that vouches for clients.
+    // No certificate, and one of the CA that signs client certificates.
     let mut without = builder().with_no_client_auth();
     let (chain, key) = (ring.admin.chain.clone(), ring.admin.key.clone_key());
     let mut with_other = builder()
         .with_client_auth_cert(chain, key)
         .expect("a certificate");
-    // Of the peer CA: a client's, one that does not say that it is a peer's, and a peer's, so that
-    // it is the certificate that decides.
+    // Three certificates of the peer CA: one for clients only, one without the mark of a peer, and
+    // a real peer's, which shows that it is the certificate that decides.
     let of_peer_ca = |usages: &[ExtendedKeyUsagePurpose], names: &[&str]| {
         let (chain, key) = issued(&ring.folder.path().join("pki"), usages, names);
         let config = builder().with_client_auth_cert(chain, key);
@@ -115,9 +115,9 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
         let connector = TlsConnector::from(Arc::new(config.clone()));
         let refused = match connector.connect(name, socket).await {
             Err(_) => true,
-            // In TLS 1.3 a client learns it from the first read.
+            // In TLS 1.3 a client learns of a refused certificate only when it reads.
             Ok(mut stream) => {
-                // Asks for a sign of life.
+                // A ping frame, which only a peer's connection answers.
                 let _ = stream.write_all(b"\0\0\0\x04\x06\0\0\0\0\0\0\0\0").await;
                 !matches!(stream.read(&mut [0; 64]).await, Ok(1..))
             }
@@ -141,7 +141,7 @@ async fn nobody_there_is_told_from_somebody_who_does_not_answer() {
     let ping = || PeerRequest::from(PeerMessage::Ping { view: 1 });
     assert!(transport.call(&to, ping()).await.is_ok());
     ring.kill(1).await;
-    // A call that was under way when the connection broke cannot know whether it was handled.
+    // A call in flight when the connection broke cannot know whether it was handled.
     let refused = loop {
         match transport.call(&to, ping()).await {
             Err(PeerError::Ended(_)) => {}
@@ -149,7 +149,7 @@ async fn nobody_there_is_told_from_somebody_who_does_not_answer() {
         }
     };
     assert_eq!(refused, Err(PeerError::Refused));
-    // A listener that accepts and says nothing is a process that stands still.
+    // A listener that accepts and never answers behaves like a process that hangs.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer = Peer {
         replica: "polyplane-1".to_owned(),
@@ -165,8 +165,8 @@ async fn nobody_there_is_told_from_somebody_who_does_not_answer() {
     assert_eq!(timed_out, Err(PeerError::TimedOut));
 }
 
-/// A peer that is refused is taken for dead and removed from the ring, so nothing that a living one
-/// says may look like that.
+/// A peer that refuses connections is removed from the ring as dead, so a living peer must never be
+/// reported as [`PeerError::Refused`], even if it accepts no streams.
 #[tokio::test]
 async fn a_peer_that_takes_no_more_is_not_taken_for_one_that_is_gone() {
     let limits = PeerLimits {

@@ -1,4 +1,4 @@
-//! One request, one answer.
+//! Requests with one complete answer each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -287,7 +287,7 @@ async fn too_many_requests_in_flight_are_told_to_come_later() {
     let gate = std::sync::Arc::clone(&server.gate);
     let path = format!("{PODS}/gate");
     let waiting = tokio::spawn(async move { first.get(&path).await });
-    // Until the first one holds the only place, the second is served.
+    // The second client is served until the first one's request holds the only seat.
     let refused = loop {
         let reply = second.get(&format!("{PODS}/a")).await;
         if reply.status != StatusCode::OK {
@@ -367,7 +367,7 @@ async fn metrics_count_what_was_served() {
     assert_eq!(elsewhere.status, StatusCode::NOT_FOUND);
 }
 
-/// A client that is still sending when it is refused sees the refusal, not a broken stream.
+/// A client that is refused while it still sends its body gets the refusal, not a broken stream.
 #[tokio::test]
 async fn a_refusal_does_not_overtake_the_rest_of_the_body() {
     let server = start().await;
@@ -389,13 +389,13 @@ async fn a_refusal_does_not_overtake_the_rest_of_the_body() {
         assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
         assert!(sent.load(Ordering::SeqCst), "{protocol:?}");
         drop(answer);
-        // The connection goes on.
+        // The connection stays usable.
         let again = stranger.get("/version").await;
         assert_eq!(again.status, StatusCode::UNAUTHORIZED);
     }
 }
 
-/// What nobody wants is not waited for without end.
+/// The server does not wait without limit for a body that no stage needs.
 #[tokio::test]
 async fn a_refusal_does_not_wait_for_a_body_that_never_ends() {
     let server = start().await;

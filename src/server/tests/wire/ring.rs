@@ -1,7 +1,7 @@
-//! A few servers that forward to each other, in front of one plane that can be moved.
+//! A few servers that forward to each other, in front of one plane that tests can move.
 //!
-//! The plane is a list of events and a list of what was written; it is owned by one replica, and
-//! what each replica believes of that can be made wrong.
+//! The plane is a list of events and a list of the creates that were carried out. One replica owns
+//! it; tests can make replicas believe in a wrong owner.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ use tokio::task::JoinHandle;
 use crate::client::{Client, Protocol};
 use crate::fake::{authority, kinds};
 
-/// What is true, whatever the replicas believe.
+/// The true state of the plane, whatever replicas believe.
 #[derive(Clone, Default)]
 pub struct Truth {
     pub owner: Option<usize>,
@@ -42,29 +42,30 @@ pub struct Truth {
     pub head: u64,
 }
 
-/// The plane and everything that was done to it.
+/// The plane, and records of everything that replicas did with it.
 pub struct World {
     pub truth: watch::Sender<Truth>,
-    /// Where a replica believes the plane, if not where it is.
+    /// For each replica, where it believes the plane; `None` if it knows the truth.
     pub beliefs: Mutex<Vec<Option<Location>>>,
     pub peers: Mutex<Vec<Peer>>,
-    /// The first replica owes all others the answers to their pings.
+    /// True if the other replicas get no answers to their pings from the first one.
     pub is_first_silent: AtomicBool,
-    /// Requests that were not sent to it therefore, counted each time.
+    /// The number of times that a request was not sent to the first replica because it answered no
+    /// pings.
     pub held: AtomicUsize,
-    /// Bodies of the creates that were carried out, with the replica.
+    /// The bodies of creates that were carried out, each with its replica.
     pub created: Mutex<Vec<(usize, String)>>,
-    /// Requests that came to a plane's door, with the replica.
+    /// The number of requests that reached a plane.
     pub asked: AtomicUsize,
-    /// Requests that were dropped while they were being carried out.
+    /// The number of requests that were dropped before they were answered.
     pub dropped: AtomicUsize,
-    /// The first replica stands still: its watches tell nothing and do not end.
+    /// True if the first replica hangs: its watches send nothing and do not end.
     pub is_first_frozen: AtomicBool,
-    /// The first replica stands still in the midst of initial events, after so many; 0 for never.
+    /// The number of initial events after which the first replica hangs; 0 if it does not.
     pub first_stops_after: AtomicUsize,
-    /// Chunks of long lists that were taken.
+    /// The number of chunks of long lists that were read.
     pub chunks: AtomicUsize,
-    /// What each replica's messages were, with their payload's length.
+    /// The messages that replicas received: replica, sender, message and length of the payload.
     pub messages: Mutex<Vec<(usize, String, PeerMessage, usize)>>,
     kinds: Arc<KindTable>,
 }
@@ -79,7 +80,7 @@ impl World {
     }
 }
 
-/// One replica's view of the world.
+/// The world as one replica sees it.
 struct Seen {
     index: usize,
     world: Arc<World>,
@@ -177,7 +178,7 @@ fn answer_of(outcome: Outcome, body: AnswerBody) -> Answer {
     }
 }
 
-/// Counts a request that is dropped before it was answered.
+/// Counts a request if it is dropped before its answer.
 struct Dropped(Option<Arc<World>>);
 
 impl Drop for Dropped {
@@ -239,8 +240,9 @@ fn about(seen: &Seen, request: &ResourceRequest) -> AnswerBody {
     AnswerBody::Slices(vec![format!("{about}\n").into()])
 }
 
-/// Returns the bookmark behind the initial events. It begins with a space, unlike a registry's, so
-/// that a replica between which parses lines instead of reading records takes it for an event.
+/// Returns the bookmark after the initial events. It begins with a space, which no registry writes.
+/// A forwarding replica that parses lines instead of reading records therefore takes it for an
+/// event, and the test fails.
 fn initial_end(version: u64) -> String {
     format!(
         "{{ \"type\":\"BOOKMARK\",\"object\":{{\"kind\":\"Pod\",\"metadata\":{{\"resourceVersion\":\
@@ -262,14 +264,15 @@ fn chunk(lines: String, progress: WatchProgress) -> WatchChunk {
     }
 }
 
-/// Returns the first value of a parameter, for requests that say to these fakes what to do.
+/// Returns the first value of a parameter by which a test instructs this fake, or an empty text.
 fn parameter<'a>(request: &'a ResourceRequest, name: &str) -> &'a str {
     let found = request.query.iter().find(|(key, _)| key == name);
     found.map_or("", |(_, value)| value)
 }
 
-/// Events behind the version asked for, or all of them in reverse order and a bookmark; ends with
-/// a move when the replica does not own the plane any more. Reads its options as the registry does.
+/// Returns the events after the version in the request, or all events in reverse order and a
+/// bookmark. The watch ends with a move once the replica does not own the plane any more. Options
+/// are read as the registry reads them.
 fn events(seen: Arc<Seen>, request: &ResourceRequest) -> WatchStream {
     let options = ListOptions::parse(request, ListPurpose::Watch).expect("sound options");
     let asked: u64 = options.resource_version.parse().unwrap_or(0);
@@ -357,7 +360,7 @@ pub struct Replica {
     pub served: Option<JoinHandle<Stopped>>,
 }
 
-/// All replicas with what they share.
+/// All replicas, and the state that they share.
 pub struct Ring {
     pub world: Arc<World>,
     pub replicas: Vec<Replica>,
@@ -376,7 +379,7 @@ impl Ring {
         Self::start_limited(count, &PeerLimits::default(), change).await
     }
 
-    /// Starts a ring with these bounds of the channels between replicas.
+    /// Starts a ring with these limits for the connections between replicas.
     pub async fn start_limited(
         count: usize,
         limits: &PeerLimits,
@@ -467,14 +470,14 @@ impl Ring {
         });
     }
 
-    /// Returns an administrator's client of one replica.
+    /// Connects an administrator's client to one replica.
     pub async fn client(&self, index: usize) -> Client {
         let token = Some(self.pki.admin_token());
         let address = self.replicas[index].address;
         Client::to(address, &self.pki, Protocol::Http2, token, None).await
     }
 
-    /// Cuts a replica off, and waits until its connections are gone.
+    /// Aborts a replica, and waits until its connections are closed.
     pub async fn kill(&mut self, index: usize) {
         self.replicas[index].stop.abort();
         let served = self.replicas[index].served.take().expect("it runs");

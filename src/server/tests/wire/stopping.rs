@@ -1,4 +1,4 @@
-//! How a server ends.
+//! The ways in which a server stops.
 
 use std::time::Duration;
 

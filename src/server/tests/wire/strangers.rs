@@ -1,4 +1,4 @@
-//! What strangers at the peer port can do to peers: nothing.
+//! Strangers at the peer port cannot harm peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,10 @@ fn fresh(ring: &Ring, limits: &PeerLimits) -> Arc<PeerTransport> {
     PeerTransport::new(tls.expect("made"), limits.clone())
 }
 
-/// Opens a connection and says nothing; ends when the other side closes it.
+/// Opens a connection and sends nothing; returns when the other side closes it.
 async fn hold(address: String) {
     if let Ok(mut socket) = TcpStream::connect(&address).await {
-        // An end and a reset are the same here.
+        // The end of the stream and a reset mean the same here.
         let _ = socket.read(&mut [0; 16]).await;
     }
 }
@@ -53,7 +53,8 @@ async fn strangers_who_fill_the_peer_port_shut_no_peer_out() {
     let to = member(&ring.replicas[1].peer);
     let mut calls = 0;
     while Instant::now() < until {
-        // Each needs a new connection, while strangers come back as soon as they are put out.
+        // Each call needs a new connection, while strangers connect again as soon as the listener
+        // drops them.
         let transport = fresh(&ring, &limits);
         let reply = transport.call(&to, ping()).await;
         assert_eq!(reply, Ok(PeerReply::Pong { view: 7 }), "call {calls}");
@@ -63,7 +64,7 @@ async fn strangers_who_fill_the_peer_port_shut_no_peer_out() {
             strangers.spawn(hold(address.clone()));
         }
     }
-    // Nothing happens for a while, and peers go on as before.
+    // The strangers are gone; after some quiet time, peers still reach each other.
     strangers.shutdown().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let reply = ring.replicas[0].transport.call(&to, ping()).await;
@@ -80,7 +81,8 @@ async fn a_stranger_who_says_nothing_is_put_out_after_a_second() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// One more peer than there is room for: it learns that, and does not take the other for dead.
+/// A peer above the limit of connections gets a refusal, and does not treat the other replica as
+/// dead.
 #[tokio::test]
 async fn a_peer_for_whom_there_is_no_room_is_told_so() {
     let limits = PeerLimits {
@@ -101,14 +103,15 @@ async fn a_peer_for_whom_there_is_no_room_is_told_so() {
     assert_eq!(reply, Ok(PeerReply::Pong { view: 7 }));
 }
 
-/// How a listener treats whoever connects.
+/// What a listener does with a new connection.
 #[derive(Clone, Copy, Debug)]
 enum Treatment {
     Closes,
     Resets,
 }
 
-/// Returns a listener in front of a peer that turns the first so many connections away.
+/// Starts a listener in front of a peer that treats the first `turned_away` connections in the
+/// given way and passes on later ones.
 async fn doorman(behind: String, treatment: Treatment, turned_away: usize) -> Peer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -146,7 +149,8 @@ async fn an_end_or_a_reset_means_connect_again() {
     }
 }
 
-/// A proxy in front of a dead process does that, and so does a listener under attack.
+/// A proxy in front of a dead process ends or resets every connection, and so does a listener under
+/// attack. To the caller both are a time-out.
 #[tokio::test]
 async fn ends_and_resets_for_ever_count_like_a_time_out() {
     let ring = Ring::start(2).await;
@@ -162,7 +166,7 @@ async fn ends_and_resets_for_ever_count_like_a_time_out() {
     }
 }
 
-/// Returns the first line of what a replica answers to a client that shows these certificates; none
+/// Returns the first line of a replica's answer to a client that shows these certificates; `None`
 /// if the handshake fails.
 async fn answered(
     ring: &Ring,
@@ -189,7 +193,7 @@ async fn answered(
     let request = b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(request).await.ok()?;
     let mut bytes = Vec::new();
-    // A replica closes without TLS's own farewell, too.
+    // A replica may close without the closing alert of TLS.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
         .await
         .expect("in time");
@@ -197,7 +201,8 @@ async fn answered(
     text.lines().next().map(str::to_owned)
 }
 
-/// A verifier tries intermediates of one name in every order, so they are few.
+/// A chain with more than four intermediates ends in the handshake: a verifier tries intermediates
+/// of one name in every order.
 #[tokio::test]
 async fn a_chain_that_is_much_work_ends_in_the_handshake() {
     let ring = Ring::start(1).await;
@@ -209,7 +214,7 @@ async fn a_chain_that_is_much_work_ends_in_the_handshake() {
     assert_eq!(answered(&ring, &ring.admin, &of(20)).await, None);
     let long = CertificateDer::from(vec![0; 12_000]);
     assert_eq!(answered(&ring, &ring.admin, &[long]).await, None);
-    // A stranger's chain that is short enough is judged, and denied.
+    // A stranger's chain that is short enough passes the handshake, and its user is then denied.
     let folder = tempfile::tempdir().expect("a folder");
     let other = Pki::load_or_create(folder.path()).expect("made");
     let stranger = other.issue_client("carla", &[]).expect("issued");

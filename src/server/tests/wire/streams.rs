@@ -81,7 +81,7 @@ async fn watches_bring_events_as_they_come_and_are_counted() {
         assert!(metrics.text().contains(&events), "{}", metrics.text());
         drop(answer);
         drop(client);
-        // The connection task notices in its own time that the client left.
+        // The connection task notices with a delay that the client left.
         while other.get("/metrics").await.text().contains(running) {
             tokio::task::yield_now().await;
         }
@@ -112,7 +112,7 @@ async fn a_watch_has_a_deadline_until_it_has_begun() {
             let data = frame.into_data().expect("data");
             events += data.iter().filter(|byte| **byte == b'\n').count();
         }
-        // Once it has begun, its time is that of its source.
+        // Once the watch has begun, it lasts as long as its source.
         let more = tokio::time::timeout(begin_max * 3, answer.frame()).await;
         assert!(more.is_err(), "{more:?}");
     }
@@ -134,7 +134,7 @@ async fn an_answer_nobody_fetches_is_given_up() {
     let server =
         start_with(|config| config.limits.answer_stall_max = Duration::from_millis(50)).await;
     let mut client = Client::admin(&server, Protocol::Http2).await;
-    // The client's window is far smaller than the answer, and nobody reads.
+    // The client's window is far smaller than the answer, and nobody reads it.
     let answer = client
         .open(Method::GET, "/api/v1/pods?limit=20000", &[], "")
         .await;

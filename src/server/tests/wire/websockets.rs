@@ -1,5 +1,5 @@
-//! Watches over a WebSocket, with a client of another make: the server's library as a client, and
-//! frames written by hand where no client would write them.
+//! Watches over a WebSocket. The client is the server's library in the role of a client; frames
+//! that no client would write are written by hand.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn handshake<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&UPGRADE[..], &[KEY, VERSION, ORIGIN], more].concat()
 }
 
-/// Returns the connection behind a handshake that must succeed.
+/// Returns the connection after a handshake that must succeed.
 async fn upgraded(client: &mut Client, path: &str) -> TokioIo<Upgraded> {
     let answer = client.open(Method::GET, path, &handshake(&[]), "").await;
     assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
@@ -62,7 +62,7 @@ fn closed(code: CloseCode) -> Message {
     Message::Close(Some(CloseFrame { code, reason }))
 }
 
-/// Reads to the end: the last message must be the server's leave.
+/// Reads to the end and returns the last message, which must be the server's close.
 async fn last_words(socket: &mut Socket) -> Message {
     let mut last = None;
     while let Some(message) = socket.next().await {
@@ -93,7 +93,7 @@ async fn each_event_is_a_message_of_its_own() {
     for line in expected.text().split_inclusive('\n') {
         assert_eq!(next_text(&mut socket).await, line);
     }
-    // The watch is over, and the WebSocket with it.
+    // The WebSocket ends with its watch.
     let end = socket.next().await.expect("an end").expect("a clean one");
     assert_eq!(end, closed(CloseCode::Normal));
     assert!(socket.next().await.is_none());
@@ -111,7 +111,7 @@ async fn a_websocket_counts_as_a_watch_and_as_a_connection() {
     assert!(counted.contains(&format!("{RUNNING}1\n")), "{counted}");
     let events = "apiserver_watch_events_total{group=\"\",resource=\"pods\",version=\"v1\"} 3\n";
     assert!(counted.contains(events), "{counted}");
-    // The other connection is the one that asks.
+    // The other connection is the one that reads the metrics.
     assert!(counted.contains("polyplane_connections 2\n"), "{counted}");
     drop(socket);
     all_over(&server).await;
@@ -191,7 +191,7 @@ async fn what_is_no_watch_is_answered_as_if_nobody_had_asked_for_a_websocket() {
             "{path}"
         );
     }
-    // Nor is a watch that only looks a little like it asked for one.
+    // A request that resembles a WebSocket handshake only in part is an ordinary watch too.
     for (connection, upgrade) in [("keep-alive", "websocket"), ("upgrade", "h2c")] {
         let headers = [
             ("connection", connection),
@@ -253,7 +253,7 @@ async fn a_bad_handshake_is_refused_as_upstream_refuses_it() {
     all_over(&server).await;
 }
 
-/// Returns the answer to a handshake with these sub-protocols and without any other credential.
+/// Returns the answer to a handshake with these sub-protocols and no other credential.
 async fn with_protocols(server: &Running, protocols: &str) -> Reply {
     let mut client = Client::with(server, Protocol::Http1, None, None).await;
     let headers = handshake(&[("sec-websocket-protocol", protocols)]);
@@ -299,7 +299,7 @@ async fn a_token_may_come_as_a_sub_protocol_and_is_not_told_back() {
         let reply = with_protocols(&server, &protocols).await;
         assert_eq!(reply.status, status, "{protocols}");
     }
-    // It is a token wherever a WebSocket is asked for, and nowhere else.
+    // A sub-protocol is a token only in a WebSocket handshake.
     let mut client = Client::with(&server, Protocol::Http1, None, None).await;
     let token = ("sec-websocket-protocol", format!("a,{admin}"));
     let token = (token.0, token.1.as_str());
@@ -350,7 +350,7 @@ async fn a_client_that_reads_nothing_holds_up_only_itself() {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.map_or(0, |count| count.parse::<u64>().expect("a number"))
     };
-    // Nobody reads: what is taken is what buffers of the system hold, then it stops.
+    // Nobody reads: the server sends as many events as the system's buffers hold, then stops.
     let mut before = u64::MAX;
     loop {
         let now = told().await;
@@ -364,7 +364,7 @@ async fn a_client_that_reads_nothing_holds_up_only_itself() {
         before < 16 * 1024,
         "{before} events of 1 KiB were taken for nobody"
     );
-    // It goes on when somebody reads.
+    // Events continue once the client reads.
     for _ in 0..before + 1000 {
         next_text(&mut socket).await;
     }
@@ -405,7 +405,7 @@ async fn a_websocket_is_one_stream_however_often_its_plane_moves() {
         }
     }
     assert!(ring.world.asked.load(Ordering::SeqCst) > 3);
-    // The owner dies, and the others go on.
+    // The owner dies, and the other watches continue.
     ring.kill(1).await;
     ring.world.move_to(2);
     ring.world.tell(1);

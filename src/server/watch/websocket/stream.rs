@@ -1,7 +1,7 @@
 //! Sends the events of a watch as messages of a WebSocket.
 //!
 //! The stream of a watch is lines of JSON; each line with its newline becomes one text message in
-//! one frame. Messages of the client are read, limited in size and ignored, except for close and
+//! one frame. Messages from the client are read, limited in size and ignored, except for close and
 //! ping.
 
 use std::collections::VecDeque;
@@ -21,30 +21,33 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::answer::body::ResponseBody;
 
-/// Longest message of a client, in bytes. Clients have no reason to send any.
+/// Longest message from a client, in bytes. Clients have no reason to send any; without the limit
+/// one could use up the memory.
 const CLIENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that are allocated to read from each WebSocket.
+/// Bytes of the read buffer of each WebSocket. More would cost memory per watch without use.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
-/// Messages are coalesced up to this length before they are written. What is not written yet is
-/// never more than this and one message.
+/// Bytes up to which messages are coalesced before they are written. The unwritten bytes are at
+/// most this and one message.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
-/// Longest event, in bytes. No event is longer; without the limit a broken stream would fill
+/// Longest event, in bytes. No event is longer; without the limit a broken stream would use up the
 /// memory.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long a client may take to read the close and to close the connection.
+/// How long a client may take to read the close and to close the connection. Without the limit, a
+/// client that hangs would keep the connection.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Bytes that are read of a client that has to close.
+/// Bytes that are read from a client that has to close. Without the limit, one that keeps sending
+/// would never be disconnected.
 const CLOSE_BYTES_MAX: u64 = 256 * 1024;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-/// A watch that goes on over a WebSocket once the connection is one.
+/// A watch that continues over a WebSocket once the handshake has replaced HTTP.
 pub(crate) struct Session {
     upgrade: OnUpgrade,
     events: ResponseBody,
 }
 
-/// How a WebSocket ended.
+/// The way in which a WebSocket ended.
 enum End {
     /// The watch ended, or the client broke the protocol.
     Close(CloseCode),
@@ -59,7 +62,7 @@ impl Session {
         Self { upgrade, events }
     }
 
-    /// Sends events until the watch ends or the client closes. Must be called once HTTP has ended
+    /// Sends events until the watch ends or the client closes. Must be called after HTTP has ended
     /// on the connection. Dropping the future aborts the connection.
     pub(crate) async fn serve(mut self) {
         let Ok(upgraded) = self.upgrade.await else {
@@ -86,8 +89,8 @@ async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
     let mut messages = Messages::default();
     loop {
         tokio::select! {
-            // A close of the client comes before further events. A client that sends without end only
-            // keeps itself from getting events.
+            // The client first, so that its close counts before further events. A client that sends
+            // without end only delays its own events.
             biased;
             received = socket.next() => match received {
                 Some(Ok(Message::Close(_))) => return End::ClosedByClient,
@@ -113,7 +116,7 @@ async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
     }
 }
 
-/// Sends the messages that are ready. A client that does not read blocks this, and thus its watch.
+/// Sends the messages that are ready. A client that does not read delays its own watch only.
 async fn send(socket: &mut Socket, messages: &mut Messages) -> Result<(), Error> {
     while let Some(line) = messages.ready.pop_front() {
         let text = Utf8Bytes::try_from(line)?;
@@ -132,15 +135,15 @@ fn end_of(error: &Error) -> End {
     }
 }
 
-/// Sends the close and reads until the client closes the connection. Unread bytes would make the
-/// system reset the connection, and the client would lose the last messages.
+/// Sends the close and reads until the client closes the connection. With unread bytes the system
+/// would reset the connection, and the client would lose the last messages.
 async fn close(mut socket: Socket, end: End) {
     let said = match end {
         End::Close(code) => {
             let reason = Utf8Bytes::from_static("");
             socket.close(Some(CloseFrame { code, reason })).await
         }
-        // The library queued the answer when it read the client's close.
+        // The library queued its answer when it read the client's close.
         End::ClosedByClient => socket.flush().await,
         End::Broken => return,
     };
@@ -152,14 +155,14 @@ async fn close(mut socket: Socket, end: End) {
     let _gone = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
 }
 
-/// An event is longer than any can be.
+/// An error: an event is longer than the limit.
 #[derive(Debug, PartialEq, Eq)]
 struct TooLong;
 
 /// Splits a stream at its lines.
 #[derive(Debug, Default)]
 struct Messages {
-    /// The beginning of a line whose end has not arrived.
+    /// The part of a line whose end has not arrived.
     begun: BytesMut,
     ready: VecDeque<Bytes>,
 }
@@ -197,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a stream is cut into pieces, the messages are its whole lines.
+        /// However a stream is divided, the messages are its whole lines.
         #[test]
         fn messages_are_whole_lines(
             lines in proptest::collection::vec("[a-z]{0,9}\n", 0..9),
