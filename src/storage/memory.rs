@@ -463,6 +463,13 @@ impl Store for MemoryStore {
         Ok(watch)
     }
 
+    async fn request_progress(&self) -> Result<(), ReadError> {
+        let mut state = self.open_state()?;
+        let head = state.head;
+        state.hub.report_progress(head);
+        Ok(())
+    }
+
     async fn revision(&self) -> Result<Revision, ReadError> {
         Ok(self.open_state()?.head)
     }

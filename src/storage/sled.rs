@@ -369,6 +369,11 @@ impl Store for SledStore {
         Ok(watch)
     }
 
+    async fn request_progress(&self) -> Result<(), ReadError> {
+        let sent = self.commands.send(Command::Progress);
+        sent.map_err(|_| ReadError::Closed)
+    }
+
     async fn revision(&self) -> Result<Revision, ReadError> {
         if self.shared.is_closed() {
             return Err(ReadError::Closed);

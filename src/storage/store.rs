@@ -365,14 +365,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<StoreWatch, ReadError>;
 
     /// Requests that every open watch reports its progress soon, by a batch, perhaps without events,
-    /// whose revision is at least every revision that this store has returned before the call. Does
-    /// nothing if the engine's watches report by themselves.
+    /// whose revision is at least every revision that this store has returned before the call. Unless
+    /// requested, no engine has to report revisions without events in a watch's range.
     ///
     /// # Errors
     /// [`ReadError::Closed`] after [`Self::close`].
-    async fn request_progress(&self) -> Result<(), ReadError> {
-        Ok(())
-    }
+    async fn request_progress(&self) -> Result<(), ReadError>;
 
     /// Returns the newest revision, linearizable.
     ///

@@ -284,13 +284,26 @@ impl Hub {
         self.watchers.push(Watcher { start, end, sender });
     }
 
-    /// Sends the events of one revision to all watchers of their keys.
+    /// Sends the events of one revision to the watchers of their keys, and forgets watches that were
+    /// dropped. The others are not woken: a server has a watch for each plane that is awake, and a
+    /// write must not cost more for each of them.
     pub(crate) fn publish(&mut self, revision: Revision, events: &[StoreEvent]) {
         self.watchers.retain(|watcher| {
             let hits = events
                 .iter()
                 .filter(|event| in_range(&event.key, &watcher.start, &watcher.end));
-            let events = hits.cloned().collect();
+            let events: Vec<StoreEvent> = hits.cloned().collect();
+            match events.is_empty() {
+                true => !watcher.sender.is_gone(),
+                false => watcher.sender.send(WatchBatch { revision, events }),
+            }
+        });
+    }
+
+    /// Notifies all watchers that they have everything up to a revision, which is published.
+    pub(crate) fn report_progress(&mut self, revision: Revision) {
+        self.watchers.retain(|watcher| {
+            let events = Vec::new();
             watcher.sender.send(WatchBatch { revision, events })
         });
     }

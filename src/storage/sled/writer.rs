@@ -82,6 +82,8 @@ pub(super) enum Command {
         why: String,
         reply: oneshot::Sender<Result<(), ReadError>>,
     },
+    /// Every watch is to report its progress.
+    Progress,
     /// A lease was granted: compute the next deadline again.
     Wake,
     Close(oneshot::Sender<()>),
@@ -242,6 +244,7 @@ impl Writer {
                 self.mend(opening, why);
                 let _ = reply.send(Ok(()));
             }
+            Command::Progress => self.hub.report_progress(Revision(self.head.revision)),
             Command::Wake | Command::Commit(_) | Command::Close(_) => {}
         }
     }
