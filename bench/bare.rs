@@ -1,7 +1,7 @@
-//! The least a server can do: hyper and rustls answering constant bytes over HTTP/2.
+//! A server that does as little as possible: hyper and rustls answering constant bytes over HTTP/2.
 //!
-//! `bench self` drives it in a process of its own. It shows what the load generator can reach, and
-//! is the ceiling that figures of a real server are read against.
+//! `bench self` sends load to it in a process of its own. The result shows what the load generator
+//! can reach, and is the ceiling for the numbers of a real server.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -21,10 +21,10 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// Serves until it is killed; writes a kubeconfig into `folder` when it listens.
+/// Serves until it is killed. Writes a kubeconfig into `folder` once it listens.
 ///
 /// # Errors
-/// When it cannot listen or write.
+/// Returns an error if it cannot listen or write.
 pub async fn serve(folder: &Path, body_bytes: usize) -> Result<()> {
     let key = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
     let certificate = key.cert.der().clone();
@@ -66,18 +66,18 @@ pub async fn serve(folder: &Path, body_bytes: usize) -> Result<()> {
     }
 }
 
-/// The bare server in a process of its own, ended when dropped.
+/// The bare server in a process of its own, which ends when this is dropped.
 pub struct Bare {
     child: Child,
-    /// Where its kubeconfig is.
+    /// The folder of its kubeconfig.
     pub folder: tempfile::TempDir,
 }
 
 impl Bare {
-    /// Starts this very program as a bare server.
+    /// Starts this program as a bare server.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// Returns an error if the server does not start.
     pub async fn start(body_bytes: usize) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let child = Command::new(std::env::current_exe()?)

@@ -1,4 +1,4 @@
-//! What the disk itself needs: write 4 KiB, then fdatasync, again and again.
+//! Measures the disk itself: it writes 4 KiB, then calls fdatasync, repeatedly.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,13 +10,14 @@ use anyhow::{Context, Result};
 use crate::report::Latencies;
 
 const BLOCK_BYTES: usize = 4096;
-/// The file is overwritten in a circle, so that its size is settled as a store's log usually is.
+/// Length of the file, which is overwritten in a circle: its size stays constant, as that of a
+/// store's log usually does.
 const FILE_BYTES: u64 = 4 << 20;
 
 /// Times write and fdatasync in a new file of `folder` for `time`.
 ///
 /// # Errors
-/// When the folder cannot be written.
+/// Returns an error if the folder cannot be written.
 pub fn sync_latency(folder: &Path, time: Duration) -> Result<Latencies> {
     let path = folder.join(format!(".bench-{}", std::process::id()));
     let mut file = OpenOptions::new()

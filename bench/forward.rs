@@ -1,6 +1,8 @@
-//! What a hop costs: the same load on one plane through its owner and through another replica.
+//! Measures the cost of a hop: the same load on one plane through its owner and through another
+//! replica.
 //!
-//! Two replicas on one etcd; blocks in turn, the order reversed every round.
+//! There are two replicas on one etcd. Blocks of load alternate, and their order is reversed every
+//! round.
 
 use std::time::Duration;
 
@@ -16,22 +18,22 @@ use crate::target::Target;
 
 const PLANE: &str = "bench-forward";
 
-/// How hard, and how often.
+/// The effort and the number of blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
-    /// Pairs of blocks of each kind.
+    /// The number of pairs of blocks of each kind.
     pub rounds: u32,
     /// Effort of a block under full load.
     pub effort: Effort,
-    /// Time of warming up.
+    /// The time of warming up.
     pub warm_up: Duration,
 }
 
-/// Runs GET and CREATE on both ways and prints what the hop adds: CPU under full load, latency
-/// one request at a time.
+/// Measures GET and CREATE on both ways and prints what the hop adds: CPU under full load, and
+/// latency with one request at a time.
 ///
 /// # Errors
-/// When the ring does not come up, or nothing was answered.
+/// Returns an error if the ring does not start, or no request was answered.
 pub async fn forward(rounds: &Rounds, format: Format) -> Result<()> {
     let ring = Ring::start(2).await?;
     ring.plane_at(PLANE, 0).await?;
@@ -124,7 +126,7 @@ fn print(scenario: Scenario, busy: &[(Block, Block)], alone: &[(Block, Block)], 
     }
 }
 
-/// CPU of one process, in the order of [`Ring::processes`].
+/// Returns the CPU time of one process, in the order of [`Ring::processes`].
 fn used(block: &Block, process: usize) -> Option<f64> {
     let usage = block.server.get(process)?;
     Some(usage.micros_per_operation)

@@ -1,5 +1,5 @@
-//! The pause of a planned hand-off: one plane is written to at a fixed rate and moves between two
-//! replicas, by its user's wish, again and again.
+//! Measures the pause of a planned hand-off: one plane gets writes at a fixed rate and is moved
+//! between two replicas by its placement, repeatedly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,17 @@ use crate::ring::Ring;
 
 const PLANE: &str = "bench-hand-off";
 const CONFIG_MAPS: &str = "/clusters/bench-hand-off/api/v1/namespaces/default/configmaps";
-/// Objects that are written to in turn, so that one write does not wait for another's key.
+/// Objects that are written in turn. With fewer, one write would wait for another write of its
+/// object.
 const OBJECTS: u64 = 64;
-/// Writes that may be on their way at once; a pause of a second at the usual rate.
+/// Writes that may be in flight at once. At the usual rate that covers a pause of more than a
+/// second.
 const OPEN_MAX: usize = 4096;
-/// Before the first wish, so that there is something to compare with.
+/// Time before the first move, whose latencies are the baseline.
 const QUIET: Duration = Duration::from_secs(3);
-/// From an arrival to the next wish.
+/// Time from the end of a move to the request for the next one.
 const BETWEEN: Duration = Duration::from_millis(300);
-/// What a wish may still delay after the plane has arrived.
+/// Time after a plane has moved in which the move may still delay writes.
 const AFTER: Duration = Duration::from_millis(100);
 
 /// One write: when it was due, and when it was acknowledged.
@@ -36,16 +38,16 @@ struct Write {
     error: Option<String>,
 }
 
-/// A move, from the wish to the arrival.
+/// A move, from the changed placement to the moment when the other replica owns the plane.
 struct Move {
     from: Instant,
     to: Instant,
 }
 
-/// Moves the plane `moves` times while it is written to `rate` times a second.
+/// Moves the plane `moves` times while it gets `rate` writes a second.
 ///
 /// # Errors
-/// When the ring does not come up or the plane does not move.
+/// Returns an error if the ring does not start or the plane does not move.
 pub async fn hand_off(moves: u32, rate: f64, format: Format) -> Result<()> {
     let ring = Ring::start(2).await?;
     ring.plane_at(PLANE, 0).await?;
@@ -83,7 +85,7 @@ pub async fn hand_off(moves: u32, rate: f64, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// Writes on a schedule, whatever happened to earlier writes, until it is told to stop.
+/// Writes on a schedule, whatever happened to earlier writes, until `stopped` gets a message.
 async fn write_on(lane: Arc<Lane>, rate: f64, mut stopped: mpsc::Receiver<()>) -> Vec<Write> {
     let begin = Instant::now();
     let (mut open, mut writes) = (JoinSet::new(), Vec::new());
@@ -91,7 +93,7 @@ async fn write_on(lane: Arc<Lane>, rate: f64, mut stopped: mpsc::Receiver<()>) -
         let due = begin + Duration::from_secs_f64(count as f64 / rate);
         tokio::select! {
             biased;
-            // The end first: nobody waits for what comes after it.
+            // The end first, because writes after it are not measured.
             _ = stopped.recv() => break,
             () = tokio::time::sleep_until(due) => {}
         }
@@ -124,8 +126,8 @@ async fn write(lane: &Lane, count: u64, due: Instant) -> Write {
     }
 }
 
-/// The pause of a move is the longest time without an acknowledgement around it, less what lies
-/// between two acknowledgements anyway: one interval of the schedule.
+/// Prints the pauses. The pause of a move is the longest time without an acknowledgement around it,
+/// minus one interval of the schedule, which lies between two acknowledgements anyway.
 fn print(writes: &[Write], moved: &[Move], quiet: (Instant, Instant), format: Format) {
     let latency = |write: &Write| Some(write.acknowledged?.duration_since(write.due));
     let (mut ordinary, mut slowest, mut silence) = (

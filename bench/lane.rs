@@ -1,4 +1,4 @@
-//! One HTTP/2 connection with many streams, made for little work per request.
+//! One HTTP/2 connection with many streams, which costs little CPU per request.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ pub struct Lane {
     driver: JoinHandle<()>,
 }
 
-/// What a request carries.
+/// The body of a request.
 pub enum Content {
     /// No body.
     None,
@@ -34,10 +34,10 @@ pub enum Content {
 }
 
 impl Lane {
-    /// Connects as the kubeconfig's user.
+    /// Connects as the user of the kubeconfig.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub async fn open(endpoint: &Endpoint) -> Result<Self> {
         let stream = connect(endpoint, Caller::Admin, Protocol::Http2).await?;
         let (sender, frames) = http2::Builder::new(TokioExecutor::new())
@@ -63,7 +63,7 @@ impl Lane {
     /// Returns a request to a path below the endpoint's base path.
     ///
     /// # Errors
-    /// When the path is no path.
+    /// Returns an error if the path is not valid.
     pub fn request(&self, method: Method, path: &str, content: Content) -> Result<Ask> {
         let mut request = Request::builder()
             .method(method)
@@ -86,19 +86,20 @@ impl Lane {
         Ok(request)
     }
 
-    /// Sends and returns when the head of the answer is there.
+    /// Sends a request and returns when the head of the answer has arrived.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Returns an error if the connection breaks.
     pub async fn start(&self, request: Ask) -> Result<(StatusCode, Incoming)> {
         let response = self.sender.clone().send_request(request).await?;
         Ok((response.status(), response.into_body()))
     }
 
-    /// Sends, throws the body away and returns its length.
+    /// Sends a request, discards the body of the answer and returns its length.
     ///
     /// # Errors
-    /// When the connection breaks or the status is another than expected; the error has the body.
+    /// Returns an error if the connection breaks or the status is not the expected one; the error
+    /// contains the body.
     pub async fn exchange(&self, request: Ask, expected: StatusCode) -> Result<u64> {
         let (status, mut body) = self.start(request).await?;
         if status != expected {
@@ -114,10 +115,10 @@ impl Lane {
         Ok(bytes)
     }
 
-    /// Sends and returns the body; for preparations.
+    /// Sends a request and returns the body of the answer; for preparations.
     ///
     /// # Errors
-    /// When the connection breaks or the answer is no success.
+    /// Returns an error if the connection breaks or the answer is not a success.
     pub async fn call(&self, method: Method, path: &str, content: Content) -> Result<Bytes> {
         let request = self.request(method, path, content)?;
         let (status, body) = self.start(request).await?;

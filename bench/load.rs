@@ -1,7 +1,7 @@
-//! Sends requests for a while, in a closed loop or at a fixed rate, and times each of them.
+//! Sends requests for a given time, in a closed loop or at a fixed rate, and times each of them.
 //!
 //! A closed loop keeps a number of streams busy. The open loop sends on a schedule; latency counts
-//! from the scheduled moment, so a server that stalls is charged for what queues behind the stall.
+//! from the scheduled moment, so a stall of the server counts for every request that had to wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,57 +14,57 @@ use tokio::time::Instant;
 use crate::lane::{Ask, Lane};
 use crate::report::Latencies;
 
-/// Makes the request of a stream's turn.
+/// Makes the request for a stream's turn.
 pub type Maker = Arc<dyn Fn(&Lane, Turn) -> Result<Ask> + Send + Sync>;
 
-/// Which request of a load this is.
+/// The place of a request in a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// The stream, from zero.
+    /// The number of the stream, from zero.
     pub stream: u64,
-    /// The stream's request, from zero.
+    /// The number of the request on its stream, from zero.
     pub count: u64,
 }
 
-/// How requests follow each other.
+/// The order of requests in time.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
     /// Each stream sends when its last answer is complete.
     Closed,
-    /// All streams together send so many requests a second.
+    /// All streams together send this many requests a second.
     Open {
-        /// Requests a second.
+        /// The number of requests a second.
         per_second: f64,
     },
 }
 
-/// A load.
+/// A load on a server.
 #[derive(Clone)]
 pub struct Load {
     /// Makes the requests.
     pub maker: Maker,
-    /// The only status that is no error.
+    /// The only status that does not count as an error.
     pub expected: StatusCode,
-    /// Streams over all connections.
+    /// The number of streams over all connections.
     pub streams: u64,
-    /// How requests follow each other.
+    /// The order of requests in time.
     pub pace: Pace,
-    /// How long new requests are sent.
+    /// The time in which new requests are sent.
     pub time: Duration,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Of each answered request.
+    /// The latency of each answered request.
     pub latencies: Latencies,
-    /// Bytes of bodies.
+    /// The bytes of all bodies.
     pub bytes: u64,
-    /// Requests that failed.
+    /// The number of requests that failed.
     pub errors: u64,
     /// The first failure.
     pub first_error: Option<String>,
-    /// From the first request to the last answer.
+    /// The time from the first request to the last answer.
     pub wall: Duration,
 }
 
@@ -119,7 +119,7 @@ async fn run_stream(lane: &Lane, load: &Load, stream: u64, begin: Instant) -> Ou
                 outcome
                     .first_error
                     .get_or_insert_with(|| format!("{error:#}"));
-                // A broken connection fails at once: do not spin on it.
+                // Requests on a broken connection fail at once: pause, so as not to spin.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }

@@ -1,7 +1,8 @@
 //! The load generator: named scenarios against one server, or the same load against two.
 //!
-//! Talks HTTPS to what a kubeconfig names and reads CPU time from /proc, so a plane and the
-//! reference are measured with the same instrument. README.md says how to read the results.
+//! It sends HTTPS requests to the server that a kubeconfig names and reads CPU time from /proc, so
+//! a plane and the reference are measured with the same instrument. README.md says how to read the
+//! results.
 
 mod bare;
 mod disk;
@@ -327,7 +328,7 @@ async fn run_all(
     effort: &EffortArguments,
     format: Format,
 ) -> Result<()> {
-    // The disk beside the server's kubeconfig is taken for the disk of its store.
+    // The disk beside the server's kubeconfig counts as the disk of its store.
     let folder = place
         .kubeconfig
         .parent()
@@ -349,7 +350,8 @@ fn sync_times(folder: &std::path::Path, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// The order within a round alternates, so that a drift of the machine falls on both sides.
+/// Runs interleaved blocks. The order within a round alternates, so that a drift of the machine
+/// affects both sides.
 async fn compare(
     a: &Target,
     b: &Target,
@@ -422,7 +424,8 @@ fn print_ratios(scenario: Scenario, blocks: &[(Block, Block)], format: Format) {
     }
 }
 
-/// Answers as small as a GET's and as large as a LIST's, from a server that does nothing.
+/// Measures answers as small as a GET's and as large as a LIST's, from a server that does nothing
+/// else.
 async fn own(effort: &EffortArguments, format: Format) -> Result<()> {
     for (name, body_bytes) in [("self, 1.2 KB", 1_200), ("self, 120 KB", 120_000)] {
         let bare = Bare::start(body_bytes).await?;

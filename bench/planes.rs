@@ -1,4 +1,4 @@
-//! What concerns whole planes: creating one, starting cold, and what idle ones weigh.
+//! Measures whole planes: creation, a cold start, and the memory of idle ones.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,15 +16,16 @@ use crate::report::{Format, Latencies, show_number, show_quantiles};
 use crate::target::Target;
 
 const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-/// The longest anything here may take.
+/// The longest time that any step may take before the run fails.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at a server that starts; small against the milliseconds that are measured.
+/// Pause between two checks of a server that starts; small against the milliseconds that are
+/// measured.
 const POLL: Duration = Duration::from_micros(200);
 
-/// Creates planes one after the other and, between them, plain objects: p99 against p99.
+/// Creates planes one after the other and, between them, plain objects, and compares p99 with p99.
 ///
 /// # Errors
-/// When the root plane refuses.
+/// Returns an error if the root plane refuses a request.
 pub async fn create_plane(target: &Target, count: u64, format: Format) -> Result<()> {
     let lane = target.lane();
     let unique = std::process::id();
@@ -77,10 +78,10 @@ async fn new_plane(lane: &Lane, name: &str) -> Result<bytes::Bytes> {
         .await
 }
 
-/// Starts the server from nothing and from the folder that start left, several times.
+/// Starts the server from nothing, and then from the folder of that start, several times.
 ///
 /// # Errors
-/// When it does not start.
+/// Returns an error if it does not start.
 pub async fn cold_start(rounds: u64, format: Format) -> Result<()> {
     let program = polyplane()?;
     let mut times: [Latencies; 4] = Default::default();
@@ -110,7 +111,7 @@ pub async fn cold_start(rounds: u64, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// A server of our own, ended when dropped.
+/// A server in a process of its own, which ends when this is dropped.
 struct Started(Child);
 
 impl Started {
@@ -128,8 +129,8 @@ impl Started {
         Ok(Self(child))
     }
 
-    /// Waits for the first 200 of /readyz. A kubeconfig that an earlier start left may name a port
-    /// where nobody listens any more, so it is read anew until it leads to the server.
+    /// Waits for the first 200 of /readyz. The kubeconfig of an earlier start may name a port on
+    /// which nobody listens any more, so it is read again until it leads to the server.
     async fn answering(&mut self, folder: &Path, start: Instant) -> Result<Lane> {
         loop {
             if let Some(status) = self.0.try_wait()? {
@@ -155,10 +156,11 @@ impl Drop for Started {
     }
 }
 
-/// Creates planes and prints what each weighs: never used, after one request, with one watch.
+/// Creates planes and prints how much memory each needs: never used, after one request, with one
+/// watch.
 ///
 /// # Errors
-/// When the process is unknown or the root plane refuses.
+/// Returns an error if the process is unknown or the root plane refuses a request.
 pub async fn idle_planes(
     target: &Target,
     planes: u64,
@@ -230,15 +232,15 @@ pub async fn idle_planes(
     Ok(())
 }
 
-/// Creates a plane that is Ready in the answer to its creation.
+/// Creates a plane and checks that the answer already shows it as Ready.
 async fn born(lane: &Lane, name: &str) -> Result<()> {
     let seen = new_plane(lane, name).await?;
     ensure!(is_ready(&seen), "the plane {name} was not born Ready");
     Ok(())
 }
 
-/// One made-up operation. [`Target::result`] divides CPU time by the number of operations, so with
-/// this one it returns the CPU time itself.
+/// Returns one made-up operation. [`Target::result`] divides CPU time by the number of operations,
+/// so with this one it returns the CPU time itself.
 fn one_operation() -> crate::load::Outcome {
     let mut outcome = crate::load::Outcome::default();
     outcome.latencies.add(Duration::from_secs(1));

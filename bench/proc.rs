@@ -1,4 +1,4 @@
-//! What the kernel counts of a process: CPU time and resident memory.
+//! CPU time and resident memory of a process, as the kernel counts them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use serde::Serialize;
 /// The unit of times in /proc, which is the same on every Linux (`USER_HZ`).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A process that is watched while load runs.
+/// A process that is measured while load runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Process {
-    /// Its id.
+    /// The process id.
     pub pid: u32,
-    /// What the kernel calls it.
+    /// The name that the kernel shows.
     pub name: String,
 }
 
@@ -22,7 +22,7 @@ impl Process {
     /// Looks up a running process.
     ///
     /// # Errors
-    /// When there is none of this id.
+    /// Returns an error if no process has this id.
     pub fn find(pid: u32) -> Result<Self> {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .with_context(|| format!("no process {pid}"))?;
@@ -32,7 +32,7 @@ impl Process {
         })
     }
 
-    /// This process.
+    /// Returns this process.
     pub fn own() -> Self {
         Self {
             pid: std::process::id(),
@@ -40,20 +40,20 @@ impl Process {
         }
     }
 
-    /// CPU time used so far by all its threads, in user and kernel mode.
+    /// Returns the CPU time used so far by all threads of the process, in user and kernel mode.
     ///
     /// # Errors
-    /// When the process has ended.
+    /// Returns an error if the process has ended.
     pub fn cpu(&self) -> Result<Duration> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid))
             .with_context(|| format!("the process {} has ended", self.name))?;
         cpu_of_stat(&text).with_context(|| format!("cannot read the times of {}", self.name))
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     ///
     /// # Errors
-    /// When the process has ended.
+    /// Returns an error if the process has ended.
     pub fn resident(&self) -> Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid))
             .with_context(|| format!("the process {} has ended", self.name))?;
@@ -64,7 +64,8 @@ impl Process {
     }
 }
 
-/// The name stands in brackets and may contain blanks, so fields are counted behind it.
+/// Parses the CPU time from a line of `/proc/<pid>/stat`. The name is in brackets and may contain
+/// blanks, so fields are counted after it.
 fn cpu_of_stat(text: &str) -> Option<Duration> {
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -75,7 +76,7 @@ fn cpu_of_stat(text: &str) -> Option<Duration> {
 /// Returns the processes behind a kubeconfig: those of a `pids` or `pid` file beside it.
 ///
 /// # Errors
-/// When the file names a process that has ended.
+/// Returns an error if the file names a process that has ended.
 pub fn beside(kubeconfig: &Path) -> Result<Vec<Process>> {
     let folder = kubeconfig.parent().unwrap_or(Path::new("."));
     for name in ["pids", "pid"] {

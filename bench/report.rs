@@ -1,4 +1,4 @@
-//! What a run found, for people and for programs.
+//! The results of a run, for people and for programs.
 
 use std::time::Duration;
 
@@ -10,27 +10,28 @@ use serde_json::{Value, json};
 pub struct Latencies(Vec<u64>);
 
 impl Latencies {
-    /// Adds one.
+    /// Adds one latency.
     pub fn add(&mut self, latency: Duration) {
         self.0
             .push(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds all of another.
+    /// Adds all latencies of `other`.
     pub fn append(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     pub fn len(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Returns the usual quantiles.
+    /// Returns p50, p90, p99 and the largest latency.
     pub fn quantiles(&self) -> Quantiles {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
-        // The smallest value that is not smaller than the share: with few values p99 is the largest.
+        // The smallest value that is not below the share. With few values, p99 is therefore the
+        // largest.
         let at = |share: f64| {
             let rank = (sorted.len() as f64 * share).ceil() as usize;
             sorted
@@ -49,33 +50,33 @@ impl Latencies {
 /// Quantiles in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Half are not above.
+    /// The latency that half of all do not exceed.
     pub p50: f64,
-    /// Nine of ten are not above.
+    /// The latency that 90 % do not exceed.
     pub p90: f64,
-    /// Ninety-nine of a hundred are not above.
+    /// The latency that 99 % do not exceed.
     pub p99: f64,
-    /// The largest.
+    /// The largest latency.
     pub max: f64,
 }
 
 /// CPU time of one process during a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Usage {
-    /// What the kernel calls the process.
+    /// The name that the kernel shows for the process.
     pub name: String,
     /// CPU microseconds per operation.
     pub micros_per_operation: f64,
 }
 
-/// One block of one scenario against one endpoint.
+/// The results of one block of one scenario against one endpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct Block {
     /// The scenario.
     pub scenario: String,
-    /// Operations done.
+    /// The number of successful operations.
     pub operations: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub errors: u64,
     /// The first failure.
     pub first_error: Option<String>,
@@ -92,7 +93,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// CPU microseconds per operation of all the server's processes; `None` if none is known.
+    /// Returns the CPU microseconds per operation of all the server's processes; `None` if none of
+    /// them is known.
     pub fn server_micros(&self) -> Option<f64> {
         let sum = self
             .server
@@ -132,16 +134,16 @@ impl Block {
     }
 }
 
-/// Quantiles as a line for people.
+/// Returns quantiles as a line for people.
 pub fn quantiles_text(quantiles: &Quantiles) -> String {
     let Quantiles { p50, p90, p99, max } = quantiles;
     format!("p50 {p50:.0} µs, p90 {p90:.0} µs, p99 {p99:.0} µs, max {max:.0} µs")
 }
 
-/// A ratio over several rounds.
+/// The spread of a ratio over several rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spread {
-    /// The middle one.
+    /// The median.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -150,7 +152,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Median, smallest and largest of the finite values; `None` if no value is finite.
+    /// Returns median, smallest and largest of the finite values; `None` if no value is finite.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.retain(|value| value.is_finite());
         values.sort_by(f64::total_cmp);
@@ -168,7 +170,7 @@ impl Spread {
     }
 }
 
-/// Where results go.
+/// The form in which results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Lines for people.
@@ -215,7 +217,7 @@ pub fn show_number(format: Format, what: &str, unit: &str, value: f64) {
     }
 }
 
-/// Prints a spread over rounds in the chosen form; nothing if there is none.
+/// Prints a spread over rounds in the chosen form, if there is one.
 pub fn show_spread(format: Format, what: &str, unit: &str, spread: Option<Spread>) {
     let Some(Spread { median, min, max }) = spread else {
         return;

@@ -1,7 +1,7 @@
-//! A ring of our own on this machine: etcd, and replicas of `polyplane serve` on it.
+//! A ring on this machine: etcd, and replicas of `polyplane serve` on it.
 //!
-//! Owns the processes and their folder; all of it ends with its value. Must not know what is
-//! measured.
+//! This module owns the processes and their folder; all of them end when the value is dropped. It
+//! does not know what is measured.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -22,35 +22,35 @@ use crate::lane::{Content, Lane};
 use crate::proc::Process;
 use crate::target::Target;
 
-/// Where `ControlPlane` objects live in the root plane.
+/// The path of `ControlPlane` objects in the root plane.
 pub const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-/// The longest a process may take to answer.
+/// The longest time that a process may take to answer.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// The longest a plane may take to be where it is wanted.
+/// The longest time that a plane may take to move to the wanted replica.
 const MOVE_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(2);
 
-/// One replica.
+/// One replica process.
 struct Replica {
     child: Child,
     pid: u32,
     port: u16,
 }
 
-/// The processes of a ring, and where they are.
+/// The processes of a ring, and their addresses.
 pub struct Ring {
     replicas: Vec<Replica>,
-    /// After the replicas, so that they end first.
+    /// Declared after the replicas, so that they end first.
     etcd: Cluster,
     program: PathBuf,
     folder: tempfile::TempDir,
 }
 
 impl Ring {
-    /// Starts etcd and as many replicas as `replicas` says, and waits until all are ready.
+    /// Starts etcd and `replicas` replicas, and waits until all are ready.
     ///
     /// # Errors
-    /// When a program is missing or does not become ready.
+    /// Returns an error if a program is missing or does not become ready.
     pub async fn start(replicas: usize) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = polyplane()?;
@@ -83,7 +83,7 @@ impl Ring {
         certs.to_string_lossy().into_owned()
     }
 
-    /// Runs a subcommand that is over soon.
+    /// Runs a subcommand that ends soon.
     async fn tool(&self, words: &[&str]) -> Result<()> {
         let launch = Launch::of(&self.program).with(words.iter().copied());
         let launch = launch.with(["--certs", &self.certs()]);
@@ -140,7 +140,7 @@ impl Ring {
         }
     }
 
-    /// Waits until every replica sees so many that serve.
+    /// Waits until every replica sees `count` serving members.
     async fn all_see(&self, count: usize) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         for index in 0..self.replicas.len() {
@@ -165,12 +165,13 @@ impl Ring {
         self.replicas[index].child.last_words()
     }
 
-    /// Returns the folder on whose disk the store is.
+    /// Returns the folder of the store's data.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Returns the administrator at a replica, below a path: empty for the root plane.
+    /// Returns the administrator's endpoint at a replica, below a path. An empty path means the
+    /// root plane.
     fn endpoint(&self, index: usize, base_path: &str) -> Result<Endpoint> {
         let kubeconfig = self.folder.path().join("certs/admin.kubeconfig");
         let mut endpoint = Endpoint::from_kubeconfig(&kubeconfig, None)?.at_base_path(base_path);
@@ -179,10 +180,10 @@ impl Ring {
         Ok(endpoint)
     }
 
-    /// Returns a connection to a replica.
+    /// Opens a connection to a replica.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// Returns an error if the replica cannot be reached.
     pub async fn lane(&self, index: usize, base_path: &str) -> Result<Arc<Lane>> {
         let endpoint = self.endpoint(index, base_path)?;
         Ok(Arc::new(Lane::open(&endpoint).await?))
@@ -202,10 +203,10 @@ impl Ring {
         replicas.chain(etcd).collect()
     }
 
-    /// Returns a plane through one replica, with the times of all processes.
+    /// Returns a plane as a target, through one replica, with the CPU times of all processes.
     ///
     /// # Errors
-    /// When the replica cannot be reached.
+    /// Returns an error if the replica cannot be reached.
     pub async fn target(&self, index: usize, plane: &str, connections: usize) -> Result<Target> {
         let mut lanes = Vec::new();
         for _ in 0..connections.max(1) {
@@ -222,7 +223,8 @@ impl Ring {
     /// until that replica owns it.
     ///
     /// # Errors
-    /// When the root plane refuses it, or the replica does not own it in time.
+    /// Returns an error if the root plane refuses the plane, or the replica does not own it in
+    /// time.
     pub async fn plane_at(&self, name: &str, index: usize) -> Result<()> {
         let body = format!(
             r#"{{"apiVersion":"polyplane.dev/v1alpha1","kind":"ControlPlane","metadata":{{"name":"{name}"}},"spec":{{"placement":{{"replica":"{}"}}}}}}"#,
@@ -236,10 +238,10 @@ impl Ring {
         self.arrived(&root, name, index).await
     }
 
-    /// Makes the plane's placement name replica `index`.
+    /// Sets the plane's placement to replica `index`.
     ///
     /// # Errors
-    /// When that is refused.
+    /// Returns an error if the root plane refuses the change.
     pub async fn want(&self, root: &Lane, name: &str, index: usize) -> Result<()> {
         let body = format!(
             r#"{{"spec":{{"placement":{{"replica":"{}"}}}}}}"#,
@@ -251,10 +253,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Waits until a plane is a replica's.
+    /// Waits until a replica owns a plane.
     ///
     /// # Errors
-    /// When it does not come.
+    /// Returns an error if the replica does not own it in time.
     pub async fn arrived(&self, root: &Lane, name: &str, index: usize) -> Result<()> {
         let deadline = Instant::now() + MOVE_LIMIT;
         let path = format!("/polyplane/locate/{name}");
@@ -269,21 +271,21 @@ impl Ring {
         }
     }
 
-    /// `polyplane drain`: returns when a replica has given everything away.
+    /// Runs `polyplane drain`; returns when the replica has handed all its planes over.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error if the drain fails.
     pub async fn drain(&self, index: usize) -> Result<()> {
         let server = format!("127.0.0.1:{}", self.replicas[index].port);
         self.tool(&["drain", "--server", &server]).await
     }
 
-    /// Ends a replica and starts it anew.
+    /// Kills a replica and starts it again.
     ///
     /// # Errors
-    /// When it does not become ready.
+    /// Returns an error if it does not become ready.
     pub async fn restart(&mut self, index: usize) -> Result<()> {
-        // Its planes are gone: nothing is left that SIGTERM would wait for.
+        // It has handed its planes over, so there is nothing left for which SIGTERM would wait.
         self.replicas[index].child.kill().await?;
         self.replicas[index] = self.replica(index)?;
         self.ready(index).await?;

@@ -1,4 +1,4 @@
-//! A ring with very many planes, few of them awake: what it takes to empty one replica of three.
+//! Measures a drain of one replica of three in a ring with very many planes, few of them awake.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::report::{Format, Latencies, show_number, show_quantiles};
 use crate::ring::{CONTROL_PLANES, Ring};
 
 const REPLICAS: usize = 3;
-/// Creates on their way at once.
+/// Creates in flight at once.
 const CREATES: u64 = 32;
 const CONFIG_MAPS: &str = "api/v1/namespaces/default/configmaps";
 
-/// What is wanted.
+/// The numbers of planes and drains of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
-    /// Planes there are.
+    /// The number of planes.
     pub planes: u64,
-    /// Of these, how many are watched and written to before each drain.
+    /// The number of planes that get a watch and a write before each drain.
     pub awake: u64,
-    /// Drains, of one replica after the other.
+    /// The number of drains, of one replica after the other.
     pub drains: usize,
 }
 
@@ -36,7 +36,7 @@ fn name(index: u64) -> String {
 /// Creates the planes, keeps some awake, and drains replicas.
 ///
 /// # Errors
-/// When the ring does not come up or something is refused.
+/// Returns an error if the ring does not start or a request is refused.
 pub async fn planes(crowd: &Crowd, format: Format) -> Result<()> {
     let mut ring = Ring::start(REPLICAS).await?;
     let begin = Instant::now();
@@ -58,7 +58,7 @@ pub async fn planes(crowd: &Crowd, format: Format) -> Result<()> {
         let begin = Instant::now();
         ring.drain(leaving).await?;
         drains.add(begin.elapsed());
-        // Whoever asks now finds every plane awake at another replica.
+        // From now on, every request finds its plane awake at another replica.
         for index in 0..crowd.awake {
             let begin = Instant::now();
             write(&client, index).await?;
@@ -105,10 +105,10 @@ async fn create(ring: &Ring, planes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Watches that are read; each task ends when its watch does.
+/// The watches being read; each task ends with its watch.
 struct Watches(JoinSet<()>);
 
-/// Writes to each plane and leaves a watch on it.
+/// Writes to each plane and opens a watch on it.
 async fn wake(client: &Arc<Lane>, awake: u64) -> Result<Watches> {
     let mut watches = JoinSet::new();
     for index in 0..awake {

@@ -1,6 +1,7 @@
-//! What a second replica gives: the same load on four planes in a ring of one and in a ring of two.
+//! Measures what a second replica adds: the same load on four planes in a ring of one and in a ring
+//! of two.
 //!
-//! Two rings, each on an etcd of its own, in turn; the one that has no turn is idle.
+//! The two rings have an etcd each and run in turn; one is idle while the other is measured.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,12 +21,12 @@ const PLANES: u64 = 4;
 const CONNECTIONS: usize = 4;
 const CONFIG_MAPS: &str = "api/v1/namespaces/default/configmaps";
 
-/// Where requests go.
+/// The replica that gets a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aim {
-    /// To the plane's owner.
+    /// The owner of the plane.
     Owner,
-    /// Half of them to the owner and half to the other replica, as behind a balancer.
+    /// Half of the requests go to the owner and half to the other replica, as behind a balancer.
     Anywhere,
 }
 
@@ -35,10 +36,10 @@ enum Verb {
     Create,
 }
 
-/// Runs the blocks and prints rates and CPU against the ring of one.
+/// Runs the blocks and prints rates and CPU relative to the ring of one.
 ///
 /// # Errors
-/// When a ring does not come up, or nothing was answered.
+/// Returns an error if a ring does not start, or no request was answered.
 pub async fn ring_size(rounds: &Rounds, format: Format) -> Result<()> {
     let (one, two) = (Ring::start(1).await?, Ring::start(2).await?);
     let one = open(&one, 1).await.map(|target| (one, target))?;
@@ -88,7 +89,7 @@ fn name(verb: Verb) -> &'static str {
     }
 }
 
-/// Makes the planes, in turn at each replica, and connects in turn to each replica.
+/// Creates the planes, in turn at each replica, and connects in turn to each replica.
 async fn open(ring: &Ring, replicas: usize) -> Result<Target> {
     for plane in 0..PLANES {
         let name = format!("bench-{plane}");
@@ -113,7 +114,8 @@ async fn open(ring: &Ring, replicas: usize) -> Result<Target> {
     })
 }
 
-/// Stream `s` is on connection `s mod 4`, and so at replica `s mod 2`, as planes are.
+/// Returns the load of a block. Stream `s` uses connection `s mod 4`, and so replica `s mod 2`, as
+/// planes do.
 fn load(verb: Verb, aim: Aim, rounds: &Rounds) -> Load {
     let run = SystemTime::now()
         .duration_since(UNIX_EPOCH)

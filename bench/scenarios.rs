@@ -1,6 +1,6 @@
 //! The loads on one plane: get, list, create, patch, watch-fanout.
 //!
-//! Each prepares a namespace of its own and takes it away afterwards.
+//! Each scenario prepares a namespace of its own and deletes it afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,13 +21,14 @@ use crate::load::{Load, Maker, Outcome, Pace, Turn};
 use crate::report::{Block, Latencies};
 use crate::target::Target;
 
-/// Objects a GET chooses from.
+/// Objects from which a GET chooses.
 const GET_OBJECTS: u64 = 1000;
 /// Objects in the answer of a LIST.
 const LIST_OBJECTS: u64 = 100;
-/// How long events may come after the last patch was acknowledged; what is missing then is lost.
+/// How long events may arrive after the last patch was acknowledged. Events that are missing then
+/// count as lost.
 const STRAGGLERS: Duration = Duration::from_secs(20);
-/// How long a deleted namespace is waited for.
+/// How long a run waits for a deleted namespace to disappear.
 const EMPTYING: Duration = Duration::from_secs(30);
 /// Bytes of data in each object, which makes about 1.2 KB as JSON.
 const DATA_BYTES: usize = 900;
@@ -47,20 +48,20 @@ pub enum Scenario {
     WatchFanout,
 }
 
-/// How hard a scenario is driven.
+/// The effort of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Streams over all connections.
+    /// The number of streams over all connections.
     pub streams: u64,
-    /// How requests follow each other.
+    /// The order of requests in time.
     pub pace: Pace,
-    /// Time of one block.
+    /// The time of one block.
     pub time: Duration,
-    /// Watchers of a fan-out.
+    /// The number of watchers of a fan-out.
     pub watchers: u64,
 }
 
-/// A scenario with its objects in place.
+/// A scenario whose objects have been created.
 pub struct Prepared {
     scenario: Scenario,
     collection: String,
@@ -68,7 +69,7 @@ pub struct Prepared {
 }
 
 impl Scenario {
-    /// What reports call it.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -79,10 +80,10 @@ impl Scenario {
         }
     }
 
-    /// Puts the objects in place.
+    /// Creates the objects of the scenario.
     ///
     /// # Errors
-    /// When the server refuses one.
+    /// Returns an error if the server refuses one.
     pub async fn prepare(self, target: &Target, effort: &Effort) -> Result<Prepared> {
         let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % 1_000_000_000_000;
         let namespace = format!("bench-{}-{unique}", self.name());
@@ -115,10 +116,10 @@ impl Scenario {
 }
 
 impl Prepared {
-    /// Runs one block.
+    /// Runs one block of load.
     ///
     /// # Errors
-    /// When nothing was answered.
+    /// Returns an error if no request was answered.
     pub async fn block(&self, target: &Target, effort: &Effort) -> Result<Block> {
         match self.scenario {
             Scenario::WatchFanout => self.fan_out(target, effort).await,
@@ -126,11 +127,11 @@ impl Prepared {
         }
     }
 
-    /// Takes the namespace away and waits until it is gone, so that the server is not still busy
-    /// with it when the next load runs. A server without a namespace controller never gets there.
+    /// Deletes the namespace and waits until it is gone, so that the server is not still busy with
+    /// it when the next load runs. Without a namespace controller that never happens.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Returns an error if the server refuses the deletion.
     pub async fn finish(self, target: &Target) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}", self.namespace);
         let lane = target.lane();
@@ -162,7 +163,7 @@ impl Prepared {
                     Content::None,
                 )
             }),
-            // Other kinds of the namespace are not in the way: kube-root-ca.crt has no such label.
+            // Other objects of the namespace, such as kube-root-ca.crt, do not have this label.
             Scenario::List => Arc::new(move |lane: &Lane, _| {
                 let path = format!("{collection}?labelSelector=bench");
                 lane.request(Method::GET, &path, Content::None)
@@ -191,7 +192,8 @@ impl Prepared {
         }
     }
 
-    /// Opens the watches, patches for a while, and counts what the watchers got.
+    /// Opens the watches, sends patches for the time of a block, and counts the events that the
+    /// watchers got.
     async fn fan_out(&self, target: &Target, effort: &Effort) -> Result<Block> {
         let path = format!("{}?labelSelector=bench&limit=1", self.collection);
         let list = target
@@ -245,8 +247,8 @@ impl Prepared {
     }
 }
 
-/// Reads events until as many came as patches were acknowledged. An event's latency counts from
-/// the moment its patch was made, which the object carries.
+/// Reads events until their number is that of the acknowledged patches. An event's latency counts
+/// from the moment at which its patch was made, which the object contains.
 async fn follow(mut body: Incoming, mut wanted: watch::Receiver<u64>) -> (Latencies, u64) {
     const MARK: &[u8] = b"\"stamp\":\"";
     let (mut latencies, mut bytes) = (Latencies::default(), 0_u64);
@@ -256,7 +258,7 @@ async fn follow(mut body: Incoming, mut wanted: watch::Receiver<u64>) -> (Latenc
     while latencies.len() < *wanted.borrow() {
         let frame = tokio::select! {
             biased;
-            // Events first: they are what is measured. The number of changes settles once.
+            // Events first, because they are measured. The number of changes is set only once.
             frame = body.frame() => frame,
             changed = wanted.changed(), if !settled => {
                 settled = changed.is_ok();
@@ -296,7 +298,7 @@ fn object(name: &str) -> Bytes {
     Bytes::from(text)
 }
 
-/// Returns a patch that carries the moment it was made.
+/// Returns a patch that contains the present time.
 fn stamp() -> Bytes {
     Bytes::from(format!(r#"{{"data":{{"stamp":"{:020}"}}}}"#, now_nanos()))
 }

@@ -38,19 +38,19 @@ impl std::str::FromStr for Place {
 
 /// A server under load.
 pub struct Target {
-    /// What reports call it.
+    /// The label in reports.
     pub label: String,
-    /// Its processes.
+    /// The server's processes.
     pub processes: Vec<Process>,
-    /// Open connections.
+    /// The open connections.
     pub lanes: Vec<Arc<Lane>>,
 }
 
 impl Target {
-    /// Connects. Without `pids` the processes are looked up beside the kubeconfig.
+    /// Connects to the server. Without `pids`, the processes are looked up beside the kubeconfig.
     ///
     /// # Errors
-    /// When the server cannot be reached or a process is not there.
+    /// Returns an error if the server cannot be reached or a process does not exist.
     pub async fn open(label: &str, place: &Place, pids: &[u32], lanes: usize) -> Result<Self> {
         let endpoint = Endpoint::from_kubeconfig(&place.kubeconfig, place.context.as_deref())?;
         let processes = match pids {
@@ -76,10 +76,10 @@ impl Target {
         &self.lanes[0]
     }
 
-    /// CPU time of each process and of this one.
+    /// Reads the CPU time of each process and of this one.
     ///
     /// # Errors
-    /// When a process has ended.
+    /// Returns an error if a process has ended.
     pub fn meter(&self) -> Result<Meter> {
         let server = self
             .processes
@@ -95,7 +95,7 @@ impl Target {
     /// Runs one block of a load.
     ///
     /// # Errors
-    /// When nothing was answered, or a process has ended.
+    /// Returns an error if no request was answered, or a process has ended.
     pub async fn block(&self, scenario: &str, load: &Load) -> Result<Block> {
         let before = self.meter()?;
         let outcome = run(&self.lanes, load).await;
@@ -103,11 +103,11 @@ impl Target {
         self.result(scenario, &outcome, &before, &after)
     }
 
-    /// Makes the report of a block: rates and latency from `outcome`, and from the two meters the
-    /// CPU time per operation.
+    /// Makes the report of a block: rates and latency from `outcome`, and the CPU time per
+    /// operation from the two meters.
     ///
     /// # Errors
-    /// When no operation succeeded.
+    /// Returns an error if no operation succeeded.
     pub fn result(
         &self,
         scenario: &str,

@@ -1,5 +1,5 @@
-//! Authenticators: from credentials to a user. Must not know which paths a server has beyond the
-//! public ones.
+//! Authenticators, which derive a user from credentials. This module knows no path of a server
+//! beyond the public ones.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,47 +8,47 @@ use crate::user::UserInfo;
 use crate::verdict::Verdict;
 use crate::x509::ClientChain;
 
-/// What a request offered to prove who it is. Absent parts are `None`, never empty.
+/// The credentials of a request. Absent parts are `None`, never empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
     /// The token of an `Authorization: Bearer` header, without surrounding space.
     pub bearer: Option<&'a str>,
-    /// The certificates the client showed; possession of the leaf's key is proven.
+    /// The certificates that the client showed. The client has proven that it holds the leaf's key.
     pub chain: Option<&'a ClientChain>,
-    /// The path that is asked for, without the plane's prefix.
+    /// The path of the request, without the plane's prefix.
     pub path: &'a str,
     /// The wall clock, for validity periods.
     pub now: SystemTime,
 }
 
-/// Why credentials were refused, for the log. The client only gets 401.
+/// The reason why credentials were refused, for the log. The client only gets 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Nothing was offered and the path is not public.
+    /// The request has no credentials and its path is not public.
     #[error("no credentials were given")]
     Nothing,
-    /// An unknown bearer token.
+    /// The bearer token is unknown.
     #[error("invalid bearer token")]
     Token,
-    /// A certificate that does not chain to the plane's client CA or is not valid now.
+    /// The certificate does not chain to the plane's client CA or is not valid now.
     #[error("client certificate refused: {0}")]
     Certificate(String),
 }
 
-/// What an authenticator makes of credentials.
+/// The result of checking credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
-    /// They prove this user.
+    /// The credentials prove this user.
     User(Arc<UserInfo>),
     /// The authenticator does not judge these credentials, often because they are of another kind.
     NoOpinion,
-    /// They are of its kind, and wrong.
+    /// The credentials are of the authenticator's kind, and wrong.
     Denied(Denied),
 }
 
-/// Turns credentials into a user.
+/// Derives a user from credentials.
 pub trait Authenticator: Send + Sync {
-    /// Judges `credentials`. Equal credentials at an equal time get an equal answer.
+    /// Judges `credentials`. The result for equal credentials at an equal time is the same.
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication>;
 }
 
@@ -59,7 +59,7 @@ pub struct UnionAuthenticator {
 }
 
 impl UnionAuthenticator {
-    /// Asks `members` in the order given.
+    /// Creates a union that uses `members` in the order given.
     pub fn new(members: Vec<Arc<dyn Authenticator>>) -> Self {
         Self { members }
     }
@@ -106,7 +106,7 @@ impl Authenticator for UnionAuthenticator {
     }
 }
 
-/// Lets requests without any credentials in as `system:anonymous`, on a fixed set of paths.
+/// Admits requests without any credentials as `system:anonymous`, on a fixed set of paths.
 pub struct Anonymous {
     user: Arc<UserInfo>,
     paths: &'static [&'static str],
@@ -116,7 +116,7 @@ pub struct Anonymous {
 const PUBLIC_PATHS: &[&str] = &["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
 impl Anonymous {
-    /// Anonymous requests may ask for health and version, nothing else.
+    /// Admits anonymous requests for health and version, and for nothing else.
     pub fn public_paths() -> Self {
         Self {
             user: Arc::new(UserInfo::anonymous()),

@@ -1,4 +1,5 @@
-//! Authorizers: whether a user may make a request. Must not know where roles are kept.
+//! Authorizers, which decide whether a user may make a request. This module does not know where
+//! roles are kept.
 
 use polyplane_apimachinery::quote::quote;
 
@@ -7,10 +8,10 @@ use crate::user::{
 };
 use crate::verdict::Verdict;
 
-/// What a request is about.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
-    /// An API resource; empty text where a part does not apply.
+    /// An API resource. Parts that do not apply are empty.
     Resource {
         /// The API group; empty for the core group.
         group: &'a str,
@@ -29,25 +30,26 @@ pub enum Subject<'a> {
     Path(&'a str),
 }
 
-/// Everything an authorizer may look at.
+/// Everything on which an authorizer may base its decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who asks.
+    /// The user who makes the request.
     pub user: &'a UserInfo,
     /// The verb: `get`, `list`, `create` … for resources, the lower-case method for paths.
     pub verb: &'a str,
-    /// What it is about.
+    /// The subject of the request.
     pub subject: Subject<'a>,
 }
 
-/// What an authorizer decides.
+/// The decision of an authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes, whatever others say after it.
+    /// The request is allowed, whatever later authorizers would decide.
     Allow,
-    /// No, whatever others say after it; the text goes to the client.
+    /// The request is refused, whatever later authorizers would decide. The client gets the text.
     Deny(String),
-    /// Ask the next one; the text, if any, goes to the client when nobody allows.
+    /// The next authorizer decides. If none allows the request, the client gets the text, unless it
+    /// is empty.
     NoOpinion(String),
 }
 
@@ -66,13 +68,13 @@ pub struct Forbidden {
     pub resource: String,
     /// The name of `details`.
     pub name: String,
-    /// What stands behind `… is forbidden: `.
+    /// The text after `… is forbidden: `.
     pub text: String,
 }
 
 impl Forbidden {
-    /// Makes the refusal of a request with `attributes`; its text ends with `reason` unless that is
-    /// empty.
+    /// Creates the refusal of a request with `attributes`. Its text ends with `reason`, unless that
+    /// is empty.
     pub fn new(attributes: &Attributes<'_>, reason: &str) -> Self {
         let mut text = escape_markup(&message(attributes));
         if !reason.is_empty() {
@@ -141,7 +143,7 @@ fn escape_markup(text: &str) -> String {
     out
 }
 
-/// Members of `system:masters` may do everything.
+/// Allows members of `system:masters` everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masters;
 
@@ -158,7 +160,7 @@ impl Authorizer for Masters {
 /// The path of a server's metrics.
 pub const METRICS_PATH: &str = "/metrics";
 
-/// Members of [`METRICS_READERS`] may read the metrics. Says nothing about anything else.
+/// Allows members of [`METRICS_READERS`] to read the metrics. Has no opinion on anything else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MetricsRules;
 
@@ -173,14 +175,14 @@ impl Authorizer for MetricsRules {
     }
 }
 
-/// What a fresh cluster lets everybody read: health and version, and discovery for those who
-/// proved who they are.
+/// Allows what a new cluster lets everybody read: health and version, and discovery for
+/// authenticated users.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PublicRules;
 
-/// Paths for everybody; a trailing `*` stands for any rest.
+/// Paths for everybody. A trailing `*` stands for any rest.
 const PUBLIC_INFO: &[&str] = &["/healthz", "/livez", "/readyz", "/version", "/version/"];
-/// Paths for the authenticated.
+/// Paths for authenticated users.
 const DISCOVERY: &[&str] = &[
     "/api",
     "/api/*",
@@ -214,7 +216,7 @@ impl Authorizer for PublicRules {
     }
 }
 
-/// Has no opinion on anything, which at the end of a chain is a refusal.
+/// Has no opinion on any request, which at the end of a chain is a refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DenyAll;
 
@@ -224,7 +226,7 @@ impl Authorizer for DenyAll {
     }
 }
 
-/// Allows everything; for tests of what stands behind authorization.
+/// Allows every request, for tests of the stages after authorization.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllowAll;
 

@@ -1,5 +1,5 @@
 //! Conformance tests: rules that every authenticator or authorizer must keep, each run over several
-//! of them, alone, in a union and slow.
+//! of them: alone, in a union, and with a delay.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -72,7 +72,7 @@ fn tokens() -> StaticTokens {
     ])
 }
 
-/// An authenticator that has to wait, as one that asks a webhook does.
+/// An authenticator that has to wait, like one that calls a webhook.
 struct Slow(StaticTokens);
 
 impl Authenticator for Slow {
@@ -287,7 +287,7 @@ impl Authorizer for SlowAuthorizer {
     }
 }
 
-/// Denies outright with a reason, as an authorizer with deny rules does.
+/// Denies every request with a reason, like an authorizer with deny rules.
 struct DenyWith(&'static str);
 
 impl Authorizer for DenyWith {

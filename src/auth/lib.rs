@@ -1,11 +1,12 @@
-//! Who is asking, and may they: authenticators and authorizers.
+//! Authenticators and authorizers: who makes a request, and whether they may.
 //!
-//! Both are small traits that answer *now* when memory is enough and *later* when something outside
-//! must be asked (see [`Verdict`]), so that the common request allocates no future. An authenticator
-//! sees [`Credentials`] and nothing else of the request; an authorizer sees [`Attributes`].
+//! Both are small traits that return a verdict *now* if memory is enough and *later* if they have
+//! to call something outside (see [`Verdict`]), so that the common request allocates no future. An
+//! authenticator sees [`Credentials`] and nothing else of the request; an authorizer sees
+//! [`Attributes`].
 //!
-//! Invariant: nothing in this crate reads a store, a socket or a header. What a request carried is
-//! handed in, already taken apart.
+//! Invariant: nothing in this crate reads a store, a socket or a header. Callers pass in the parsed
+//! parts of a request.
 
 pub mod authenticator;
 pub mod authorizer;

@@ -1,5 +1,5 @@
-//! Authenticators for tokens that the server is given at its start. Must not keep a token, only its
-//! digest.
+//! Authenticators for tokens that the server gets at its start. They keep only a token's digest,
+//! never the token.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::authorizer::METRICS_PATH;
 use crate::user::{METRICS_READERS, UserInfo};
 use crate::verdict::Verdict;
 
-/// One token and the user it stands for. Only the token's digest is kept.
+/// One token, kept as its digest, and the user whom it proves.
 pub struct StaticToken {
     digest: [u8; 32],
     user: Arc<UserInfo>,
 }
 
 impl StaticToken {
-    /// `token` stands for `user`.
+    /// Creates a token that proves `user`.
     pub fn new(token: &str, user: UserInfo) -> Self {
         Self {
             digest: digest_of(token),
@@ -33,7 +33,7 @@ pub struct StaticTokens {
 }
 
 impl StaticTokens {
-    /// Knows exactly `tokens`.
+    /// Creates an authenticator that accepts exactly `tokens`.
     pub fn new(tokens: Vec<StaticToken>) -> Self {
         Self { tokens }
     }
@@ -50,7 +50,7 @@ impl Authenticator for StaticTokens {
         let Some(bearer) = credentials.bearer else {
             return Verdict::now(Authentication::NoOpinion);
         };
-        // Digests of equal length are compared, and all of them, so that time tells neither how
+        // Compare digests of equal length, and all of them, so that the time reveals neither how
         // much of a token was right nor which one it resembled.
         let offered = digest_of(bearer);
         let mut found = None;
@@ -66,15 +66,15 @@ impl Authenticator for StaticTokens {
     }
 }
 
-/// A token that proves a member of [`METRICS_READERS`], and only where metrics are asked for: with
-/// any other path it is no credential at all. It can be replaced while the server runs.
+/// A token that proves a member of [`METRICS_READERS`], and only on the path of the metrics: on any
+/// other path it is not a credential at all. It can be replaced while the server runs.
 pub struct MetricsToken {
     digest: RwLock<[u8; 32]>,
     user: Arc<UserInfo>,
 }
 
 impl MetricsToken {
-    /// Knows `token`.
+    /// Creates an authenticator that accepts `token`.
     pub fn new(token: &str) -> Self {
         Self {
             digest: RwLock::new(digest_of(token)),
@@ -82,7 +82,7 @@ impl MetricsToken {
         }
     }
 
-    /// Knows `token` from now on, and the one before no more. Returns whether they differ.
+    /// Replaces the accepted token by `token`. Returns whether the two differ.
     pub fn replace(&self, token: &str) -> bool {
         let fresh = digest_of(token);
         let mut digest = self.digest.write();

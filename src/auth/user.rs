@@ -1,26 +1,26 @@
-//! The identity that a request acts under, and the reserved users and groups.
+//! The user as whom a request acts, and the reserved users and groups.
 
 use polyplane_apimachinery::Str;
 
-/// The user a request without credentials is, where such requests are let in at all.
+/// The user of a request without credentials, where such requests are admitted at all.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// The group of everybody who proved who they are.
+/// The group of all users who have proven who they are.
 pub const ALL_AUTHENTICATED: &str = "system:authenticated";
-/// The group of everybody who did not prove who they are.
+/// The group of all users who have not proven who they are.
 pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The group that may do everything, whatever the roles say.
+/// The group whose members may do everything, whatever the roles say.
 pub const SYSTEM_MASTERS: &str = "system:masters";
-/// Those who may read this server's metrics, and nothing else.
+/// The group whose members may read this server's metrics, and nothing else.
 pub const METRICS_READERS: &str = "polyplane:metrics-readers";
 
-/// Who a request acts as.
+/// The user as whom a request acts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserInfo {
-    /// The user name; what roles and messages name.
+    /// The user name, which roles and messages contain.
     pub name: Str,
-    /// A value that tells two holders of one name apart over time; often empty.
+    /// A value that distinguishes two users who had one name at different times; often empty.
     pub uid: Str,
-    /// The groups, in the order in which the authenticator gave them.
+    /// The groups, in the order of the authenticator.
     pub groups: Vec<Str>,
     /// Further values about the user, by key, keys in byte order. Only impersonation and access
     /// reviews set them.
@@ -37,7 +37,7 @@ impl UserInfo {
         }
     }
 
-    /// Returns the user of a request that gave no credentials.
+    /// Returns the user of a request without credentials.
     pub fn anonymous() -> Self {
         Self::new(ANONYMOUS, &[ALL_UNAUTHENTICATED])
     }
@@ -47,8 +47,8 @@ impl UserInfo {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// Returns the user with the group of the authenticated added, as every successful
-    /// authentication ends.
+    /// Returns the user with the group of authenticated users added. Every successful
+    /// authentication ends with this call.
     pub fn authenticated(mut self) -> Self {
         let settled = self.in_group(ALL_AUTHENTICATED) || self.in_group(ALL_UNAUTHENTICATED);
         if self.name != ANONYMOUS && !settled {

@@ -1,15 +1,15 @@
-//! A verdict that is usually there at once.
+//! A verdict that is usually available at once.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A verdict that is either known already or needs a wait. Await it either way.
+/// A verdict that is either known already or needs a wait. Callers await it in both cases.
 pub enum Verdict<'a, T> {
-    /// Known; taken out by the first poll.
+    /// The known verdict; the first poll removes it.
     Now(Option<T>),
-    /// The verdict depends on something outside memory; the future asks for it.
+    /// The verdict depends on something outside memory, which the future reads.
     Later(Pin<Box<dyn Future<Output = T> + Send + 'a>>),
 }
 
@@ -19,7 +19,7 @@ impl<'a, T> Verdict<'a, T> {
         Self::Now(Some(value))
     }
 
-    /// Creates an answer that `future` gives.
+    /// Creates a verdict that `future` returns.
     pub fn later(future: impl Future<Output = T> + Send + 'a) -> Self {
         Self::Later(Box::pin(future))
     }

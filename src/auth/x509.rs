@@ -1,7 +1,7 @@
 //! Client certificates.
 //!
-//! A handshake proves only that the client holds the key of the leaf it showed, because the plane,
-//! and with it the CA, is known no earlier than the request. [`ClientCa`] judges the chain.
+//! A handshake proves only that the client holds the key of the leaf that it showed, because the
+//! plane, and with it the CA, is not known before the request. [`ClientCa`] judges the chain.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,26 +21,28 @@ use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
 
-/// Certificates that replicas of the first release show each other on behalf of a client.
+/// The most certificates of a chain. Replicas of the first release forward chains of this length
+/// for their clients.
 const CHAIN_LENGTH_MAX: usize = 10;
-/// Certificates that a handshake takes. A verifier tries every order of intermediates that share a
-/// name: with four that is work of milliseconds, with nine of a second.
+/// The most certificates that a handshake accepts. A verifier tries every order of intermediates
+/// with the same name: with four that takes milliseconds, with nine a second.
 const SHOWN_LENGTH_MAX: usize = 5;
-/// Bytes of all certificates that a handshake takes. A chain of five with RSA keys of 4096 bits has
-/// about 10 000. In base64 a chain of this length fits a slot of the channel between replicas, so a
-/// connection carries it only once.
+/// Bytes of all certificates that a handshake accepts. A chain of five with RSA keys of 4096 bits
+/// has about 10 000. A chain of this length in base64 fits a slot of the channel between replicas,
+/// so a connection sends it only once.
 const SHOWN_BYTES_MAX: usize = 12_000;
-/// The attribute of a subject that carries the uid of the user.
+/// The attribute of a subject that contains the user's uid.
 const UID_ATTRIBUTE: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
-/// Certificates that a client showed, the leaf first. Possession of the leaf's key is proven.
+/// The certificates that a client showed, leaf first. The client has proven that it holds the
+/// leaf's key.
 #[derive(Clone, Debug)]
 pub struct ClientChain {
     certificates: Arc<[CertificateDer<'static>]>,
 }
 
 impl ClientChain {
-    /// Returns the chain as it came in the handshake; `None` if there is no leaf.
+    /// Creates a chain from the certificates of a handshake; returns `None` if there is no leaf.
     pub fn possessed(certificates: &[CertificateDer<'static>]) -> Option<Self> {
         if certificates.is_empty() || certificates.len() > CHAIN_LENGTH_MAX {
             return None;
@@ -63,35 +65,35 @@ impl ClientChain {
     }
 
     /// Returns the next date at which one of the certificates becomes valid or expires. Until then
-    /// the same CA judges the chain the same.
+    /// the same CA judges the chain in the same way.
     fn next_date(&self, now: SystemTime) -> Option<SystemTime> {
         let dates = self.certificates.iter().filter_map(dates_of).flatten();
         dates.filter(|date| *date > now).min()
     }
 }
 
-/// Why a client CA cannot be used.
+/// The reason why a client CA cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum X509Error {
-    /// The bytes are no certificate that can be a root.
+    /// The bytes are not a certificate that can be a root.
     #[error("the client CA is not a usable certificate")]
     Root(#[source] rustls::Error),
-    /// The set of roots makes no verifier.
-    #[error("the client CA makes no verifier")]
+    /// No verifier can be built from the roots.
+    #[error("the client CA cannot be used to verify certificates")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
 }
 
-/// The CA that vouches for a plane's client certificates.
+/// The CA that signs a plane's client certificates.
 pub struct ClientCa {
     verifier: Arc<dyn ClientCertVerifier>,
     fingerprint: [u8; 32],
 }
 
 impl ClientCa {
-    /// Trusts the chains that end in one of `roots`.
+    /// Creates a CA that accepts the chains that end in one of `roots`.
     ///
     /// # Errors
-    /// If a root is not a certificate.
+    /// Returns an error if a root is not a certificate.
     pub fn new(roots: &[CertificateDer<'_>]) -> Result<Self, X509Error> {
         let mut store = RootCertStore::empty();
         let mut hash = digest::Context::new(&digest::SHA256);
@@ -113,13 +115,15 @@ impl ClientCa {
         })
     }
 
-    /// Returns a digest of the roots; equal fingerprints accept equal chains, so it keys caches.
+    /// Returns a digest of the roots. CAs with equal fingerprints accept equal chains, so caches
+    /// use it as key.
     pub fn fingerprint(&self) -> &[u8; 32] {
         &self.fingerprint
     }
 
-    /// Returns the user a chain stands for at `now`, or why none, and until when that holds. Takes
-    /// up to some milliseconds, so callers keep the answer and hold no lock.
+    /// Returns the user whom a chain proves at `now`, or the reason why it proves none, and until
+    /// when that holds. The call may take some milliseconds, so callers cache the result and hold
+    /// no lock.
     pub fn judge(&self, chain: &ClientChain, now: SystemTime) -> Judgement {
         Judgement {
             user: self.verify(chain, now),
@@ -143,23 +147,24 @@ impl ClientCa {
     }
 }
 
-/// What a CA makes of a chain.
+/// The judgement of a CA on a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// The user, or why there is none.
+    /// The user, or the reason why the chain proves none.
     pub user: Result<Arc<UserInfo>, Denied>,
-    /// From then on the chain has to be judged again; never, if absent.
+    /// The time from which the chain has to be judged again; `None` for never.
     pub until: Option<SystemTime>,
 }
 
 impl Judgement {
-    /// Returns whether it still holds.
+    /// Returns whether the judgement still holds.
     pub fn holds_at(&self, now: SystemTime) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 }
 
-/// When a certificate becomes valid, and the first second in which it is not any more.
+/// Returns the time from which a certificate is valid, and the first second in which it is not any
+/// more.
 fn dates_of(certificate: &CertificateDer<'_>) -> Option<[SystemTime; 2]> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let date = |seconds: i64| {
@@ -178,8 +183,8 @@ impl fmt::Debug for ClientCa {
     }
 }
 
-/// Returns the user a leaf names: common name, organisations as groups, uid. The second value says
-/// whether the certificate had any organisation.
+/// Returns the user whom a leaf names: common name, organisations as groups, uid. The second value
+/// says whether the certificate had any organisation.
 fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), Denied> {
     let refuse = |text: &str| Denied::Certificate(text.to_owned());
     let (_, parsed) =

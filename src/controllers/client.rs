@@ -1,5 +1,5 @@
-//! Requests of the reconcilers to the registry, as the user `system:apiserver`. Must not know what
-//! they are for.
+//! Requests of the reconcilers to the registry, as the user `system:apiserver`. This module does
+//! not know the purpose of a request.
 
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
@@ -15,22 +15,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long one request of a reconciler may take.
+/// How long one request of a reconciler may take. Without the limit a store that does not answer
+/// would hold reconcilers forever.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One request, addressed.
+/// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
-    /// What to do.
+    /// The verb.
     pub(crate) verb: Verb,
     /// The kind.
     pub(crate) row: &'a Resource,
-    /// Namespace, empty if the kind has none.
+    /// The namespace; empty if the kind has none.
     pub(crate) namespace: &'a str,
-    /// Name, empty for collections.
+    /// The name; empty for collections.
     pub(crate) name: &'a str,
-    /// Subresource, empty for the object itself.
+    /// The subresource; empty for the object itself.
     pub(crate) subresource: &'a str,
-    /// Media type of the body.
+    /// The media type of the body.
     pub(crate) content_type: &'a str,
     /// The body; null for none.
     pub(crate) body: &'a Value,
@@ -86,16 +87,16 @@ impl<'a> OwnRequest<'a> {
 /// Returns the tree of a stored object, in the version that its kind is stored in today.
 ///
 /// # Errors
-/// See [`conversion::stored_tree`].
+/// Returns the errors of [`conversion::stored_tree`].
 pub(crate) fn tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError> {
     conversion::stored_tree(kinds, object)
 }
 
-/// Returns the `metadata` of a stored object. Conversions change only labels and annotations of it,
-/// so it can be read even of an object that this program cannot convert.
+/// Returns the `metadata` of a stored object. Conversions change only its labels and annotations,
+/// so it can be read even if this program cannot convert the object.
 ///
 /// # Errors
-/// 500 if its bytes are damaged.
+/// Returns 500 if the object's bytes are damaged.
 pub(crate) fn metadata(object: &ObjectRef) -> Result<Value, ApiError> {
     let mut tree = tree_of(&object.body())?;
     let mut only = Value::object();
@@ -114,7 +115,7 @@ mod tests {
     use polyplane_registry::{KindTable, Strategy};
     use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
 
-    /// Config maps of v0 call their data `values`.
+    /// A conversion for config maps, whose version v0 calls the data `values`.
     #[derive(Debug)]
     struct Values;
 
@@ -173,7 +174,7 @@ mod tests {
         };
         let map = tree(&kinds, &stored("v0")).expect("it is converted");
         assert_eq!(map.str_at(&["data", "k"]), "v");
-        // Nobody knows this version, but what every version has can be read.
+        // This program does not know the version, but `metadata` is the same in every version.
         tree(&kinds, &stored("v7")).expect_err("nobody can read it");
         let known = metadata(&stored("v7")).expect("it is the same in all");
         assert_eq!(known.items_at(&["metadata", "finalizers"]).len(), 1);

@@ -1,5 +1,5 @@
-//! Removes a deleted plane with all its objects, then its ControlPlane object. Must not know how a
-//! fence is put to Deleted.
+//! Removes a deleted plane with all its objects, then its ControlPlane object. This module does not
+//! know how a fence is set to Deleted.
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -35,7 +35,8 @@ pub(crate) async fn remove(
     if !finalizers.contains(&Value::string(control_plane::FINALIZER)) {
         return Ok(Progress::Waiting);
     }
-    // The directory may lag behind a plane that was deleted right after it was created: try again.
+    // The directory may not have a plane yet that was deleted right after its creation: fail, to
+    // try again.
     let birth = context.info.birth(name).filter(|birth| birth.id == id);
     let birth = birth.ok_or_else(|| ApiError::service_unavailable("the directory lags behind"))?;
     let removed = context.planes.delete(&birth).await;

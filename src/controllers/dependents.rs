@@ -1,9 +1,9 @@
 //! Garbage collection: deletes objects whose owners are gone, and carries out foreground and
-//! orphaning deletions of owners. Must not know the queue.
+//! orphaning deletions of owners. This module does not know the queue.
 //!
-//! For each awake plane, memory has the dependents of each owner, filled by one search of a plane
-//! that wakes and by every write. A plane without owner references has no entry. An entry is a
-//! hint: the stored object is checked before anything is done.
+//! For each awake plane there is an index of the dependents of each owner, which is filled by a
+//! search when the plane wakes and by every write. A plane without owner references has no entry.
+//! An entry is a hint: the stored object is checked before anything is done.
 
 use crate::client::{OwnRequest, metadata};
 use crate::work::{Progress, ReconcilerContext};
@@ -19,10 +19,11 @@ use std::sync::{Arc, Weak};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-/// Owners of owners that are followed to find a circle, at most.
+/// Owners of owners that are followed to find a circle, at most. Without the limit a long chain of
+/// owners would block the reconciler.
 const ANCESTORS_MAX: usize = 32;
 
-/// Which objects name which owner, by plane.
+/// The index of dependents by their owners, for each plane.
 #[derive(Default)]
 pub(crate) struct Dependents {
     planes: Mutex<HashMap<Str, PlaneDependents>>,
@@ -34,7 +35,7 @@ struct PlaneDependents {
 }
 
 impl Dependents {
-    /// Remembers that the object of `key` names these owners.
+    /// Records that the object of `key` names these owners.
     fn remember(&self, tenant: &Tenant, key: &Key, owners: &[Owner]) {
         let mut planes = self.planes.lock();
         let known = planes
@@ -66,7 +67,8 @@ impl Dependents {
         keys.into_iter().flatten().cloned().collect()
     }
 
-    /// Forgets an object, as an owner and as one that is owned, and planes that sleep.
+    /// Removes an object from the index, as an owner and as a dependent, and also planes that
+    /// sleep.
     fn forget(&self, tenant: &Tenant, key: &Key, uid: &str, owners: &[Owner]) {
         let mut planes = self.planes.lock();
         planes.retain(|_, known| known.plane.strong_count() > 0);
@@ -87,8 +89,8 @@ impl Dependents {
         }
     }
 
-    /// Takes a write of `object` into the index of dependents. Returns the work that it causes:
-    /// dependents to check, and owners that wait.
+    /// Updates the index of dependents after a write of `object`. Returns the work that the write
+    /// causes: dependents to check, and owners that wait.
     pub(crate) fn written(
         &self,
         tenant: &Tenant,
@@ -99,7 +101,8 @@ impl Dependents {
         let owners = owners_in(&body);
         let deleting = object.flags().has(Flags::DELETING);
         if removal == Removal::Pending && owners.is_empty() && !deleting {
-            // Most writes. If the object is gone already, its deletion is a write of its own.
+            // This is the case for most writes. If the object is already deleted, its deletion is
+            // reported separately.
             return Vec::new();
         }
         let cut = tenant.plane.snapshot();
@@ -110,7 +113,7 @@ impl Dependents {
         if !owners.is_empty() {
             self.remember(tenant, key, &owners);
             let kinds = tenant.kinds();
-            // An owner that cannot be read counts as present, so its dependents stay.
+            // An owner that cannot be read counts as present, so that its dependents stay.
             let keeps = |owner: &Owner| {
                 let state = owner_state(&kinds, &cut, key, owner);
                 matches!(state, Ok(OwnerState::Solid) | Err(_))
@@ -153,7 +156,7 @@ impl Dependents {
         work
     }
 
-    /// Searches a plane that woke for work.
+    /// Searches a plane that woke for pending work.
     pub(crate) async fn survey(&self, tenant: &Tenant) -> Vec<DependentWork> {
         let cut = tenant.plane.snapshot();
         if cut.own_bytes() == 0 {
@@ -173,16 +176,16 @@ impl Dependents {
     }
 }
 
-/// Something to do for owners and dependents.
+/// Pending work on owners and dependents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DependentWork {
     /// The object may have lost its owners.
     Dependent(Key),
-    /// The object is deleted and waits for its dependents.
+    /// The object is being deleted and waits for its dependents.
     Owner(Key),
 }
 
-/// An owner as a reference names it.
+/// An owner as a reference describes it.
 #[derive(Clone, Debug)]
 struct Owner {
     group: Str,
@@ -228,18 +231,18 @@ fn awaits_dependents(body: &[u8]) -> bool {
     })
 }
 
-/// The state of an owner, for its dependents.
+/// The state of an owner, as far as its dependents depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerState {
-    /// It exists and stays, or its kind is unknown.
+    /// The owner exists and stays, or its kind is unknown.
     Solid,
-    /// It is deleted and waits for its dependents.
+    /// The owner is being deleted and waits for its dependents.
     Waiting,
-    /// It is gone.
+    /// The owner does not exist.
     Absent,
 }
 
-/// Returns the key an owner would have; `None` if its kind is not known or cannot own the object.
+/// Returns the key that an owner has; `None` if its kind is not known or cannot own the object.
 fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
     let row = kinds
         .resources()
@@ -328,7 +331,7 @@ pub(crate) async fn dependent(
     Ok(Progress::Done)
 }
 
-/// Sends a request about an object. It is no failure if the object is gone or has been replaced.
+/// Sends a request about an object. Succeeds also if the object is gone or has been replaced.
 async fn send(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -357,8 +360,8 @@ async fn send(
     }
 }
 
-/// Orphans or deletes the dependents of a deleted object, and removes its finalizer once that is
-/// done.
+/// Orphans or deletes the dependents of a deleted object, and then removes the finalizer that
+/// waited for this.
 pub(crate) async fn owner(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -415,7 +418,7 @@ fn blocks(
     Ok(blocking && !ancestors.contains(dependent))
 }
 
-/// Returns the owners of an object, theirs, and so on.
+/// Returns the owners of an object, their owners, and so on.
 fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
     let kinds = tenant.kinds();
     let mut found = BTreeSet::new();
@@ -436,7 +439,7 @@ fn ancestors(tenant: &Tenant, cut: &Snapshot, key: &Key) -> BTreeSet<Key> {
     found
 }
 
-/// Takes the reference to an owner out of a dependent.
+/// Removes the reference to an owner from a dependent.
 async fn orphan(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -477,7 +480,7 @@ async fn remove_finalizer(
     Ok(Progress::Done)
 }
 
-/// Returns a merge patch of one list of the metadata, for exactly this state of the object.
+/// Returns a merge patch that sets one list of the metadata, and fails if the object has changed.
 fn metadata_patch(object: &Value, field: &str, items: Vec<Value>) -> Value {
     let meta = &object["metadata"];
     let mut patch = Value::object();

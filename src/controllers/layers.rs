@@ -1,11 +1,10 @@
-//! Steps planes of an older layer to this program's, once every binary that may still join knows
-//! it. Must not know when the floor rises.
+//! Steps planes of an older layer to this program's layer, once every binary that may still join
+//! the ring knows it. This module does not decide when the floor rises.
 //!
-//! First the plane's own objects are brought up to date by ordinary requests: objects that the user
-//! deleted and upstream's start hooks would create again are created, objects that the user changed
-//! are merged by the rule of their kind. Then the plane takes the next commit of the step, which
-//! claims that these objects are still as they were. After a crash the next wake goes on from
-//! there.
+//! Ordinary requests first bring the plane's own objects up to date: objects that the user deleted
+//! and upstream's start hooks would create again are created, and objects that the user changed are
+//! merged by the rule of their kind. Then the plane takes the next commit of the step, which claims
+//! that these objects have not changed since. After a crash the next wake continues from there.
 
 use crate::client::{OwnRequest, tree};
 use crate::restore;
@@ -21,13 +20,14 @@ use polyplane_registry::{Tenant, Verb};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// How long one commit may take.
+/// How long one commit may take. Without the limit a store that does not answer would hold the
+/// reconciler forever.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Rounds in which the plane's own objects are brought up to date, before a commit is tried without
-/// a further one. A user who changes them all the time must not keep the plane from stepping.
+/// Rounds in which the plane's own objects are brought up to date before a commit is tried without
+/// a further round. A user who changes them all the time must not keep the plane from stepping.
 const ROUNDS_MAX: u32 = 5;
 
-/// Returns whether a plane may step to this program's layer and has not yet.
+/// Returns whether a plane may step to this program's layer and has not done so yet.
 pub(crate) fn is_behind(context: &ReconcilerContext, tenant: &Tenant) -> bool {
     let layer = context.release.layer().hash();
     context.planes.may_step() && !tenant.plane.stands_on(layer)
@@ -46,7 +46,7 @@ pub(crate) async fn take_steps(
         let recreates =
             |old: &ObjectRef, new: &ObjectRef| match (tree(&kinds, old), tree(&kinds, new)) {
                 (Ok(old_tree), Ok(new_tree)) => upgrade::recreates(old.key(), &old_tree, &new_tree),
-                // An object that cannot be read is not recreated.
+                // An object that cannot be read is not created again.
                 (Err(_), _) | (_, Err(_)) => false,
             };
         let now = Timestamp::from(SystemTime::now()).to_rfc3339();
@@ -55,7 +55,7 @@ pub(crate) async fn take_steps(
         let Some(ahead) = ahead else {
             break;
         };
-        // A program below that level may still join, and could not read a folded record.
+        // A program below that level may still join the ring, and could not read a folded record.
         let ahead = match context.planes.floor().level >= FOLDS_LEVEL {
             true => ahead.folding(),
             false => ahead,
@@ -70,7 +70,7 @@ pub(crate) async fn take_steps(
         match plane.step(&ahead, Instant::now() + PATIENCE).await {
             Ok(Stepped::Done) => (rounds, commits) = (0, commits + 1),
             Ok(Stepped::Again) => {}
-            // The new owner takes the remaining commits.
+            // The plane has another owner now, which takes the remaining commits.
             Err(SubmitError::Lost) => return Err(ApiError::moved()),
             Err(error) => return Err(ApiError::internal(error.to_string())),
         }
@@ -85,8 +85,7 @@ pub(crate) async fn take_steps(
     Ok(Progress::Done)
 }
 
-/// Brings the plane's own objects up to date with a newer layer. Returns whether a request was
-/// sent.
+/// Brings the plane's own objects up to date with a newer layer. Returns whether it sent a request.
 async fn bring_up_to_date(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -98,19 +97,19 @@ async fn bring_up_to_date(
         match bring_object_up_to_date(context, tenant, shadowed).await {
             Ok(one) => tried |= one,
             Err(error) if error.is_moved() => return Err(error),
-            // A client changed it meanwhile: the next round reads it again.
+            // A client changed the object meanwhile: the next round reads it again.
             Err(error) if error.reason == Reason::Conflict => tried = true,
-            // One object that cannot be mended does not keep the others from it, as at upstream's
-            // start.
+            // An object that cannot be brought up to date does not stop the others, as at
+            // upstream's start.
             Err(error) => {
-                tracing::warn!(plane = tenant.plane.id(), %key, %error, "not brought up to date");
+                tracing::warn!(plane = tenant.plane.id(), %key, %error, "cannot bring an object of the plane up to date with the new layer");
             }
         }
     }
     Ok(tried)
 }
 
-/// Applies the rule of its kind to one object. Returns whether a request was sent.
+/// Applies the rule of its kind to one object. Returns whether it sent a request.
 async fn bring_object_up_to_date(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -119,7 +118,8 @@ async fn bring_object_up_to_date(
     let Shadowed { key, new, own, .. } = shadowed;
     let Some(own) = own else {
         return match new {
-            // `restore` may be creating it at the same time; the later of the two does nothing.
+            // The reconciler `restore` may create the object at the same time; the later of the two
+            // requests has no effect.
             Some(new) if context.release.restore(&key).is_some() => {
                 restore::recreate(context, tenant, &new).await?;
                 Ok(true)
@@ -133,7 +133,7 @@ async fn bring_object_up_to_date(
     let (verb, body) = match upgrade::merge(&key, &own, new.as_ref()) {
         Merge::Keep => return Ok(false),
         Merge::Update(merged) => (Verb::Update, merged),
-        // The next round finds it missing and creates it.
+        // The next round finds that the object is missing, and creates it.
         Merge::Recreate | Merge::Delete => (Verb::Delete, only_this(&own)),
     };
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
@@ -147,7 +147,7 @@ async fn bring_object_up_to_date(
     Ok(true)
 }
 
-/// Options of a delete that fails if the object is no longer as `own` shows it.
+/// Returns options of a delete that fails if the object has changed since `own` was read.
 fn only_this(own: &Value) -> Value {
     let text = |field: &str| own.str_at(&["metadata", field]).to_owned();
     json!({

@@ -1,18 +1,19 @@
 //! Reconcilers that run at a plane's owner.
 //!
 //! Nothing here watches or polls: each write through the registry queues the work that it causes,
-//! and a plane that wakes is searched once for work that was left. So a plane without work has no
-//! task. One timer for all planes removes expired objects and writes the sizes of planes.
+//! and a plane that wakes is searched once for pending work. So a plane without work has no task.
+//! One timer for all planes removes expired objects and writes the sizes of planes.
 //!
-//! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates what
-//! every namespace and every plane has; `control_planes` removes deleted planes with their objects;
-//! `sweep` removes expired objects; `dependents` deletes objects whose owners are gone, and makes
-//! owners wait for them; `layers` has planes of an older layer step to this program's once the
-//! store's floor allows it. `work` queues and runs them: it names each of them, and they name its
-//! types.
+//! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
+//! objects that every namespace and every plane must have; `control_planes` removes deleted planes
+//! with their objects; `sweep` removes expired objects; `dependents` deletes objects whose owners
+//! are gone, and makes owners wait for their dependents; `layers` steps planes of an older layer to
+//! this program's once the store's floor allows it. `work` queues and runs them, so it names each
+//! of them, and they use its types.
 //!
-//! Invariant: objects change through the registry, as for any client. Two exceptions commit to the
-//! plane itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here knows HTTP.
+//! Invariant: reconcilers change objects through the registry, like any client. Two exceptions
+//! commit to the plane itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here
+//! knows HTTP.
 
 mod client;
 mod control_planes;

@@ -1,5 +1,5 @@
-//! Empties a deleted namespace, writes conditions that say what is left, and removes it. Must not
-//! know the queue.
+//! Empties a deleted namespace, writes conditions that describe the remaining content, and removes
+//! the namespace. This module does not know the queue.
 
 use crate::client::{OwnRequest, metadata, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Deletes what is in the namespace, then the namespace.
+/// Deletes the content of the namespace, then the namespace.
 pub(crate) async fn empty(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -21,7 +21,7 @@ pub(crate) async fn empty(
     let Some(namespace) = terminating(tenant, name) else {
         return Ok(Progress::Done);
     };
-    // Pods go first, so that nothing they use disappears under them.
+    // Pods first, so that nothing they use disappears before them.
     if delete_content(context, tenant, name, DeletionPhase::Pods).await? == 0 {
         delete_content(context, tenant, name, DeletionPhase::Rest).await?;
     }
@@ -44,7 +44,7 @@ fn terminating(tenant: &Tenant, name: &str) -> Option<ObjectRef> {
         .then_some(namespace)
 }
 
-/// Which objects of a namespace are deleted in this phase.
+/// The objects of a namespace that are deleted in one phase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeletionPhase {
     Pods,
@@ -61,14 +61,15 @@ fn prefix(row: &Resource, namespace: &str) -> Prefix {
     Prefix::namespaced(&row.storage.group, &row.storage.resource, namespace)
 }
 
-/// Deletes the objects of one phase and returns how many of them are left.
+/// Deletes the objects of one phase and returns how many of them remain.
 async fn delete_content(
     context: &ReconcilerContext,
     tenant: &Tenant,
     namespace: &str,
     phase: DeletionPhase,
 ) -> Result<usize, ApiError> {
-    // Named explicitly: the default of some kinds orphans their dependents, which would then stay.
+    // The policy is explicit, because the default of some kinds orphans their dependents, which
+    // would then remain.
     let options =
         json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
     let kinds = tenant.kinds();
@@ -92,7 +93,7 @@ async fn delete_content(
     Ok(left)
 }
 
-/// Returns the objects that are left, by resource.
+/// Returns the objects that remain, by resource.
 fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>> {
     let kinds = tenant.kinds();
     let cut = tenant.plane.snapshot();
@@ -139,7 +140,7 @@ async fn report(
     own.send(&context.registry, tenant).await.map(drop)
 }
 
-/// Returns the conditions of a namespace in which these objects are left.
+/// Returns the conditions of a namespace in which these objects remain.
 fn conditions_of(left: &BTreeMap<String, Vec<ObjectRef>>) -> Result<Vec<Value>, ApiError> {
     let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
     for object in left.values().flatten() {
@@ -212,7 +213,7 @@ fn row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {
         .ok_or_else(|| ApiError::internal("namespaces are not served"))
 }
 
-/// Removes the finalizer of the namespace; then the registry removes the namespace.
+/// Removes the finalizer of the namespace; the registry then removes the namespace.
 async fn finalize(
     context: &ReconcilerContext,
     tenant: &Tenant,

@@ -1,6 +1,6 @@
-//! Recreates what a client deleted although each namespace or plane must have it: the config map
-//! `kube-root-ca.crt`, the default service account, objects of the layer. Must not know when a
-//! reconciler runs.
+//! Recreates objects that a client deleted although each namespace or plane must have them: the
+//! config map `kube-root-ca.crt`, the default service account, objects of the layer. This module
+//! does not decide when a reconciler runs.
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -19,7 +19,7 @@ pub(crate) fn is_namespace_content(key: &Key) -> bool {
     )
 }
 
-/// Creates or corrects what every namespace has, unless the namespace is being deleted.
+/// Creates or corrects the objects that every namespace has, unless the namespace is being deleted.
 pub(crate) async fn namespace_content(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -85,7 +85,7 @@ async fn ensure(
     .await
 }
 
-/// Creates an object. It is no failure if it exists already or the namespace is gone.
+/// Creates an object. Succeeds also if the object exists already or its namespace does not.
 async fn create(
     context: &ReconcilerContext,
     tenant: &Tenant,

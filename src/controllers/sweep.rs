@@ -1,5 +1,5 @@
 //! The one timer for all planes of a replica: removes expired objects, puts unused planes to sleep,
-//! and writes changed sizes of planes. Must not know when a plane counts as unused.
+//! and writes changed sizes of planes. This module does not decide when a plane counts as unused.
 
 use crate::client::OwnRequest;
 use crate::control_planes::{GROUP, RESOURCE};
@@ -15,15 +15,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two sweeps: how late an expired object is removed.
+/// Pause between two sweeps. An expired object is removed at most this much later.
 const EVERY: Duration = Duration::from_secs(10);
-/// Expired objects that one sweep removes from one plane, at most; the next sweep takes the rest.
+/// Expired objects that one sweep removes from one plane, at most. The next sweep removes the
+/// others; without the limit one plane would delay the rest.
 const EXPIRED_MAX: usize = 100;
-/// Planes whose sizes one sweep writes, at most; the next sweep takes the rest.
+/// Planes whose sizes one sweep writes, at most. The next sweep writes the others; without the
+/// limit the root plane would get a burst of writes.
 const FIGURES_MAX: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the root plane while it is awake in this process.
+/// Returns the root plane if it is awake in this process.
 pub type RootHere = Box<dyn Fn() -> Option<Tenant> + Send + Sync>;
 
 /// Sweeps all planes of a process.
@@ -31,12 +33,12 @@ pub struct Sweeper {
     registry: Arc<Registry>,
     planes: Arc<Planes>,
     root: RootHere,
-    /// Objects and bytes as they were last written, by plane id.
+    /// The numbers of objects and bytes that were last written, by plane id.
     written: Mutex<HashMap<String, (usize, u64)>>,
 }
 
 impl Sweeper {
-    /// Sweeps the planes of a replica.
+    /// Creates the sweeper of a replica's planes.
     pub fn new(registry: Arc<Registry>, planes: Arc<Planes>, root: RootHere) -> Self {
         Self {
             registry,
@@ -50,7 +52,7 @@ impl Sweeper {
     pub async fn run(self, stop: CancellationToken) {
         loop {
             tokio::select! {
-                // Stop first: a stopping server sweeps nothing.
+                // First: a stopping server sweeps nothing.
                 biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
@@ -66,7 +68,7 @@ impl Sweeper {
     }
 
     /// Writes the sizes of planes that are awake anywhere in the ring into their ControlPlane
-    /// objects, if they have changed.
+    /// objects, if the sizes have changed.
     async fn write_figures(&self, root: &Tenant) {
         let figures = self.planes.figures_of_ring().await;
         let awake: HashMap<&str, (usize, u64)> = figures
@@ -114,7 +116,7 @@ impl Sweeper {
         match own.send(&self.registry, root).await {
             Ok(_) => true,
             Err(error) => {
-                tracing::debug!(name, %error, "the figures of a plane were not written");
+                tracing::debug!(name, %error, "cannot write the size of a plane");
                 false
             }
         }
@@ -135,7 +137,7 @@ async fn remove_expired(plane: &Arc<Plane>) {
             deadline: Some(Instant::now() + PATIENCE),
         };
         if let Err(error) = plane.submit(write).await {
-            tracing::debug!(plane = plane.id(), %error, "an expired object stays for now");
+            tracing::debug!(plane = plane.id(), %error, "cannot remove an expired object; the next sweep tries again");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The queue of reconcilers, and the observer of writes that fills it. Owns when and how often a
-//! reconciler runs; must not know what it does.
+//! The queue of reconcilers, and the observer of writes that fills it. This module decides when and
+//! how often a reconciler runs; it does not know what a reconciler does.
 
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{control_planes, layers, namespaces, restore};
@@ -18,23 +18,23 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Reconcilers that run at once. More would take the memory and the store from clients.
+/// Reconcilers that run at once. More would use memory and the store at the expense of clients.
 const RUNNING_MAX: usize = 32;
-/// Planes that step to a newer layer at once.
+/// Planes that step to a newer layer at once. More would delay clients' writes.
 const STEPPING_MAX: usize = 4;
 /// How long a plane that woke only serves requests before its layer is checked. A step would slow
 /// the requests that woke it.
 const ANSWERS_FIRST: Duration = Duration::from_secs(1);
-/// The first pause after a failure; it doubles up to the last.
+/// The first pause after a failure. Each further pause is twice as long, up to `PAUSE_LAST`.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_LAST: Duration = Duration::from_secs(30);
 
-/// One piece of work. Doing it twice has the effect of doing it once.
+/// One item of work. Doing it twice has the same effect as doing it once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WorkItem {
     /// Empty a deleted namespace and remove it.
     Namespace(Str),
-    /// Recreate what every namespace has.
+    /// Recreate the objects that every namespace has.
     NamespaceContent(Str),
     /// Recreate an object of the layer.
     Bootstrap(Key),
@@ -42,19 +42,19 @@ pub(crate) enum WorkItem {
     ControlPlane(Str),
     /// Step the plane to this program's layer.
     Layer,
-    /// Search a plane that woke for owners and dependents.
+    /// Search a plane that woke for owners and dependents with pending work.
     Survey,
     /// Delete a dependent, or finish the deletion of an owner.
     Belonging(DependentWork),
 }
 
-/// What reconcilers need to know of a plane that is not in the plane itself.
+/// Facts about a plane that reconcilers need and that are not in the plane itself.
 pub trait PlaneInfo: Send + Sync {
-    /// What deleting the plane of this name needs; `None` once it is gone.
+    /// Returns what is needed to delete the plane of this name; `None` once the plane is gone.
     fn birth(&self, name: &str) -> Option<Birth>;
 }
 
-/// Everything reconcilers work with.
+/// Everything that reconcilers use.
 pub(crate) struct ReconcilerContext {
     pub(crate) registry: Arc<Registry>,
     pub(crate) planes: Arc<Planes>,
@@ -63,15 +63,15 @@ pub(crate) struct ReconcilerContext {
 }
 
 struct RunningItem {
-    /// It was queued again while it ran, so it has to run once more.
+    /// True if the item was queued again while it ran, so that it has to run once more.
     again: bool,
 }
 
-/// Whether an item is done.
+/// Whether an item needs no further run.
 pub(crate) enum Progress {
-    /// It is done.
+    /// The item needs no further run.
     Done,
-    /// It waits for a write, which will queue it again.
+    /// The item waits for a write, which will queue it again.
     Waiting,
 }
 
@@ -101,7 +101,7 @@ impl Default for Reconcilers {
 }
 
 impl Reconcilers {
-    /// Sets what the reconcilers work with. Until then nothing is queued.
+    /// Sets the registry and planes that the reconcilers use. Before that, nothing is queued.
     pub fn attach(
         &self,
         registry: Arc<Registry>,
@@ -117,7 +117,7 @@ impl Reconcilers {
         }));
     }
 
-    /// Queues the step to this program's layer if the plane is behind it. Call it when the plane
+    /// Queues the step to this program's layer if the plane is behind it. Called when the plane
     /// wakes and when the store's floor rises.
     pub fn check_layer(self: &Arc<Self>, tenant: &Tenant) {
         let Some(context) = self.context.get() else {
@@ -128,13 +128,13 @@ impl Reconcilers {
         }
     }
 
-    /// Returns true for objects of the layer that come back at once.
+    /// Returns true for objects of the layer that are recreated at once.
     fn is_restored(&self, key: &Key) -> bool {
         let release = self.context.get().map(|context| &context.release);
         release.is_some_and(|release| release.restore(key) == Some(Restore::Now))
     }
 
-    /// Searches a plane that was just loaded for work that was left.
+    /// Searches a plane that was just loaded for pending work.
     pub fn plane_woke(self: &Arc<Self>, tenant: &Tenant) {
         self.add(tenant, WorkItem::Survey);
         self.check_layer(tenant);
@@ -153,7 +153,7 @@ impl Reconcilers {
         }
     }
 
-    /// Stops all reconcilers and waits for them.
+    /// Stops all reconcilers and waits until they have ended.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -184,7 +184,7 @@ impl Reconcilers {
         let mut _stepping = None;
         if item == WorkItem::Layer {
             tokio::select! {
-                // Stop first: a stopping server steps no plane.
+                // First: a stopping server steps no plane.
                 biased;
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(ANSWERS_FIRST) => {}
@@ -200,7 +200,7 @@ impl Reconcilers {
             };
             let retry = match result {
                 Ok(Progress::Done | Progress::Waiting) => None,
-                // The new owner searches the plane for this work.
+                // The plane has another owner now, which searches the plane for this work.
                 Err(error) if error.is_moved() => None,
                 Err(error) => {
                     tracing::warn!(plane = tenant.plane.id(), ?item, %error, "a reconciler failed");
@@ -220,7 +220,7 @@ impl Reconcilers {
             }
             let Some(wait) = retry else { continue };
             tokio::select! {
-                // Stop first: a stopping server retries nothing.
+                // First: a stopping server retries nothing.
                 biased;
                 () = self.stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
@@ -261,7 +261,7 @@ impl Reconcilers {
     }
 }
 
-/// Queues the work that each write causes. The registry calls it.
+/// Queues the work that each write causes. The registry calls this after each write.
 pub struct WriteObserver(pub Arc<Reconcilers>);
 
 impl Observer for WriteObserver {
@@ -285,7 +285,7 @@ impl Observer for WriteObserver {
         }
         match key.namespace() {
             Some(namespace) if gone => self.0.gone_from_namespace(tenant, key, namespace),
-            // The write may have changed it, so it may have to be mended.
+            // The write may have damaged the object, so check and correct it.
             Some(namespace) if row.group.is_empty() && restore::is_namespace_content(key) => {
                 self.0
                     .add(tenant, WorkItem::NamespaceContent(namespace.into()));

@@ -6,7 +6,7 @@ use rustls::pki_types::CertificateDer;
 /// Refuses a chain that would take too long to verify, or is too long to forward.
 ///
 /// # Errors
-/// If there are too many certificates, or they are too long.
+/// Returns an error if there are too many certificates, or they are too long.
 pub fn check_short(
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],

@@ -1,6 +1,6 @@
 //! Reading and writing the files of the certificate folder.
 //!
-//! Files that this program makes are private, complete and durable. Other files are read through
+//! Files that this program creates are private, complete and durable. Other files are read through
 //! links and never changed: a mounted Secret is a folder of links, which Kubernetes replaces
 //! together, and other programs may need its files too.
 
@@ -17,10 +17,10 @@ use crate::PkiError;
 const PRIVATE: u32 = 0o600;
 const OF_OTHERS: u32 = 0o077;
 
-/// Returns the text of a file, through links; `None` if it is not there. Changes nothing.
+/// Returns the text of a file, through links; `None` if the file does not exist. Changes nothing.
 ///
 /// # Errors
-/// If it cannot be read.
+/// Returns an error if the file cannot be read.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -32,11 +32,11 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-/// Returns the text of a secret file. A copy or a restore may have made it readable for other
-/// users; it is made private again, with a warning, because others may have read it.
+/// Returns the text of a secret file. A copy or a restore may have made the file readable for other
+/// users; this function makes it private again and logs a warning, because others may have read it.
 ///
 /// # Errors
-/// If it cannot be read, or belongs to this user and cannot be made private.
+/// Returns an error if the file cannot be read, or belongs to this user and cannot be made private.
 pub(crate) fn read_secret(path: &Path) -> Result<Option<String>, PkiError> {
     let text = read(path)?;
     if text.is_some() {
@@ -48,13 +48,13 @@ pub(crate) fn read_secret(path: &Path) -> Result<Option<String>, PkiError> {
     Ok(text)
 }
 
-/// Makes a file private that is no link and belongs to this user.
+/// Makes a file private, unless it is a link or belongs to another user.
 fn close_to_others(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true);
     options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let Ok(file) = options.open(path) else {
-        // A link leads to a file of the operator, whose mode is not ours to change.
+        // A link leads to a file of the operator, whose mode this program must not change.
         return Ok(());
     };
     let metadata = file.metadata()?;
@@ -66,7 +66,7 @@ fn close_to_others(path: &Path) -> io::Result<()> {
         tracing::debug!(path = %path.display(), "other users can read this file, and it belongs to another user");
         return Ok(());
     }
-    // Changes the mode of the open file, because the path may name another file by now.
+    // Change the mode of the open file, because the path may name another file by now.
     match file.set_permissions(Permissions::from_mode(PRIVATE)) {
         Ok(()) => {
             tracing::warn!(path = %path.display(), "other users could read this file; it is private again");
@@ -77,14 +77,15 @@ fn close_to_others(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A new file beside the one that it will replace; removed unless it does.
+/// A new file beside the one that it will replace; removed when dropped before that.
 struct Staged {
     path: PathBuf,
     is_done: bool,
 }
 
 impl Staged {
-    /// Returns a new file for this user only. The name is new, so nobody has prepared a link there.
+    /// Creates a file for this user only. Its name is new, so nobody can have prepared a link
+    /// there.
     fn create(path: &Path) -> io::Result<(Self, File)> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", Uuid::new_v4().simple()));
@@ -103,27 +104,27 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.is_done {
-            // The error that led here is reported by the caller.
+            // The caller reports the error that led here.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Replaces `path` with `bytes`, readable by its owner only: after a power cut it holds what it
-/// held before, or all of `bytes`, and the latter once this has returned. A link at `path` is
-/// replaced, not followed.
+/// Replaces `path` with `bytes`, readable by its owner only. After a power cut the file has its old
+/// content or all of `bytes`; once this has returned, it has `bytes`. A link at `path` is replaced,
+/// not followed.
 ///
 /// # Errors
-/// If the folder cannot be written.
+/// Returns an error if the folder cannot be written.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), PkiError> {
     write_private_together([(path, bytes)])
 }
 
-/// Replaces files of one folder that need each other, each as [`write_private`] does. All of them
-/// are durable under temporary names before the first is renamed.
+/// Replaces files of one folder that need each other, each like [`write_private`]. All of them are
+/// durable under temporary names before the first is renamed.
 ///
 /// # Errors
-/// If the folder cannot be written.
+/// Returns an error if the folder cannot be written.
 pub(super) fn write_private_together<const N: usize>(
     files: [(&Path, &[u8]); N],
 ) -> Result<(), PkiError> {
@@ -152,14 +153,14 @@ fn stage(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
     Ok(staged)
 }
 
-/// Locks the folder until this is dropped. Without the lock two processes that start with an empty
-/// folder would each make a CA and distrust each other.
+/// Locks the folder until the result is dropped. Without the lock two processes that start with an
+/// empty folder would each create a CA and distrust each other.
 pub(super) fn lock(folder: &Path) -> Option<File> {
     let file = File::open(folder).ok()?;
     match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
         Ok(()) => Some(file),
         Err(error) => {
-            // A network file system without locks, for example: go on without one.
+            // For example a network file system without locks: continue without a lock.
             tracing::debug!(folder = %folder.display(), %error, "the folder cannot be locked");
             None
         }
@@ -169,7 +170,7 @@ pub(super) fn lock(folder: &Path) -> Option<File> {
 /// Makes the names in the folder of `path` durable.
 ///
 /// # Errors
-/// The error of the system.
+/// Returns the error of the system.
 pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -198,7 +199,7 @@ mod tests {
             assert_eq!(mode(&path), 0o600);
         }
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
-        // A folder in the way: nothing is left of the attempt.
+        // A folder is in the way: the attempt must leave nothing behind.
         let taken = folder.path().join("taken");
         fs::create_dir(&taken).expect("made");
         fs::write(taken.join("x"), "x").expect("written");

@@ -1,4 +1,4 @@
-//! Kubeconfig files, which give a client the address of a plane and its credential.
+//! Kubeconfig files, which contain the address of a plane and a credential for it.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use crate::{Identity, Pki, PkiError, write_private};
 
 /// The context of the root plane.
 const ROOT: &str = "root";
-/// The only user.
+/// The name of the only user.
 const USER: &str = "admin";
 
 /// The credential of the user of a kubeconfig.
 #[derive(Clone, Copy, Debug)]
 pub enum UserCredential<'a> {
-    /// By a client certificate.
+    /// A client certificate.
     Certificate(&'a Identity),
-    /// By a bearer token.
+    /// A bearer token.
     Token(&'a str),
 }
 
@@ -38,8 +38,8 @@ pub struct Kubeconfig<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// Returns the text of the file. A YAML writer makes it, because names of planes may look like
-    /// numbers or booleans (`123`, `null`, `1e3`) and need quotes then.
+    /// Returns the text of the file. A YAML writer makes the text, because names of planes may look
+    /// like numbers or booleans (`123`, `null`, `1e3`) and need quotes then.
     pub fn render(&self) -> String {
         let certificate = STANDARD.encode(self.root_pem);
         let names = || std::iter::once(ROOT).chain(self.planes.iter().copied());
@@ -82,7 +82,7 @@ impl Kubeconfig<'_> {
     /// Writes the file so that only its owner can read it.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PkiError> {
         write_private(path, self.render().as_bytes())
     }
@@ -140,8 +140,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
     }
 
-    /// Names of planes, tokens and hosts that YAML takes for something else than text if they stand
-    /// without quotes.
+    /// Names of planes, tokens and hosts that YAML does not read as text if they have no quotes.
     #[test]
     fn names_that_look_like_numbers_or_booleans_stay_text() {
         let names = [
@@ -189,7 +188,7 @@ mod tests {
                 read.items_at(&["users"])[0].str_at(&["user", "token"]),
                 token
             );
-            // Readers of YAML 1.1, as kubectl's, know more such words than those of 1.2.
+            // Readers of YAML 1.1, such as kubectl's, know more such words than those of 1.2.
             for name in &names[..16] {
                 let quoted = text.contains(&format!("name: \"{name}\"\n"));
                 assert!(quoted, "{name} stands without quotes in {text}");

@@ -1,7 +1,8 @@
-//! The server's own CA and what it signs, and how replicas know each other.
+//! The server's own CA with its certificates, and the certificates by which replicas know each
+//! other.
 //!
-//! Owns the files in the certificate folder, the certificates made or read from them, and when
-//! these are renewed:
+//! This crate owns the files in the certificate folder, the certificates made or read from them,
+//! and their renewal:
 //!
 //! | file | holds | if it is absent |
 //! |---|---|---|
@@ -12,13 +13,13 @@
 //! | `peer.crt`, `peer.key` | a given peer certificate; only `peer-ca.crt` is needed beside it | issued in memory |
 //!
 //! Serving, peer and administrator certificates are issued from their CA at each start and kept in
-//! memory, so a changed host name or an old certificate needs no procedure. Given ones are read
-//! again when their files change (`pair`). A complete folder may be read-only.
+//! memory, so a changed host name or an old certificate needs no procedure. Given certificates are
+//! read again when their files change (`pair`). A complete folder may be read-only.
 //!
-//! Knows nothing of requests and connections: callers get TLS configurations and resolvers.
+//! It knows nothing of requests and connections: callers get TLS configurations and resolvers.
 //!
 //! Invariant: a file with a secret is created readable by its owner only and replaced as a whole.
-//! Files that the operator put there are only read (`files`).
+//! Files that the operator put into the folder are only read (`files`).
 
 mod chain;
 mod files;
@@ -56,13 +57,14 @@ pub use serving::{RenewingCertificate, TlsError};
 const DAY: Duration = Duration::from_secs(86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
-/// How far a certificate is valid before it is made, because clocks of clients may be behind.
+/// The time before its issue from which a certificate is valid. Without it, clients whose clocks
+/// are behind would refuse a new certificate.
 const BACKDATING: Duration = Duration::from_secs(3600);
 
-/// Why keys and certificates cannot be read or made.
+/// The reason why keys and certificates cannot be read or created.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// A folder cannot be made.
+    /// A folder cannot be created.
     #[error("cannot create the folder {}", path.display())]
     Folder {
         /// The folder.
@@ -89,15 +91,15 @@ pub enum PkiError {
         #[source]
         source: io::Error,
     },
-    /// A file is there and does not hold what it should.
+    /// A file exists and does not contain what it should.
     #[error("{} does not hold {holds}; restore it or remove the folder it is in", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// A description of the expected content.
         holds: &'static str,
     },
-    /// A certificate is there without its key, a key without its certificate, or a given peer
+    /// A certificate exists without its key, a key without its certificate, or a given peer
     /// certificate without its CA.
     #[error("{} is missing while its counterpart is there; restore it or remove both", path.display())]
     Half {
@@ -118,11 +120,11 @@ pub enum PkiError {
     Role {
         /// The certificate's file.
         path: PathBuf,
-        /// What it lacks.
+        /// The property that the certificate lacks.
         #[source]
         source: RoleError,
     },
-    /// A certificate cannot be made from what was given.
+    /// A certificate cannot be issued with the given names.
     #[error("cannot issue a certificate")]
     Issue(#[source] rcgen::Error),
 }
@@ -148,10 +150,11 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// Reads the folder, and makes what is not there yet.
+    /// Reads the folder, and creates the files that are missing.
     ///
     /// # Errors
-    /// If the folder cannot be used or holds something else.
+    /// Returns an error if the folder cannot be used, or if a file has other content than it
+    /// should.
     pub fn load_or_create(folder: &Path) -> Result<Self, PkiError> {
         make_folder(folder)?;
         let _alone = lock(folder);
@@ -173,7 +176,7 @@ impl Pki {
         &self.ca.root_pem
     }
 
-    /// Returns the token that stands for the administrator.
+    /// Returns the token that proves the administrator.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
     }
@@ -183,10 +186,10 @@ impl Pki {
         self.serving.as_ref()
     }
 
-    /// Returns a serving certificate for `names`, which are host names and addresses.
+    /// Issues a serving certificate for `names`, which are host names and addresses.
     ///
     /// # Errors
-    /// If a name cannot stand in a certificate.
+    /// Returns an error if a certificate cannot contain one of the names.
     pub fn issue_serving(&self, names: &[String]) -> Result<Identity, PkiError> {
         let mut params = leaf("polyplane", &[ExtendedKeyUsagePurpose::ServerAuth]);
         for name in names {
@@ -198,10 +201,10 @@ impl Pki {
         self.ca.issue(params)
     }
 
-    /// Returns a client certificate for `name` in `groups`.
+    /// Issues a client certificate for `name` in `groups`.
     ///
     /// # Errors
-    /// If name or groups cannot stand in a certificate.
+    /// Returns an error if a certificate cannot contain the name or a group.
     pub fn issue_client(&self, name: &str, groups: &[&str]) -> Result<Identity, PkiError> {
         let mut params = leaf(name, &[ExtendedKeyUsagePurpose::ClientAuth]);
         for group in groups {
@@ -221,7 +224,7 @@ struct Authority {
 }
 
 impl Authority {
-    /// Reads `<stem>.crt` and `<stem>.key`, or makes both for a CA called `name`.
+    /// Reads `<stem>.crt` and `<stem>.key`, or creates both for a CA called `name`.
     fn load_or_create(folder: &Path, stem: &str, name: &str) -> Result<Self, PkiError> {
         let is_there = |ending: &str| folder.join(format!("{stem}.{ending}")).exists();
         if !is_there("crt") && !is_there("key") {
@@ -283,8 +286,8 @@ fn make_folder(folder: &Path) -> Result<(), PkiError> {
         .recursive(true)
         .mode(0o700)
         .create(folder);
-    // Without the sync a power cut could remove the CA, and certificates it signed would be
-    // worthless.
+    // Without the sync a power cut could remove the CA, and the certificates that it signed would
+    // be worthless.
     made.and_then(|()| sync_folder_of(folder))
         .map_err(|source| PkiError::Folder {
             path: folder.to_owned(),
@@ -292,7 +295,7 @@ fn make_folder(folder: &Path) -> Result<(), PkiError> {
         })
 }
 
-/// How long before its end a leaf should be replaced.
+/// Returns the age at which a leaf should be replaced.
 pub(crate) const fn leaf_renewal_age() -> Duration {
     Duration::from_secs(LEAF_LIFETIME.as_secs() - 90 * DAY.as_secs())
 }
@@ -383,7 +386,7 @@ mod tests {
         }
     }
 
-    /// Such as the three replicas of a ring, begun at once with one folder.
+    /// For example the three replicas of a ring, started at once with one folder.
     #[test]
     fn those_who_start_together_share_what_one_of_them_made() {
         for _ in 0..20 {

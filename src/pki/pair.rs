@@ -1,10 +1,10 @@
-//! Certificates that the operator made, and may replace while the server runs.
+//! Certificates that the operator provides, and may replace while the server runs.
 //!
-//! No task runs in the background: a handshake checks the times of the files, unless they were
-//! checked a moment ago. So new handshakes use new certificates, and an idle server does nothing.
+//! There is no background task: a handshake checks the times of the files, unless another one has
+//! just checked them. So new handshakes use new certificates, and an idle server does nothing.
 //!
-//! Invariant: a certificate and key that do not fit, because one of them is not replaced yet, never
-//! replace a pair that fits.
+//! Invariant: a certificate and key that do not belong together, because only one of them is
+//! replaced yet, never replace a pair that does.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,7 +20,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::role::{RoleError, Unmarked, replica_of};
 use crate::{PkiError, read};
 
-/// Shortest time between two checks of the files.
+/// Shortest time between two checks of the files. Less would cost system calls in every handshake.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A certificate file and the file of its key.
@@ -31,10 +31,10 @@ pub(crate) struct PairFiles {
 }
 
 impl PairFiles {
-    /// `<stem>.crt` and `<stem>.key`, if they are there.
+    /// Finds `<stem>.crt` and `<stem>.key`; returns `None` if neither exists.
     ///
     /// # Errors
-    /// If only one of them is.
+    /// Returns an error if only one of them exists.
     pub(crate) fn find(folder: &Path, stem: &str) -> Result<Option<Self>, PkiError> {
         let pair = Self {
             certificate: folder.join(format!("{stem}.crt")),
@@ -58,7 +58,7 @@ impl PairFiles {
     /// Reads both files; the key must be that of the chain's first certificate.
     ///
     /// # Errors
-    /// If they cannot be read or do not belong together.
+    /// Returns an error if the files cannot be read or do not belong together.
     pub(crate) fn load(&self, provider: &CryptoProvider) -> Result<CertifiedKey, PkiError> {
         let chain = certificates(&self.certificate)?;
         let damaged = || PkiError::Damaged {
@@ -78,7 +78,7 @@ impl PairFiles {
     /// Reads both files of a peer certificate, which must have the role of a peer.
     ///
     /// # Errors
-    /// As [`load`](Self::load), and if the certificate is not that of a peer.
+    /// Returns an error if [`load`](Self::load) does, or if the certificate is not that of a peer.
     pub(crate) fn load_peer(
         &self,
         unmarked: Unmarked,
@@ -95,10 +95,11 @@ impl PairFiles {
     }
 }
 
-/// Returns the certificates of a PEM file, at least one.
+/// Reads the certificates of a PEM file, which must have at least one.
 ///
 /// # Errors
-/// If the file is absent or cannot be read, or holds no certificate or a damaged one.
+/// Returns an error if the file is absent or cannot be read, or contains no certificate or a
+/// damaged one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     let damaged = || PkiError::Damaged {
         path: path.to_owned(),
@@ -121,13 +122,13 @@ pub(crate) struct Lookout {
 
 struct State {
     looked: Instant,
-    /// The stamps of the files that are in use.
+    /// The stamps of the files whose content is in use.
     taken: Vec<Option<Stamp>>,
 }
 
-/// What tells that a file was changed or replaced. Links are followed: Kubernetes replaces a
-/// mounted Secret by changing a link to the folder of its files, and the new files may have the
-/// times and lengths of the old ones.
+/// The properties that show that a file was changed or replaced. Links are followed: Kubernetes
+/// replaces a mounted Secret by changing a link to the folder of its files, and the new files may
+/// have the times and lengths of the old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -140,8 +141,8 @@ struct Stamp {
 pub(crate) struct Sight(Vec<Option<Stamp>>);
 
 impl Lookout {
-    /// Detects changes of `paths` from now on. To be made *before* the files are read, so that no
-    /// change is missed.
+    /// Detects changes of `paths` from now on. Callers create this *before* they read the files, so
+    /// that no change is missed.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let taken = stamps(&paths);
         Self {
@@ -153,8 +154,8 @@ impl Lookout {
         }
     }
 
-    /// Returns the new stamps, if a check is due and the files changed. A change that is not
-    /// [`taken`](Self::taken) is reported again by the next check.
+    /// Returns the new stamps, if a check is due and the files changed. The next check reports the
+    /// change again unless the caller reports it as [`taken`](Self::taken).
     pub(crate) fn changed(&self) -> Option<Sight> {
         self.changed_after(LOOK_EVERY)
     }
@@ -208,7 +209,7 @@ mod tests {
         assert!(lookout.changed_after(Duration::ZERO).is_none());
     }
 
-    /// As Kubernetes mounts a Secret: each file is a link through one link to a folder.
+    /// The files as Kubernetes mounts a Secret: each file is a link through one link to a folder.
     #[test]
     fn a_mounted_secret_is_followed_and_left_as_it_is() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -230,7 +231,7 @@ mod tests {
                 let path = path(folder).join(name);
                 fs::write(&path, text).expect("written");
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
-                // Of the same moment, as far as times show.
+                // All files have the same time, so that only the link shows the change.
                 let file = fs::File::options().append(true).open(&path).expect("there");
                 file.set_modified(begun).expect("ours");
             }

@@ -1,9 +1,9 @@
 //! TLS between replicas: a CA of their own, and a certificate for each replica.
 //!
 //! A peer certificate names its replica in the common name, is used for both ends of a connection,
-//! and has the role of a peer ([`role`]). Addresses are not checked, because pods change theirs. A
-//! certificate that all replicas share is named [`SHARED_NAME`]; its holder says which replica it
-//! is.
+//! and has the role of a peer ([`role`]). Addresses are not checked, because those of pods change.
+//! If all replicas share one certificate, it has the name [`SHARED_NAME`], and each message names
+//! its sender.
 //!
 //! Invariant: no handshake succeeds, in either direction, unless the peer CA signed the other
 //! side's certificate as that of a peer.
@@ -34,13 +34,13 @@ use crate::pair::{Lookout, PairFiles, certificates};
 use crate::role::{self, PEER_ROLE, Unmarked};
 use crate::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
 
-/// The name of the protocol between replicas in the handshake, which agrees on its version.
+/// The name and version of the protocol between replicas, on which a handshake agrees.
 pub const ALPN_PEER: &[u8] = b"polyplane-peer/1";
 
 /// The name of a certificate that all replicas share.
 pub const SHARED_NAME: &str = "polyplane-peer";
 
-/// The TLS of a replica towards others, always with the newest certificates of the folder.
+/// The TLS settings of a replica for its peers, always with the newest certificates of the folder.
 pub struct PeerTls {
     replica: String,
     roots: PathBuf,
@@ -53,35 +53,35 @@ pub struct PeerTls {
 
 enum Source {
     Given(PairFiles),
-    /// Issued from the CA in this folder.
+    /// The replica issues its certificate from the CA in this folder.
     Issued(PathBuf),
 }
 
-/// The configurations for both ends of a connection, made of one state of the files.
+/// The configurations for both ends of a connection, made from one state of the files.
 pub struct PeerConfigs {
-    /// For listeners.
+    /// The configuration of listeners.
     pub server: Arc<ServerConfig>,
-    /// For connections to other replicas.
+    /// The configuration of connections to other replicas.
     pub client: Arc<ClientConfig>,
     unmarked: Unmarked,
     made: Instant,
 }
 
 impl PeerTls {
-    /// Reads the peer files of `folder` for the replica called `replica`; makes the CA if neither
-    /// it nor a certificate is there.
+    /// Reads the peer files of `folder` for the replica called `replica`; creates the CA if neither
+    /// it nor a certificate exists.
     ///
     /// # Errors
-    /// If files are missing beside others, damaged, or cannot be made.
+    /// Returns an error if only some of the files exist, or files are damaged or cannot be created.
     pub fn load_or_create(folder: &Path, replica: &str) -> Result<Arc<Self>, PkiError> {
         Self::load_or_create_with(folder, replica, Unmarked::Refused)
     }
 
-    /// As [`Self::load_or_create`], where `unmarked` says what to do with peers whose certificates
-    /// lack the name of peers.
+    /// Does the same as [`Self::load_or_create`]. `unmarked` decides about peers whose certificates
+    /// lack the DNS name of peers.
     ///
     /// # Errors
-    /// See [`Self::load_or_create`].
+    /// Returns the errors of [`Self::load_or_create`].
     pub fn load_or_create_with(
         folder: &Path,
         replica: &str,
@@ -95,9 +95,9 @@ impl PeerTls {
             Some(_) if !roots.exists() => return Err(PkiError::Half { path: roots }),
             Some(pair) => Source::Given(pair),
             None => {
-                // Made here, so that the files exist before their first check, and only here: files
-                // that are absent for a moment while the operator replaces them must not be made
-                // again.
+                // Created here, so that the files exist before their first check, and only here: if
+                // the operator replaces files and they are absent for a moment, new ones must not
+                // be created.
                 Authority::load_or_create(folder, "peer-ca", "polyplane-peer-ca")?;
                 Source::Issued(folder.to_owned())
             }
@@ -120,13 +120,13 @@ impl PeerTls {
         }))
     }
 
-    /// Returns the replica whose certificate this is.
+    /// Returns the replica that owns this certificate.
     pub fn replica(&self) -> &str {
         &self.replica
     }
 
     /// Returns the configurations for a new connection. Reads the files again if they changed;
-    /// keeps the old ones if the new files cannot be used.
+    /// keeps the old configurations if the new files cannot be used.
     pub fn current(&self) -> Arc<PeerConfigs> {
         let current = self.current.load_full();
         let sight = self.lookout.changed();
@@ -154,7 +154,7 @@ impl PeerTls {
 }
 
 impl Source {
-    /// Age from which the certificate is issued again.
+    /// Returns the age at which the certificate is issued again.
     fn age_max(&self) -> Duration {
         match self {
             Self::Given(_) => Duration::MAX,
@@ -203,7 +203,7 @@ fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
     ca.issue(params)
 }
 
-/// `None` if the roots make no verifier.
+/// Builds both configurations; returns `None` if no verifier can be built from the roots.
 fn configs(
     key: CertifiedKey,
     roots: &[CertificateDer<'static>],
@@ -227,7 +227,8 @@ fn configs(
         .with_client_cert_verifier(demanding)
         .with_cert_resolver(Arc::clone(&resolver) as _);
     server.alpn_protocols = vec![ALPN_PEER.to_vec()];
-    // No tickets: a resumed session would outlive a change of the CA, and peers connect rarely.
+    // No tickets, because a resumed session would outlive a change of the CA, and peers connect
+    // rarely.
     server.send_tls13_tickets = 0;
     let mut client = ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&version::TLS13])
@@ -283,7 +284,7 @@ impl ClientCertVerifier for PeersOnly {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        // The cheap checks come first: anybody may have sent this.
+        // The cheap checks come first, because anybody may have sent this certificate.
         check_short(end_entity, intermediates)?;
         check_role(end_entity, self.unmarked)?;
         self.signed
@@ -315,7 +316,7 @@ impl ClientCertVerifier for PeersOnly {
     }
 }
 
-/// Trusts whoever holds a peer's certificate of the peer CA, whatever the address is called.
+/// Trusts every holder of a peer certificate that the peer CA signed, whatever address was dialled.
 struct AnyMember {
     roots: Arc<RootCertStore>,
     unmarked: Unmarked,

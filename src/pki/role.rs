@@ -1,17 +1,18 @@
-//! Which certificates are peer certificates, and which certificates of a file are the peer CA.
+//! Decides which certificates are peer certificates, and which certificates of a file are the peer
+//! CA.
 //!
 //! A peer names the client for whom it forwards a request, so it can act as every user of every
-//! plane. The peer CA's signature alone makes no peer, because some rings share that CA with other
+//! plane. The peer CA's signature alone is not enough, because some rings share that CA with other
 //! programs. A peer certificate
 //!
 //! - names server *and* client authentication as its usages. The certificates of a plane's users
 //!   and of operators name client authentication only;
 //! - has the DNS name [`PEER_ROLE`], which no other certificate gets.
 //!
-//! All releases issue peer certificates with [`PEER_ROLE`]. Those that the first release's charts
-//! requested from cert-manager have [`SHARED_NAME`] instead, as the common name and as the only DNS
-//! name. They are accepted, because replicas of both releases share one such certificate during an
-//! update. Other certificates for both usages need [`Unmarked::Accepted`].
+//! All releases issue peer certificates with [`PEER_ROLE`]. The charts of the first release
+//! requested certificates from cert-manager with [`SHARED_NAME`] instead, as the common name and as
+//! the only DNS name. They are accepted, because replicas of both releases share one such
+//! certificate during an update. Other certificates for both usages need [`Unmarked::Accepted`].
 
 use polyplane_ring::ReplicaId;
 use rustls::pki_types::CertificateDer;
@@ -24,7 +25,7 @@ use crate::peer::SHARED_NAME;
 /// The DNS name that only peer certificates have.
 pub(crate) const PEER_ROLE: &str = "peer.polyplane";
 
-/// What to do with certificates that are for both usages and lack the name `peer.polyplane`.
+/// The treatment of certificates that are for both usages and lack the name `peer.polyplane`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmarked {
     /// Refuse them.
@@ -34,16 +35,16 @@ pub enum Unmarked {
     Accepted,
 }
 
-/// Why a certificate is not that of a peer.
+/// The reason why a certificate is not that of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoleError {
-    /// Not X.509.
+    /// The certificate is not X.509.
     #[error("the peer certificate cannot be read")]
     Unreadable,
-    /// It does not name both usages.
+    /// The certificate does not name both usages.
     #[error("the peer certificate is not for both server and client authentication")]
     Usages,
-    /// It lacks the name of the role.
+    /// The certificate lacks the DNS name of the role.
     #[error(
         "the peer certificate lacks the DNS name {PEER_ROLE}; issue it with that name, or accept \
          such certificates for a while with --accept-unmarked-peers"
@@ -58,7 +59,7 @@ pub enum RoleError {
 /// check who signed the certificate.
 ///
 /// # Errors
-/// If it is not a peer's.
+/// Returns an error if the certificate is not a peer's.
 pub(crate) fn replica_of(
     leaf: &CertificateDer<'_>,
     unmarked: Unmarked,
@@ -92,9 +93,10 @@ pub(crate) fn replica_of(
     Ok(replica)
 }
 
-/// Returns the certificates of a CA file that may sign peers. Others in it only complete a chain:
-/// cert-manager writes behind a CA the authorities it descends from, and what those sign are not
-/// peers. A file with several independent CAs, as during a change of the CA, has several.
+/// Returns the certificates of a CA file that may sign peers. Other certificates in the file only
+/// complete a chain: cert-manager writes the CAs above a CA after it, and certificates that those
+/// sign are not peers. A file with several independent CAs, as during a change of the CA, has
+/// several such certificates.
 pub(crate) fn anchors(found: &[CertificateDer<'static>]) -> Vec<CertificateDer<'static>> {
     let parsed: Vec<_> = found
         .iter()
@@ -160,18 +162,19 @@ mod tests {
         let refused = |leaf: &CertificateDer<'_>| replica_of(leaf, Unmarked::Refused);
         let accepted = |leaf: &CertificateDer<'_>| replica_of(leaf, Unmarked::Accepted);
         let id = |name: &str| Ok::<ReplicaId, RoleError>(name.parse().expect("a replica id"));
-        // As issued by every release, and as charts of the first one asked for.
+        // Two valid forms: the one that every release issues, and the one that the first release's
+        // charts requested.
         let issued = leaf("polyplane-3", &both, &["polyplane-3", PEER_ROLE]);
         assert_eq!(refused(&issued), id("polyplane-3"));
         let charts = leaf(SHARED_NAME, &both, &[SHARED_NAME]);
         assert_eq!(refused(&charts), id(SHARED_NAME));
-        // Made by hand: for a while.
+        // A certificate made by hand for the first release is accepted only if unmarked peers are.
         let by_hand = leaf("polyplane-3", &both, &["polyplane-3"]);
         assert_eq!(refused(&by_hand), Err(RoleError::Unmarked));
         assert_eq!(accepted(&by_hand), id("polyplane-3"));
         let pretends = leaf("polyplane-3", &both, &[SHARED_NAME]);
         assert_eq!(refused(&pretends), Err(RoleError::Unmarked));
-        // Whoever is a client only, a server only, or nothing in particular: never.
+        // A certificate for clients only, for servers only, or for no usage is never accepted.
         for usages in [&[ClientAuth][..], &[ServerAuth], &[]] {
             let client = leaf("polyplane-3", usages, &["polyplane-3", PEER_ROLE]);
             assert_eq!(accepted(&client), Err(RoleError::Usages), "{usages:?}");

@@ -12,7 +12,7 @@ use rustls::sign::CertifiedKey;
 use crate::pair::Lookout;
 use crate::{Identity, Pki, PkiError, leaf_renewal_age};
 
-/// Why TLS for clients cannot be set up.
+/// The reason why TLS for clients cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The serving certificate was not issued.
@@ -23,13 +23,13 @@ pub enum TlsError {
     Config(#[source] rustls::Error),
 }
 
-/// The serving certificate; replaced by the first handshake after it has grown old, or after the
-/// files it was read from changed.
+/// The serving certificate. The first handshake after it has become old, or after its files have
+/// changed, replaces it.
 pub struct RenewingCertificate {
     pki: Arc<Pki>,
     names: Vec<String>,
     provider: Arc<CryptoProvider>,
-    /// Set if the certificate was given as files.
+    /// Detects changes of the files if the certificate was given as files.
     lookout: Option<Lookout>,
     current: ArcSwap<Issued>,
 }
@@ -43,7 +43,8 @@ impl RenewingCertificate {
     /// Reads or issues the certificate for `names`.
     ///
     /// # Errors
-    /// If no certificate can be issued for the names, or the given one cannot be used.
+    /// Returns an error if no certificate can be issued for the names, or the given one cannot be
+    /// used.
     pub fn new(
         pki: Arc<Pki>,
         names: Vec<String>,
@@ -73,7 +74,7 @@ impl RenewingCertificate {
             None if current.at.elapsed() < age_max => return Arc::clone(&current.key),
             None => {}
         }
-        // Two handshakes may both renew; either certificate is good.
+        // Two handshakes may both renew the certificate; either result is valid.
         match issue(&self.pki, &self.names, &self.provider) {
             Ok(fresh) => {
                 let key = Arc::clone(&fresh.key);
@@ -138,7 +139,7 @@ mod tests {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let names = vec!["localhost".to_owned()];
         let certificates = RenewingCertificate::new(pki, names, provider).expect("loaded");
-        // Its age is the business of whoever gave it.
+        // A given certificate is not renewed by age: that is its provider's task.
         assert_eq!(certificates.at_age(Duration::ZERO).cert, given.chain);
     }
 

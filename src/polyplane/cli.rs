@@ -1,5 +1,5 @@
-//! The commands and flags of the binary and of the plugin. Owns their names, defaults and help
-//! texts; must not know what a command does.
+//! The commands and flags of the binary and of the plugin: their names, defaults and help texts.
+//! This module does not know what a command does.
 
 pub mod limits;
 pub mod memory;
@@ -12,12 +12,12 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "polyplane", version, about, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What the binary does.
+/// The commands of the binary.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Runs a server on an embedded store, in the foreground, until Ctrl-C.
@@ -28,7 +28,7 @@ pub enum Command {
     Drain(DrainOptions),
     /// Creates the keys and certificates of a ring in a folder, and prints where they are.
     Certs(CertsOptions),
-    /// Manages control planes of a running server (the same as `kubectl plane`).
+    /// Manages control planes of a running server, like `kubectl plane`.
     Plane(PluginCommand),
 }
 
@@ -43,7 +43,8 @@ pub struct UpOptions {
         env = "POLYPLANE_DIR"
     )]
     pub dir: PathBuf,
-    /// IP address and port to listen on; port 0 takes any free one. May be given several times.
+    /// IP address and port to listen on. With port 0 the system chooses a free one. May be given
+    /// several times.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     pub listen: Vec<String>,
     /// Additional host name or IP address in the serving certificate. May be given several times.
@@ -53,14 +54,13 @@ pub struct UpOptions {
     /// name the first --listen address.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Where to keep the data: `sled` keeps it in the folder, `memory` loses it when the process
-    /// ends.
+    /// The store: `sled` keeps the data in the folder, `memory` loses it when the process ends.
     #[arg(long, value_name = "STORE", default_value = "sled")]
     pub store: StoreKind,
     /// Seconds after which a control plane that nobody uses goes to sleep.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub sleep_after: u64,
-    /// How much memory is used beside the objects.
+    /// The memory that the process may use beside the objects.
     #[command(flatten)]
     pub memory: MemoryOptions,
     /// Seconds for which all replicas must have run a newer release before the store's level floor
@@ -72,12 +72,12 @@ pub struct UpOptions {
     /// on the next port.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub replicas: u16,
-    /// Bounds on what clients may take.
+    /// Limits on what clients may use.
     #[command(flatten)]
     pub limits: LimitOptions,
 }
 
-/// Options of `serve`. Each can be given in the environment instead, as `POLYPLANE_` and its name.
+/// Options of `serve`. Each can be set in the environment instead, as `POLYPLANE_` and its name.
 #[derive(Debug, Args)]
 pub struct ServeOptions {
     /// Options of the store.
@@ -133,19 +133,19 @@ pub struct ServeOptions {
     )]
     pub certs: PathBuf,
     /// File with a bearer token that may read /metrics and nothing else. Without it only
-    /// administrators may. A replaced file is read again.
+    /// administrators may read them. The server reads a replaced file again.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_METRICS_TOKEN_FILE")]
     pub metrics_token_file: Option<PathBuf>,
     /// Accept peers whose certificates lack the DNS name peer.polyplane. Only needed while
     /// certificates made by hand for the first release are being replaced.
     #[arg(long, env = "POLYPLANE_ACCEPT_UNMARKED_PEERS")]
     pub accept_unmarked_peers: bool,
-    /// Seconds after which the ring takes a silent replica for dead. Replicas of one ring may have
+    /// Seconds after which the ring treats a silent replica as dead. Replicas of one ring may have
     /// different values: to change it, restart them one after another.
     #[arg(long, value_name = "SECONDS", default_value_t = 3, env = "POLYPLANE_MEMBER_TTL", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub member_ttl: u64,
-    /// Seconds that stopping may take, in which control planes are handed over and requests in
-    /// flight end.
+    /// Seconds that stopping may take. In this time the replica hands its control planes over and
+    /// finishes requests in flight.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -170,7 +170,7 @@ pub struct ServeOptions {
         env = "POLYPLANE_SLEEP_AFTER"
     )]
     pub sleep_after: u64,
-    /// How much memory is used beside the objects.
+    /// The memory that the process may use beside the objects.
     #[command(flatten)]
     pub memory: MemoryOptions,
     /// Seconds for which all replicas must have run a newer release before the store's level floor
@@ -183,7 +183,7 @@ pub struct ServeOptions {
         env = "POLYPLANE_RAISE_FLOOR_AFTER"
     )]
     pub raise_floor_after: u64,
-    /// What is logged: off, error, warn, info, debug, trace, or MODULE=LEVEL such as
+    /// What to log: off, error, warn, info, debug, trace, or MODULE=LEVEL such as
     /// `polyplane_ownership=debug`.
     #[arg(
         long,
@@ -192,11 +192,11 @@ pub struct ServeOptions {
         env = "POLYPLANE_LOG"
     )]
     pub log: String,
-    /// Bounds on what clients may take.
+    /// Limits on what clients may use.
     #[command(flatten)]
     pub limits: LimitOptions,
-    /// Requests that may wait for another replica's answer at a time, watches not counted. One more
-    /// is refused with 429.
+    /// Requests that may wait for another replica's answer at a time, not counting watches. One
+    /// more is refused with 429.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -208,7 +208,7 @@ pub struct ServeOptions {
     pub forwards_in_flight_max: usize,
 }
 
-/// How much memory the process uses beside the objects of its control planes.
+/// The memory that the process may use beside the objects of its control planes.
 #[derive(Debug, Args)]
 pub struct MemoryOptions {
     /// Bytes, such as 512Mi or 2Gi, for logs of changes, caches, and requests and answers in
@@ -217,14 +217,14 @@ pub struct MemoryOptions {
     pub memory_budget: Option<usize>,
 }
 
-/// Where the shared store is and how to reach it.
+/// The address of the shared store, and how to connect to it.
 #[derive(Debug, Args)]
 pub struct StoreOptions {
     /// The store: etcd://HOST:PORT,HOST:PORT or, over TLS, etcds://HOST:PORT.
     #[arg(long, value_name = "URL", env = "POLYPLANE_STORE")]
     pub store: String,
-    /// CA certificates of etcd, PEM; only with etcds://. This file and the ones below are read
-    /// again when they change.
+    /// CA certificates of etcd, PEM; only with etcds://. The server reads this file and the ones
+    /// below again when they change.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_STORE_CA")]
     pub store_ca: Option<PathBuf>,
     /// Client certificate for etcd, PEM.
@@ -283,7 +283,7 @@ pub struct DrainOptions {
     /// Address of the replica.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443")]
     pub server: String,
-    /// Seconds to wait until it has handed its control planes over.
+    /// Seconds to wait until the replica has handed its control planes over.
     #[arg(long, value_name = "SECONDS", default_value_t = 25)]
     pub timeout: u64,
 }
@@ -291,7 +291,7 @@ pub struct DrainOptions {
 /// Options of `certs`.
 #[derive(Debug, Args)]
 pub struct CertsOptions {
-    /// Folder for the keys and certificates; what it already has is kept.
+    /// Folder for the keys and certificates. Files that exist are kept.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -313,12 +313,12 @@ pub struct CertsOptions {
     pub host_name: Vec<String>,
 }
 
-/// Where data is kept.
+/// The place where data is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StoreKind {
-    /// In files of the folder.
+    /// Files in the folder.
     Sled,
-    /// In memory.
+    /// Memory.
     Memory,
 }
 
@@ -334,26 +334,27 @@ pub struct PluginCommand {
     /// Kubeconfig file. Without it $KUBECONFIG, then ~/.kube/config.
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig whose server is asked. Without it the current one. Which control
-    /// plane the context names does not matter.
+    /// Context of the kubeconfig that names the server. Without it the current one. The control
+    /// plane that the context names does not matter.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub action: PluginAction,
 }
 
-/// What the plugin does.
+/// The commands of the plugin.
 #[derive(Debug, Subcommand)]
 pub enum PluginAction {
     /// Creates a control plane and waits until it is ready.
     Create {
-        /// Its name: lower-case letters, digits and dashes.
+        /// Name of the control plane: lower-case letters, digits and dashes.
         name: String,
-        /// Protect it: a deletion is refused until spec.deletionProtection is set to false.
+        /// Protect the control plane: it cannot be deleted until spec.deletionProtection is set to
+        /// false.
         #[arg(long)]
         protect: bool,
-        /// Seconds to wait until it is ready.
+        /// Seconds to wait until the control plane is ready.
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         timeout: u64,
     },
@@ -361,25 +362,25 @@ pub enum PluginAction {
     List,
     /// Shows one control plane.
     Get {
-        /// Its name.
+        /// Name of the control plane.
         name: String,
     },
-    /// Prints a kubeconfig for one control plane, with the credentials of the user who asks.
+    /// Prints a kubeconfig for one control plane, with the credentials of the current user.
     Kubeconfig {
-        /// Its name.
+        /// Name of the control plane.
         name: String,
-        /// Copy the credentials of the current user into it. They are valid in every control plane:
-        /// whoever gets the file can do all that this user can. Without this flag nothing is
-        /// printed, for a control plane has no users of its own yet.
+        /// Copy the credentials of the current user into the kubeconfig. They are valid in every
+        /// control plane: whoever gets the file can do all that this user can. Without this flag
+        /// nothing is printed, because a control plane has no users of its own yet.
         #[arg(long)]
         with_my_credentials: bool,
     },
     /// Makes a control plane the current context of the kubeconfig.
     Use {
-        /// Its name, or `root`.
+        /// Name of the control plane, or `root`.
         name: String,
     },
-    /// Shows the replicas of the ring and what each of them owns.
+    /// Shows the replicas of the ring and how many control planes each of them owns.
     Ring {
         /// First raise the store's level floor to the lowest level of all replicas: control planes
         /// get that release's bootstrap objects, and no older release can start.
@@ -390,7 +391,9 @@ pub enum PluginAction {
     ///
     /// A replica answers from memory for the length of the read lease after the store last
     /// confirmed it, and the replicas that take the planes of a dead one wait for the read lease
-    /// and the margin. All replicas change together. This command begins the change and waits until
+    /// and the margin. All replicas change together. This command starts the change and waits until
+    /// it has ended. If the command is interrupted, the change continues; run the command again to
+    /// wait.
     /// it is done. If it is interrupted, the replicas go on; run it again to wait.
     Terms {
         /// The new read lease, 200 to 60000. A longer one tolerates a slower store; a shorter one
@@ -407,17 +410,17 @@ pub enum PluginAction {
     },
     /// Shows which replica owns a control plane.
     Locate {
-        /// Its name, or `root`.
+        /// Name of the control plane, or `root`.
         name: String,
     },
     /// Deletes a control plane with everything in it.
     Delete {
-        /// Its name.
+        /// Name of the control plane.
         name: String,
         /// Delete without asking for confirmation.
         #[arg(long, short)]
         yes: bool,
-        /// Seconds to wait until it is gone.
+        /// Seconds to wait until the control plane is deleted.
         #[arg(long, default_value_t = 60, value_name = "SECONDS")]
         timeout: u64,
     },

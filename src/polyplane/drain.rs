@@ -1,7 +1,6 @@
-//! `polyplane drain`: asks a replica on this machine to hand its planes over, and waits until it
-//! has.
+//! `polyplane drain`: makes a replica on this machine hand its planes over, and waits until it has.
 //!
-//! For the hook that runs before a container is stopped: the image has no shell and no curl.
+//! Meant for the hook that runs before a container is stopped: the image has no shell and no curl.
 
 use crate::cli::DrainOptions;
 use crate::plugin::client::{Answer, Client, Refusal};
@@ -12,16 +11,17 @@ use rustls_pki_types::pem::PemObject;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Pause between two tries after a certificate error: the files may just have been renewed, and the
-/// replica and this process do not read them at the same moment.
+/// Pause between two attempts after a certificate error. The files may just have been renewed, and
+/// the replica and this process do not read them at the same moment.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Tries with a certificate that is not trusted. One that is still not trusted then is a wrong one.
+/// Attempts while the certificate is not trusted. A certificate that is still not trusted after
+/// them is wrong.
 const TRIES_MAX: u32 = 6;
 
-/// Asks the replica to drain and waits for its answer.
+/// Requests the drain and waits for the replica's answer.
 ///
 /// # Errors
-/// If the replica cannot be asked or is not drained in time.
+/// Returns an error if the replica cannot be reached or is not drained in time.
 pub fn run(options: DrainOptions) -> anyhow::Result<()> {
     crate::process::once(async move {
         let answer = ask(&options).await?;
@@ -55,7 +55,7 @@ async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
     }
 }
 
-/// Returns the replica, and what its folder says of it now.
+/// Returns the replica as its folder describes it now.
 fn target(options: &DrainOptions) -> anyhow::Result<Target> {
     let token = String::from_utf8(read(&options.certs.join("admin.token"))?);
     let mut target = Target::of_server(

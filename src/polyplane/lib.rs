@@ -1,12 +1,12 @@
 //! The program behind the `polyplane` binary: a server on an embedded store, a replica of a ring on
 //! a shared one, and the kubectl plugin.
 //!
-//! A library, so that a test can build a binary of another release from it: what differs between
-//! two releases for stores and planes is a [`Release`], and it is passed in.
+//! It is a library so that a test can build a binary of another release from it: the difference
+//! between two releases for stores and planes is a [`Release`], which [`run`] gets as an argument.
 //!
-//! `cli` has every flag, `up`, `serve` and `drain` are the commands, `plugin` is `kubectl plane`. A
-//! command opens a `store` and puts a `replica` together: its place in the ring, its planes, and the
-//! backend that the server asks.
+//! `cli` has every flag; `up`, `serve` and `drain` are the commands; `plugin` is `kubectl plane`. A
+//! command opens a `store` and assembles a `replica`: its membership of the ring, its planes, and
+//! the backend of the server.
 //!
 //! Invariant: this crate assembles; it knows no keys, no transactions and no kinds beyond names.
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use polyplane_batteries::bootstrap::Release;
 
-/// Returns all commands and flags, for the test that nobody changes one by accident.
+/// Returns all commands and flags, for a test that compares them with the recorded ones.
 #[doc(hidden)]
 #[must_use]
 pub fn command() -> clap::Command {
@@ -55,8 +55,8 @@ pub fn run(release: Arc<Release>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One line: what went wrong and why, outermost first.
-            // A failed write is ignored: standard error may be closed or on a full disk.
+            // One line: the error and its causes, outermost first. A failed write is ignored,
+            // because standard error may be closed or on a full disk.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,6 +1,6 @@
 //! The `polyplane` binary: this release of the program.
 //!
-//! Called as `kubectl-plane` (a link to the same file on PATH) it is the plugin behind
+//! Under the name `kubectl-plane` (a link to the same file on PATH) it is the plugin behind
 //! `kubectl plane`; `polyplane plane` is the same.
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `kubectl plane`: control planes from the command line.
 //!
-//! Talks to the root plane of the server that the kubeconfig names, with the credentials found
-//! there. Progress goes to standard error, results to standard output.
+//! It sends requests to the root plane of the server that the kubeconfig names, with the
+//! credentials found there. Progress goes to standard error, results to standard output.
 
 pub mod client;
 pub mod config;
@@ -22,13 +22,14 @@ use std::io::BufRead;
 use std::time::{Duration, Instant, SystemTime};
 
 const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-/// Pause between two polls of a plane or of terms that a command waits for.
+/// Pause between two polls of a plane, or of terms, for which a command waits. Less would load the
+/// server.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// Carries out one command.
 ///
 /// # Errors
-/// What went wrong, as a message for the user.
+/// Returns the error as a message for the user.
 pub fn run(command: PluginCommand) -> anyhow::Result<()> {
     match carry_out(command) {
         // Not an error: `kubectl plane list | head` closes the pipe early.
@@ -95,9 +96,9 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
     })
 }
 
-/// Why `kubeconfig` prints nothing by default. Every credential that a plane accepts is an
-/// administrator's and valid in every plane, so a copy of it is not what a user expects who wants
-/// to give a team access to one plane.
+/// Returns the reason why `kubeconfig` prints nothing by default. Every credential that a plane
+/// accepts is an administrator's and valid in every plane, so a copy of it is not what a user
+/// expects who wants to let a team into one plane.
 fn no_users_yet(target: &Target, plane: &str) -> String {
     format!(
         "kubeconfig {plane}: refused. A control plane has no users of its own yet, so this kubeconfig would \
@@ -116,11 +117,11 @@ fn path_segment(name: &str) -> String {
     let safe = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
-    // What cannot be a name cannot be a path either; the server refuses it in its own words.
+    // A text that cannot be a name is escaped, so that the server refuses it in its own words.
     if safe { name.to_owned() } else { escape(name) }
 }
 
-/// Returns a text as a part of a URL may hold it.
+/// Escapes a text for use in a URL.
 fn escape(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

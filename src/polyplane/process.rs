@@ -1,5 +1,5 @@
-//! What all commands share: the TLS provider and the runtime; for servers also the log and the
-//! signals that stop them. Must not know what a command does.
+//! The parts that all commands share: the TLS provider and the runtime; for servers also the log
+//! and the signals that stop them. This module does not know what a command does.
 
 use anyhow::{anyhow, bail};
 use polyplane_batteries::{bootstrap, kind_tables};
@@ -10,11 +10,11 @@ use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Runs a command to its end on a runtime of its own.
+/// Runs a command on a runtime of its own.
 ///
 /// # Errors
-/// The command's error. Or `level` is no log filter, the system gives no thread or runtime, or
-/// another TLS provider is installed.
+/// Returns the command's error, or an error if `level` is not a log filter, if the system refuses a
+/// thread or runtime, or if another TLS provider is installed.
 pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
@@ -39,14 +39,15 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
     result
 }
 
-/// Computes on threads of their own what takes tens of milliseconds once in a process and is needed
-/// soon: the seed of the random generator, which waits for noise of the CPU, and the tables of
-/// kinds. A task that needs one of them earlier waits for it.
+/// Computes two values on separate threads that take tens of milliseconds once per process and are
+/// needed soon: the seed of the random generator, which waits for noise of the CPU, and the tables
+/// of kinds. A task that needs one of them earlier waits for it.
 fn warm_up() -> std::io::Result<()> {
     let seed = || _ = environment::random_uuid();
     let tables = || _ = (bootstrap::layer(), kind_tables::root_kinds());
     for (name, work) in [("warm-seed", seed as fn()), ("warm-tables", tables)] {
-        // Not joined: the thread ends by itself, and who needs its result waits for that.
+        // Not joined: the thread ends by itself, and a task that needs its result waits for the
+        // result.
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(work)?;
@@ -54,10 +55,11 @@ fn warm_up() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a short command to its end.
+/// Runs a short command on a runtime with one thread.
 ///
 /// # Errors
-/// The command's error. Or the system gives no runtime, or another TLS provider is installed.
+/// Returns the command's error, or an error if the system refuses a runtime or another TLS provider
+/// is installed.
 pub fn once(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     install_tls()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,7 +73,7 @@ fn install_tls() -> anyhow::Result<()> {
     installed.map_err(|_| anyhow!("another TLS provider is installed already"))
 }
 
-/// The signals that ask a process to end.
+/// The signals by which a process is asked to end.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -81,7 +83,7 @@ impl Signals {
     /// Registers the handlers: from now on a signal no longer kills the process.
     ///
     /// # Errors
-    /// If the system refuses a handler.
+    /// Returns an error if the system refuses a handler.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -92,14 +94,14 @@ impl Signals {
     /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
-            // Both mean the same, so the order does not matter.
+            // Both signals mean the same, so the order does not matter.
             biased;
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
     }
 
-    /// Stops servers at the first signal, and cuts them off at each further one.
+    /// Stops servers gracefully at the first signal, and aborts them at each further one.
     pub async fn stop(mut self, servers: Vec<StopHandle>) {
         self.next().await;
         servers.iter().for_each(StopHandle::stop);

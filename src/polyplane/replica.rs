@@ -1,4 +1,4 @@
-//! One replica: its life in the ring, its planes, and the server in front of them.
+//! One replica: its membership of the ring, its planes, and the server in front of them.
 //!
 //! `up` runs one or several of these on one embedded store, `serve` runs one on a shared store.
 
@@ -36,17 +36,19 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Node ports that services get.
+/// The range of node ports from which services get theirs.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
-/// Pause between two tries to wake the root plane at the replica that it belongs to.
+/// Pause between two attempts to wake the root plane at the replica to which it belongs. Less would
+/// load a store that fails.
 const ROOT_RETRY: Duration = Duration::from_secs(1);
-/// Pause between two checks of all awake planes for an older layer. A rise of the floor is noticed
-/// at once.
+/// Pause between two checks of all awake planes for an older layer. Replicas notice a raised floor
+/// at once; this check only finds planes that woke meanwhile.
 const FLOOR_LOOK: Duration = Duration::from_secs(60);
-/// How long planes may take to close. Without a limit a store that is gone keeps the process.
+/// How long planes may take to close. Without the limit a store that does not answer would keep the
+/// process alive.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// The parts that a replica is put together from.
+/// The parts from which a replica is assembled.
 pub struct ReplicaParts {
     /// The store.
     pub store: Arc<dyn Store>,
@@ -54,20 +56,20 @@ pub struct ReplicaParts {
     pub release: Arc<Release>,
     /// Its member record: name, address, weight.
     pub replica: ReplicaOptions,
-    /// The transport to other replicas and the listeners for theirs; none for a replica that is
+    /// The transport to other replicas and the listeners for them; `None` for a replica that is
     /// alone.
     pub peering: Option<(Arc<PeerTransport>, Vec<TcpListener>)>,
     /// The server's configuration.
     pub config: Config,
     /// The listeners of the server.
     pub listeners: Vec<TcpListener>,
-    /// Host and port under which clients reach the ring.
+    /// The host and port under which clients reach the ring.
     pub endpoint: String,
     /// The authorizers.
     pub authority: Authority,
-    /// How long a plane stays awake without being used.
+    /// The time without use after which a plane goes to sleep.
     pub idle: Duration,
-    /// The token for metrics, if they have one of their own.
+    /// The file with the token for metrics, if they have a token of their own.
     pub metrics: Option<MetricsFile>,
     /// Records why the replica waits for a shared store. Without it, the first call that the store
     /// does not answer ends the start with its error.
@@ -76,12 +78,12 @@ pub struct ReplicaParts {
     pub memory: Arc<Memory>,
 }
 
-/// The context of every error of joining.
+/// The context of every error that occurs while joining.
 const CANNOT_JOIN: &str = "cannot join the ring";
 
 /// A replica that has joined the ring.
 pub struct Replica {
-    /// Finds its planes.
+    /// The planes of this replica by name and id.
     pub directory: Arc<PlaneDirectory>,
     shared: Arc<BackendState>,
     server: Server,
@@ -91,12 +93,12 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Puts the parts together and joins the ring. Peers are served before it is joined, because
-    /// they hand planes to every member and evict one that does not answer. Clients are served from
-    /// [`Self::run`] on.
+    /// Assembles the parts and joins the ring. Peers are served before the replica joins, because
+    /// they hand planes to every member and evict one that does not answer. Clients are served only
+    /// by [`Self::run`].
     ///
     /// # Errors
-    /// If the store cannot be used or the replica may not join.
+    /// Returns an error if the store cannot be used or the replica may not join.
     pub async fn start(mut setup: ReplicaParts) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let pki = Arc::clone(&setup.config.pki);
@@ -152,10 +154,10 @@ impl Replica {
         })
     }
 
-    /// Wakes the root plane if it belongs here; otherwise another replica wakes it.
+    /// Wakes the root plane if it belongs to this replica; otherwise its own replica wakes it.
     ///
     /// # Errors
-    /// If it belongs here and cannot be loaded.
+    /// Returns an error if the plane belongs here and cannot be loaded.
     pub async fn wake_root(&self) -> anyhow::Result<()> {
         wake_root(&self.shared).await
     }
@@ -191,22 +193,22 @@ impl Replica {
         if tokio::time::timeout(CLOSE, closing).await.is_err() {
             tracing::warn!("the planes did not close in time; what was acknowledged is kept");
         }
-        // Only after the ring is left: a member that refuses connections is evicted.
+        // Only after leaving the ring, because other members evict one that refuses connections.
         self.peers.close().await;
     }
 
-    /// Returns a handle to drain it.
+    /// Returns a handle to drain the replica.
     pub fn drain(&self) -> Arc<Drain> {
         Arc::clone(&self.drain)
     }
 
-    /// Returns a handle to stop its server.
+    /// Returns a handle to stop the replica's server.
     pub fn stop_handle(&self) -> polyplane_server::StopHandle {
         self.server.stop_handle()
     }
 }
 
-/// How a replica hands its planes over before it ends.
+/// Controls how a replica hands its planes over before it ends.
 pub struct Drain {
     directory: Arc<PlaneDirectory>,
     requested: CancellationToken,
@@ -215,19 +217,19 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Waits until a client has asked for the drain.
+    /// Waits until a client has requested the drain.
     pub async fn requested(&self) {
         self.requested.cancelled().await;
     }
 
-    /// Puts Draining into the member key and hands all planes over. Returns whether no plane is
-    /// held at the deadline.
+    /// Writes Draining into the member key and hands all planes over. Returns true if the replica
+    /// holds no plane at the deadline.
     pub async fn run(&self, deadline: Instant) -> bool {
         self.directory.planes.drain(deadline).await
     }
 
-    /// Says that no further plane will be handed over: clients that wait for the drain get their
-    /// answer.
+    /// Reports that no further plane will be handed over, so that clients that wait for the drain
+    /// get their answer.
     pub fn finish(&self) {
         self.finished.cancel();
     }
@@ -260,7 +262,8 @@ async fn wake_root(shared: &Arc<BackendState>) -> anyhow::Result<()> {
     }
 }
 
-/// Keeps the root plane awake while it belongs here: its reconcilers work without requests.
+/// Keeps the root plane awake while it belongs to this replica, because its reconcilers work
+/// without requests.
 async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut views = shared.directory.planes.ring().view_changes();
     loop {
@@ -268,7 +271,7 @@ async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
             tracing::warn!("{error:#}");
         }
         tokio::select! {
-            // Stop first: a stopping replica wakes nothing.
+            // First: a stopping replica wakes nothing.
             biased;
             () = stop.cancelled() => return,
             _ = views.changed() => {}
@@ -282,7 +285,7 @@ async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: Ca
     let mut views = ring.view_changes();
     loop {
         tokio::select! {
-            // Stop first: the transport drops all connections at the end.
+            // First, because the transport itself drops all connections at the end.
             biased;
             () = stop.cancelled() => return,
             changed = views.changed() => if changed.is_err() {
@@ -302,7 +305,7 @@ async fn drop_old_pools(transport: Arc<PeerTransport>, ring: Arc<Ring>, stop: Ca
 async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken) {
     loop {
         tokio::select! {
-            // Stop first: a stopped replica answers nobody.
+            // First: a stopped replica answers nobody.
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_secs(60)) => directory.sweep(),
@@ -310,8 +313,8 @@ async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken
     }
 }
 
-/// Has awake planes step to this program's layer once the store's floor allows it. A plane that
-/// wakes later is checked then.
+/// Lets awake planes step to this program's layer once the store's floor allows it. A plane that
+/// wakes later is checked when it wakes.
 async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut floor = shared.directory.planes.floor_changes();
     loop {
@@ -319,11 +322,11 @@ async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
             shared.reconcilers.check_layer(&tenant);
         }
         tokio::select! {
-            // Stop first: a stopping replica starts no step.
+            // First: a stopping replica starts no step.
             biased;
             () = stop.cancelled() => return,
             _ = floor.changed() => {}
-            // A plane that woke while the list was made is not in it.
+            // Look again, because a plane that woke while the list was made is not in it.
             () = tokio::time::sleep(FLOOR_LOOK) => {}
         }
     }
@@ -416,7 +419,7 @@ where
     }
 }
 
-/// Answers the questions of reconcilers about planes.
+/// Answers what reconcilers need to know about planes.
 struct DirectoryInfo(Arc<PlaneDirectory>);
 
 impl PlaneInfo for DirectoryInfo {

@@ -1,12 +1,12 @@
 //! `polyplane serve`: one replica of a ring on a shared store, in the foreground.
 //!
 //! While the store cannot be reached the replica waits: `/livez` succeeds, `/readyz` fails, the log
-//! names the reason, and `serve` exits at once if it receives SIGTERM. A cause that does not pass
+//! names the reason, and `serve` exits at once if it receives SIGTERM. A problem that does not pass
 //! by itself, such as a wrong password, ends the process with an error.
 //!
 //! How `serve` stops: at the first SIGTERM or at a POST to `/drain` the replica writes Draining
-//! into its member key, `/readyz` fails, and every request is still served while the planes are
-//! handed over. Once it owns no plane, or at the deadline, requests in flight get a last few
+//! into its member key, `/readyz` fails, and the replica still serves every request while it hands
+//! its planes over. Once it owns no plane, or at the deadline, requests in flight get a last few
 //! seconds and the process exits. After `/drain` it first waits for SIGTERM. A second signal stops
 //! it at once. A store that does not answer delays nothing beyond the deadline.
 
@@ -34,18 +34,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
-/// The part of --grace that is kept for requests in flight once the planes are handed over.
+/// The part of --grace that is reserved for requests in flight after the planes are handed over.
+/// Without it they would be aborted if the hand-over needs all the time.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
 /// How long a start may take before the waiting server answers health checks. Most starts take
-/// less, and a second server on the same sockets would only be in their way.
+/// less, and starting a second server for them would only delay them.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long the store may take to close. Without a limit an etcd that is gone keeps the process.
+/// How long the store may take to close. Without the limit an etcd that does not answer would keep
+/// the process alive.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
-/// What keeps the replica from running, in one line with what to do.
+/// Returns the reason why the replica cannot run, in one line with what to do.
 pub fn run(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let level = options.log.clone();
     process::run(&level, serve(options, release))
@@ -55,13 +57,13 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     let began = Instant::now();
     let mut signals = Signals::new()?;
     let prepared = tokio::select! {
-        // The signal first: a replica that does not serve yet holds nothing and may exit at once.
+        // `signals` first: a replica that does not serve yet holds nothing and may exit at once.
         biased;
         () = signals.next() => return Ok(()),
         prepared = prepare(&options) => prepared?,
     };
     let mut started = tokio::select! {
-        // The signal first, for the same reason.
+        // `signals` first, for the reason given above.
         biased;
         () = signals.next() => return Ok(()),
         started = start_with_health(&options, release, prepared) => started?,
@@ -90,7 +92,7 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Everything that can be prepared without the store.
+/// The parts of a replica that can be prepared without the store.
 struct Prepared {
     replica: ReplicaOptions,
     config: Config,
@@ -106,7 +108,7 @@ struct Prepared {
 struct Started {
     replica: Replica,
     store: Arc<dyn Store>,
-    /// The server that has answered health checks until now.
+    /// The server that has answered health checks until now, if the start took long.
     waiting: Option<WaitingServer>,
 }
 
@@ -176,8 +178,8 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
 }
 
 /// Starts the replica. If that takes longer than [`QUIET`], because the store does not answer, a
-/// waiting server answers health checks meanwhile: then nobody restarts the replica, and `/readyz`
-/// names the reason.
+/// waiting server answers health checks meanwhile, so that no supervisor restarts the replica, and
+/// `/readyz` names the reason.
 async fn start_with_health(
     options: &ServeOptions,
     release: Arc<Release>,
@@ -209,7 +211,7 @@ async fn start_with_health(
     })
 }
 
-/// Connects to the store, joins the ring, and wakes the root plane if it belongs here.
+/// Connects to the store, joins the ring, and wakes the root plane if it belongs to this replica.
 async fn start(
     options: &ServeOptions,
     release: Arc<Release>,
@@ -232,7 +234,7 @@ async fn start(
         memory: prepared.memory,
     };
     let replica = Replica::start(setup).await?;
-    // Not fatal: `keep_root` tries again while the replica runs.
+    // Only logged, because `keep_root` tries again while the replica runs.
     if let Err(error) = replica.wake_root().await {
         tracing::warn!("{error:#}");
     }
@@ -243,13 +245,13 @@ async fn start(
     })
 }
 
-/// How long stopping may take, and must take at least.
+/// The times for stopping.
 #[derive(Clone, Copy)]
 struct Times {
-    /// From the first request to stop until the process exits.
+    /// The time from the first request to stop until the process exits.
     grace: Duration,
-    /// How long the replica keeps serving at least, so that load balancers notice that it is not
-    /// ready.
+    /// The time for which the replica keeps serving at least, so that load balancers notice that it
+    /// is not ready.
     notice: Duration,
 }
 
@@ -259,7 +261,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
     let drain = replica.drain();
     let ending = tokio::spawn(async move {
         let signalled = tokio::select! {
-            // The signal first: after it nobody has to be waited for.
+            // The signal first: after a signal no client waits for a drain.
             biased;
             () = signals.next() => true,
             () = drain.requested() => false,
@@ -278,7 +280,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
         let mut drained = false;
         if !signalled {
             tokio::select! {
-                // The signal first: it may follow the hook before the drain is done.
+                // The signal first: it may follow the hook before the drain has ended.
                 biased;
                 () = signals.next() => {}
                 () = &mut draining => {
@@ -288,7 +290,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
             }
         }
         tokio::select! {
-            // The second signal first: it stops the drain.
+            // The second signal first, because it stops the drain.
             biased;
             () = signals.next(), if !drained => return stop.abort(),
             () = &mut draining, if !drained => {}
@@ -324,10 +326,10 @@ fn host_names(given: &[String], endpoint: Option<&str>) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// `polyplane certs`: fills the folder and says what is in it.
+/// Creates the missing files of the folder and prints what the folder contains.
 ///
 /// # Errors
-/// If the folder cannot be used.
+/// Returns an error if the folder cannot be used.
 pub fn certs(options: &CertsOptions) -> anyhow::Result<()> {
     let pki = Pki::load_or_create(&options.certs)?;
     PeerTls::load_or_create(&options.certs, "certs")?;
@@ -341,8 +343,8 @@ pub fn certs(options: &CertsOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the administrator's kubeconfig if the folder has none. A read-only folder is only logged:
-/// the replica can serve without that file.
+/// Writes the administrator's kubeconfig if the folder has none. In a read-only folder it only logs
+/// the failure, because the replica can serve without that file.
 fn write_kubeconfig(certs: &Path, endpoint: &str, pki: &Pki) {
     let path = certs.join("admin.kubeconfig");
     if path.exists() {

@@ -1,5 +1,5 @@
-//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. Must
-//! not know what is kept in it.
+//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. This
+//! module does not know what the store contains.
 
 pub mod wait;
 
@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the first attempt may look for an etcd member that can be used: longer than a slow
-/// member takes to answer, and short enough that `/readyz` names the reason soon.
+/// How long the first attempt may look for a usable etcd member: longer than a slow member needs to
+/// answer, and short enough that `/readyz` names the reason soon.
 const ATTEMPT_FIRST: Duration = Duration::from_secs(3);
 /// How long a later attempt may take. Each attempt reads the credentials again, so with a longer
-/// one a replaced password is noticed later.
+/// one a replaced password would be noticed later.
 const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
 /// Opens the embedded store of a folder.
 ///
 /// # Errors
-/// If it is in use, damaged, or cannot be read.
+/// Returns an error if the store is in use, damaged, or cannot be read.
 pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn Store>> {
     if kind == StoreKind::Memory {
         return Ok(Arc::new(MemoryStore::new(MemoryOptions::default())));
@@ -40,15 +40,14 @@ pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn 
 
 /// Connects to the shared store, and waits until it can be reached.
 ///
-/// # Errors
-/// What waiting does not change: the options do not fit together, a file cannot be read, or the store
-/// does not let us in.
+/// Returns an error that waiting does not change: the options do not fit together, a file cannot be
+/// read, or the store refuses the credentials.
 pub async fn shared(options: &StoreOptions, wait: &StoreWait) -> anyhow::Result<Arc<dyn Store>> {
     let open_timeout = Cell::new(ATTEMPT_FIRST);
     wait.out(async || {
         let this_time = open_timeout.get();
         open_timeout.set((this_time * 2).min(ATTEMPT_MAX));
-        // Read again each time: somebody may have replaced a password or a certificate.
+        // Built in each attempt, because somebody may have replaced a password or a certificate.
         let etcd = EtcdOptions {
             open_timeout: this_time,
             ..etcd_options(options)?
@@ -61,10 +60,10 @@ pub async fn shared(options: &StoreOptions, wait: &StoreWait) -> anyhow::Result<
     .await
 }
 
-/// Checks the options and the files they name; asks nobody.
+/// Checks the options and the files that they name, without connecting to the store.
 ///
 /// # Errors
-/// If the options do not fit together, or a file that they name cannot be used.
+/// Returns an error if the options do not fit together, or a file that they name cannot be used.
 pub fn check(options: &StoreOptions) -> anyhow::Result<()> {
     etcd_options(options).map(drop)
 }

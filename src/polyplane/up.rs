@@ -27,15 +27,17 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long requests in flight may take when the server stops; then their connections are closed.
+/// How long requests in flight may take when the server stops. After that their connections are
+/// aborted.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the store may take to close. Without a limit a disk that hangs keeps the process.
+/// How long the store may take to close. Without the limit a disk that hangs would keep the process
+/// alive.
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
-/// What keeps the server from running, in one line with what to do.
+/// Returns the reason why the server cannot run, in one line with what to do.
 pub fn run(options: UpOptions, release: Arc<Release>) -> anyhow::Result<()> {
     let began = Instant::now();
     let level = std::env::var("POLYPLANE_LOG").unwrap_or_else(|_| "warn".to_owned());
@@ -44,7 +46,7 @@ pub fn run(options: UpOptions, release: Arc<Release>) -> anyhow::Result<()> {
 
 async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> anyhow::Result<()> {
     let completed = complete(&options)?;
-    // Only logged: on a laptop nobody opens that many connections.
+    // Only logged, because on a laptop nobody opens that many connections.
     if let Err(error) = limits::raise_open_files(&completed.limits, options.replicas.into()) {
         tracing::debug!("{error}");
     }
@@ -103,7 +105,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     plugin_link::write_plugin(&folder);
     std::fs::write(folder.join("pid"), std::process::id().to_string())
         .context("--dir: cannot write the file `pid`")?;
-    // Before the announcement: a script that has read it may send SIGTERM at once.
+    // Before the announcement, because a script that has read it may send SIGTERM at once.
     let signals = Signals::new()?;
     announce(&options, &path, &addresses, began);
     run_all(replicas, signals, store).await;
@@ -137,7 +139,8 @@ async fn listen(completed: &CompletedOptions) -> anyhow::Result<Vec<TcpListener>
     })
 }
 
-/// Returns a further replica of this process, on the ports that follow those of the first.
+/// Returns options and configuration of a further replica of this process, on the ports that follow
+/// those of the first.
 async fn neighbour(
     first: &CompletedOptions,
     addresses: &[SocketAddr],
@@ -160,7 +163,8 @@ async fn neighbour(
     Ok((completed, listeners))
 }
 
-/// Gives a replica its place among others of the same process: a peer port and the way to theirs.
+/// Adds to a replica the peer port and the transport that it needs beside others of the same
+/// process.
 async fn with_peers(
     mut setup: ReplicaParts,
     certs: &Path,
@@ -175,7 +179,7 @@ async fn with_peers(
     Ok(setup)
 }
 
-/// Makes the folder so that only its owner can look into it.
+/// Creates the folder so that only its owner can read it.
 fn make_folder(path: &Path) -> anyhow::Result<()> {
     let made = std::fs::DirBuilder::new()
         .recursive(true)
@@ -208,7 +212,7 @@ fn keep_contexts(
     Ok(())
 }
 
-/// Serves until a signal; a second one ends it at once.
+/// Serves until a signal; a second signal ends the process at once.
 async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>) {
     let handles = replicas.iter().map(Replica::stop_handle).collect();
     let signals = tokio::spawn(signals.stop(handles));
@@ -224,8 +228,8 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
     signals.abort();
 }
 
-/// Prints the addresses and what to try first. A failed print is ignored: standard output may be
-/// closed or on a full disk, and the server serves all the same.
+/// Prints the addresses and a first command to try. A failed print is ignored, because standard
+/// output may be closed or on a full disk, and the server serves all the same.
 fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], began: Instant) {
     let took = began.elapsed().as_millis();
     let listening: Vec<String> = addresses

@@ -1,5 +1,5 @@
 //! The flags that limit what clients may use, and the limit of open files that the system sets.
-//! Must not know how the server enforces them.
+//! This module does not know how the server enforces them.
 
 use clap::Args;
 use polyplane_plane::{Memory, Share};
@@ -7,10 +7,10 @@ use polyplane_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
-/// Open files that a process needs beside its clients' connections: for its store, its peers, its
-/// log.
+/// Open files that a process needs for its store, its peers and its log, beside its clients'
+/// connections. With fewer, a full server could not open the store's files.
 const OTHER_FILES: u64 = 1024;
-/// The longest time that a flag may give, in seconds: a day. A longer one would limit nothing.
+/// The longest time that a flag may set, in seconds: a day. A longer one would limit nothing.
 const SECONDS_MAX: u64 = 24 * 60 * 60;
 
 /// Limits on what clients may use. The defaults suit a replica with a few GiB of memory.
@@ -43,8 +43,8 @@ pub struct LimitOptions {
         env = "POLYPLANE_BODIES_BYTES_MAX"
     )]
     pub bodies_bytes_max: usize,
-    /// Longest time a request may take, unless it asks for less with ?timeout=. A watch must begin
-    /// within this time, and then lasts as long as its client asks for.
+    /// Longest time a request may take, unless its client sets a shorter one with ?timeout=. A
+    /// watch must begin within this time, and then lasts as long as its client wants.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -53,7 +53,7 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub request_time_max: u64,
-    /// Reading requests in flight, at most; watches are not counted. One more is refused with 429.
+    /// Reading requests in flight, at most, not counting watches. One more is refused with 429.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -163,8 +163,8 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 }
 
 impl LimitOptions {
-    /// Returns the limits as the server takes them. Bodies have no more than their share of the
-    /// memory budget.
+    /// Returns the limits in the server's form. Bodies get no more than their share of the memory
+    /// budget.
     pub fn limits(&self, memory: &Memory) -> Limits {
         let bodies_bytes_max = self.bodies_bytes_max.min(memory.limit(Share::Bodies));
         // Every field is named, so that a new limit without a flag does not compile.
@@ -188,7 +188,7 @@ impl LimitOptions {
     }
 }
 
-/// The open files that the system allows, fewer than the connections that may be open need.
+/// An error: the system allows fewer open files than the allowed connections need.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
     "the limit of open files is {files}, but --connections-max and --unproven-connections-max need \
@@ -200,13 +200,13 @@ pub struct TooFewFiles {
 }
 
 /// Raises the limit of open files as far as the system allows. Most systems start a process with
-/// 1024, for the sake of programs that cannot count further.
+/// 1024, because some old programs cannot handle larger numbers.
 ///
 /// # Errors
-/// If it is too low all the same for the connections that may be open.
+/// Returns an error if the limit is still too low for the connections that may be open.
 pub fn raise_open_files(limits: &Limits, replicas: u64) -> Result<(), TooFewFiles> {
     let found = getrlimit(Resource::Nofile);
-    // No limit at all is the highest one.
+    // A system without a maximum allows any number.
     let allowed = found.maximum.unwrap_or(u64::MAX);
     let mut files = found.current.unwrap_or(u64::MAX);
     if files < allowed {

@@ -1,5 +1,5 @@
-//! How large the memory budget of this process is: as given, or a part of what the container or
-//! machine has. Must not know what the shares are used for.
+//! The size of this process's memory budget: as given, or a part of the memory of the container or
+//! machine. This module does not know what the shares are used for.
 
 use crate::cli::MemoryOptions;
 use crate::cli::limits::LimitOptions;
@@ -8,16 +8,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The part of the machine's or container's memory that the budget takes if none is given. The
-/// rest is for the objects of the planes, the store and the connections.
+/// The default budget is the machine's or container's memory divided by this. The rest is for the
+/// objects of the planes, the store and the connections.
 const PART: usize = 2;
-/// The smallest budget that is chosen by default, in bytes. With less the first long lists are
-/// refused.
+/// The smallest default budget, in bytes. With less, the first long lists would be refused.
 const BUDGET_MIN: usize = 128 << 20;
-/// Bytes assumed for a machine without /proc/meminfo.
+/// Bytes of memory assumed for a machine without /proc/meminfo.
 const MEMORY_UNKNOWN: usize = 1 << 30;
 
-/// Returns the shares of a replica's budget; `replicas` in one process divide it.
+/// Returns the shares of a replica's budget. The replicas of one process divide the budget.
 pub fn shares(options: &MemoryOptions, limits: &LimitOptions, replicas: u16) -> Arc<Memory> {
     let budget = budget(options.memory_budget) / usize::from(replicas.max(1));
     Memory::with_limits(|share| {
@@ -29,15 +28,16 @@ pub fn shares(options: &MemoryOptions, limits: &LimitOptions, replicas: u16) -> 
     })
 }
 
-/// Returns the budget in bytes: as given, else half of the memory there is, at least 128 MiB.
+/// Returns the budget in bytes: as given, or else half of the available memory, at least 128 MiB.
 fn budget(given: Option<usize>) -> usize {
     given.unwrap_or_else(|| (available() / PART).max(BUDGET_MIN))
 }
 
-/// Reads a number of bytes: `536870912`, `512Mi`, `2Gi`.
+/// Parses a number of bytes: `536870912`, `512Mi`, `2Gi`.
 ///
 /// # Errors
-/// A message for the user, if the text is no number of bytes, or one too small or too large.
+/// Returns a message for the user if the text is not a number of bytes, or is one too small or too
+/// large.
 pub fn parse(text: &str) -> Result<usize, String> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("", 0)];
     let (digits, shift) = units
@@ -56,10 +56,11 @@ pub fn parse(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The smallest budget that can be given: the share of bodies still has room for the longest one.
+/// The smallest budget that can be given, in bytes. With less, the share of bodies could not hold
+/// the longest body.
 const BUDGET_SMALLEST: usize = 32 << 20;
 
-/// Returns the memory of the container, or of the machine if no container bounds it.
+/// Returns the memory of the container, or of the machine if the container has no limit.
 fn available() -> usize {
     let machine = fs::read_to_string("/proc/meminfo").ok();
     let machine = machine
@@ -74,7 +75,7 @@ fn available() -> usize {
         .fold(machine, usize::min)
 }
 
-/// `MemTotal` of `/proc/meminfo`.
+/// Returns `MemTotal` of `/proc/meminfo`, in bytes.
 fn total_of(meminfo: &str) -> Option<usize> {
     let line = meminfo
         .lines()
@@ -83,8 +84,8 @@ fn total_of(meminfo: &str) -> Option<usize> {
     kib.checked_mul(1 << 10)
 }
 
-/// Returns the files that may hold a limit: of the process's own group, of each group around it,
-/// and of the root of the mount, which is a container's own group.
+/// Returns the files that may contain a limit: those of the process's own group, of each group
+/// around it, and of the root of the mount, which is a container's own group.
 fn limit_files(groups: &str) -> Vec<String> {
     let mut files = vec![
         "/sys/fs/cgroup/memory.max".to_owned(),

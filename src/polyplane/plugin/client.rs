@@ -17,21 +17,22 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::time::Duration;
 
-/// Bytes of an answer, at most: a page of 500 control planes of 128 KiB. Without a limit a server
-/// could fill the memory.
+/// Longest answer, in bytes: a page of 500 control planes of 128 KiB. Without the limit a server
+/// could use up the memory.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How long one request may take. Without a limit a server that hangs would keep the command.
+/// Longest time of one request. Without the limit a server that hangs would block the command
+/// forever.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The server answered with an error.
     #[error("{message}")]
     Status {
-        /// HTTP status.
+        /// The HTTP status.
         code: u16,
         /// The server's message.
         message: String,
@@ -39,37 +40,37 @@ pub enum Refusal {
     /// The server showed a certificate that is not trusted.
     #[error("{server} shows a certificate that is not trusted: {reason}")]
     Untrusted {
-        /// Its URL.
+        /// The server's URL.
         server: String,
-        /// What is wrong with the certificate.
+        /// The problem with the certificate.
         reason: String,
     },
     /// The server was not reached or did not answer.
     #[error("cannot reach {server}: {reason}")]
     Unreachable {
-        /// Its URL.
+        /// The server's URL.
         server: String,
-        /// What went wrong, outermost cause first.
+        /// The error and its causes, outermost first.
         reason: String,
     },
 }
 
-/// What a server answered.
+/// The answer of a server.
 pub struct Answer {
-    /// HTTP status.
+    /// The HTTP status.
     pub code: u16,
     /// The body.
     pub bytes: Bytes,
 }
 
 impl Answer {
-    /// Returns the beginning of the body as text that can be shown.
+    /// Returns the beginning of the body as text that is safe to print.
     pub fn text(&self) -> String {
         excerpt(String::from_utf8_lossy(&self.bytes).trim())
     }
 }
 
-/// Talks to one server as one user.
+/// Sends requests to one server as one user.
 pub struct Client {
     server: String,
     token: Option<String>,
@@ -77,10 +78,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client for the server of `target`.
+    /// Creates a client for the server of `target`.
     ///
     /// # Errors
-    /// If certificates or keys cannot be used.
+    /// Returns an error if certificates or keys cannot be used.
     pub fn new(target: &Target) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&target.ca) {
@@ -123,10 +124,10 @@ impl Client {
         })
     }
 
-    /// Sends one request and reads the object of its answer.
+    /// Sends one request and returns the object in its answer.
     ///
     /// # Errors
-    /// See [`Refusal`].
+    /// Returns a [`Refusal`] if the answer is an error or does not arrive.
     pub async fn send(
         &self,
         method: &str,
@@ -156,10 +157,10 @@ impl Client {
         }
     }
 
-    /// Sends one request and reads its answer, whatever it is.
+    /// Sends one request and returns its answer, even if that is an error.
     ///
     /// # Errors
-    /// If there is none in time.
+    /// Returns an error if no answer arrives in time.
     pub async fn ask(
         &self,
         method: &str,
@@ -218,7 +219,7 @@ impl Client {
     }
 }
 
-/// What is wrong with the server's certificate, if that is why a request failed.
+/// Returns the problem with the server's certificate, if it is the reason why a request failed.
 fn certificate_error<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a rustls::CertificateError> {
@@ -227,7 +228,7 @@ fn certificate_error<'a>(
         if let Some(rustls::Error::InvalidCertificate(why)) = cause.downcast_ref() {
             return Some(why);
         }
-        // An I/O error hides the error that it carries from the chain.
+        // `source` of an I/O error skips the error inside it, so look there too.
         let carried = cause
             .downcast_ref::<std::io::Error>()
             .and_then(std::io::Error::get_ref);

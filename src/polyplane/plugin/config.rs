@@ -1,4 +1,4 @@
-//! Kubeconfig files as kubectl finds and reads them.
+//! Kubeconfig files, found and read in the same way as by kubectl.
 
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
@@ -7,23 +7,24 @@ use polyplane_apimachinery::{Value, json, yaml};
 use rustls_pki_types::CertificateDer;
 use std::path::{Path, PathBuf};
 
-/// The files of a kubeconfig. Of entries with the same name the first one counts, as for kubectl.
+/// The files of a kubeconfig. Of several entries with the same name the first one counts, as for
+/// kubectl.
 pub struct Kubeconfig {
     files: Vec<(PathBuf, Value)>,
 }
 
 /// The server and the user of one context.
 pub struct Target {
-    /// Scheme, host and port, and a path if the server is not at the root of its host; without
-    /// the part that names a control plane.
+    /// Scheme, host and port, and a path if the server is not at the root of its host, but without
+    /// the part of the path that names a control plane.
     pub server: String,
-    /// Certificates that sign the server's, PEM; none trusts nobody.
+    /// The certificates that sign the server's, PEM. With none of them, no server is trusted.
     pub ca: Vec<u8>,
-    /// Client certificate and key, PEM.
+    /// The client's certificate and key, PEM.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// Bearer token.
+    /// The bearer token.
     pub token: Option<String>,
-    /// A certificate that is trusted as it stands, whoever signed it and whatever it names.
+    /// A certificate that is trusted itself, whoever signed it and whatever names it has.
     pub own_certificate: Option<CertificateDer<'static>>,
     /// The cluster's entry.
     cluster: Value,
@@ -34,7 +35,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates a server that is known without a kubeconfig.
+    /// Creates the target of a server that is known without a kubeconfig.
     pub fn of_server(server: String, ca: Vec<u8>, token: String) -> Self {
         Self {
             server,
@@ -50,10 +51,10 @@ impl Target {
 }
 
 impl Kubeconfig {
-    /// Loads `file`, or what $KUBECONFIG names, or `~/.kube/config`.
+    /// Loads `file`, or else the files that $KUBECONFIG names, or else `~/.kube/config`.
     ///
     /// # Errors
-    /// If no file is found, or one is not a kubeconfig.
+    /// Returns an error if there is no file, or one is not a kubeconfig.
     pub fn load(file: Option<&Path>) -> anyhow::Result<Self> {
         let named = match file {
             Some(file) => vec![file.to_owned()],
@@ -93,7 +94,7 @@ impl Kubeconfig {
         Ok(Self { files })
     }
 
-    /// Returns an entry and the file in which it stands.
+    /// Returns an entry and the file that contains it.
     fn entry(&self, list: &str, name: &str, member: &str) -> Option<Entry<'_>> {
         let mut entries = self.files.iter().flat_map(|(path, file)| {
             let entries = file.items_at(&[list]);
@@ -128,7 +129,7 @@ impl Kubeconfig {
     /// Returns the server and user of `context`, or of the current one.
     ///
     /// # Errors
-    /// If the context or what it names is missing.
+    /// Returns an error if the context, or an entry that it names, is missing.
     pub fn target(&self, context: Option<&str>) -> anyhow::Result<Target> {
         let name = context.unwrap_or_else(|| self.current());
         if name.is_empty() {
@@ -175,11 +176,11 @@ impl Kubeconfig {
         })
     }
 
-    /// Returns a kubeconfig that knows one plane of the target's server, with the credentials of
-    /// the target's user. It can be moved: what the user's entry names as files is copied into it.
+    /// Returns a kubeconfig for one plane of the target's server, with the credentials of the
+    /// target's user. The result can be moved: it contains the files that the user's entry names.
     ///
     /// # Errors
-    /// If it cannot be written as text.
+    /// Returns an error if the kubeconfig cannot be written as text.
     pub fn for_plane(&self, target: &Target, plane: &str) -> anyhow::Result<String> {
         let file = json!({
             "apiVersion": "v1",
@@ -192,11 +193,11 @@ impl Kubeconfig {
         text_of(&file)
     }
 
-    /// Makes a plane's context current, and first makes the context if it is missing. Returns the
+    /// Makes a plane's context current, and first adds the context if it is missing. Returns the
     /// file that was changed.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn switch(&mut self, target: &Target, plane: &str) -> anyhow::Result<PathBuf> {
         let known = self.entry("contexts", plane, "context").is_some();
         let cluster = target.cluster_of(plane)?;
@@ -218,13 +219,14 @@ impl Kubeconfig {
 
 /// An entry of a kubeconfig.
 struct Entry<'a> {
-    /// The file in which it stands; paths in it begin at the folder of that file.
+    /// The file that contains the entry. Paths in the entry are relative to the folder of this
+    /// file.
     file: &'a Path,
     value: &'a Value,
 }
 
 impl Entry<'_> {
-    /// Bytes that stand in a file or, as base64, in the entry itself.
+    /// Returns the bytes of a member, which are in a file or, as base64, in the entry itself.
     fn data(&self, member: &str) -> anyhow::Result<Option<Vec<u8>>> {
         let inline = self.value.str_at(&[&format!("{member}-data")]);
         if inline.is_empty() {
@@ -236,7 +238,7 @@ impl Entry<'_> {
         Ok(Some(decoded))
     }
 
-    /// Returns the token, which stands in the entry or in a file.
+    /// Returns the token, which is in the entry or in a file.
     fn token(&self) -> anyhow::Result<Option<String>> {
         let inline = self.value.str_at(&["token"]);
         if !inline.is_empty() {
@@ -274,8 +276,8 @@ fn text_of(file: &Value) -> anyhow::Result<String> {
 }
 
 impl Target {
-    /// Returns the user's entry with token, certificate and key in it rather than in files beside
-    /// the kubeconfig.
+    /// Returns the user's entry with the content of token, certificate and key instead of paths to
+    /// files.
     fn portable_user(&self) -> Value {
         let mut user = self.user.clone();
         if let Some(token) = &self.token {
@@ -291,8 +293,8 @@ impl Target {
         user
     }
 
-    /// Returns the cluster's entry with the address of a plane, and certificates that do not depend
-    /// on where the file lies.
+    /// Returns the cluster's entry with the address of a plane. Certificates are included, so the
+    /// entry is valid in any folder.
     fn cluster_of(&self, plane: &str) -> anyhow::Result<Value> {
         let mut cluster = self.cluster.clone();
         let server = if plane == "root" {

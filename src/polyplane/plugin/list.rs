@@ -6,8 +6,8 @@ use super::{PLANES, escape, row};
 use anyhow::{Context, bail};
 use polyplane_apimachinery::Value;
 
-/// Control planes that one request asks for, as many as kubectl does. All of them in one answer are
-/// megabytes, more than the plugin reads.
+/// Control planes per request, as many as kubectl requests. All of them in one answer can be longer
+/// than the plugin accepts.
 const PAGE: usize = 500;
 
 /// Prints all control planes.
@@ -24,7 +24,7 @@ pub async fn list(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fetches page after page and hands the items of each to `show`; returns how many there were.
+/// Fetches page after page and passes the items of each to `show`. Returns the number of items.
 async fn pages(
     fetch: impl AsyncFn(String) -> Result<Value, Refusal>,
     mut show: impl FnMut(&[Value]) -> anyhow::Result<()>,
@@ -46,7 +46,8 @@ async fn pages(
         if next.is_empty() {
             return Ok(shown);
         }
-        // Each page has items that were not in the one before, so this ends.
+        // Fail, because each page must have items and a new token: otherwise this loop might never
+        // end.
         if items.is_empty() || next == token {
             bail!("the server reports more after {shown} control planes, but sends none");
         }
@@ -69,7 +70,8 @@ mod tests {
         json!({"metadata": {"continue": token}, "items": items})
     }
 
-    /// What is asked for, what is shown and how it ends, given the server's pages.
+    /// Runs `pages` with these answers of the server. Returns the requested paths, the shown names,
+    /// and the result.
     async fn walk(
         answers: Vec<Result<Value, Refusal>>,
     ) -> (Vec<String>, Vec<String>, Result<usize, String>) {

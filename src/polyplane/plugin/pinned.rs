@@ -1,8 +1,9 @@
-//! A TLS verifier that trusts one given certificate, whatever it names and whoever signed it.
+//! A TLS verifier that trusts one given certificate, whatever names it has and whoever signed it.
 //!
 //! `polyplane drain` needs it to reach the replica of its own machine at 127.0.0.1: an operator's
-//! serving certificate names only what clients call the server, and any CA may have signed it, so
-//! neither its names nor the ring's CA prove it. The replica's folder holds the same certificate.
+//! serving certificate has only the names by which clients reach the server, and any CA may have
+//! signed it, so neither its names nor the ring's CA prove it. The replica's folder contains the
+//! same certificate.
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 /// Trusts the chains that end in `roots`, and the certificate `own`.
 ///
 /// # Errors
-/// If the roots make no verifier.
+/// Returns an error if no verifier can be built from the roots.
 pub fn verifier(
     roots: RootCertStore,
     own: CertificateDer<'static>,
@@ -37,7 +38,7 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The handshake's signature, below, shows that the server has the key.
+        // The handshake's signature, checked below, shows that the server has the key.
         if *end_entity == self.own {
             return Ok(ServerCertVerified::assertion());
         }

@@ -1,27 +1,28 @@
-//! What the plugin prints: results to standard output, progress to standard error, and how much of
-//! a server's text is shown.
+//! The plugin's output: results to standard output, progress to standard error, and a limited part
+//! of a server's text.
 
 use std::io::{self, Write};
 
-/// Characters of a server's message that are shown. Without a bound an answer that is not
-/// understood, such as a list of megabytes, would fill the terminal.
+/// Characters of a server's message that are shown. Without the limit an unexpected answer, such as
+/// a list of megabytes, would fill the terminal.
 const MESSAGE_CHARS_MAX: usize = 2_000;
 
 /// Prints a line of the result.
 ///
 /// # Errors
-/// If it cannot be written. A reader that went away, as `head` does, is such an error too.
+/// Returns an error if the line cannot be written, also if the reader has closed the pipe, as
+/// `head` does.
 pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{text}")
 }
 
-/// Prints progress. A closed standard error is no reason to stop.
+/// Prints progress. A closed standard error is ignored, because the command can still succeed.
 pub fn progress(text: &str) {
     let mut stderr = io::stderr();
     let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
 }
 
-/// Returns whether the error only says that the reader of standard output went away.
+/// Returns whether the error only means that the reader of standard output closed the pipe.
 pub fn reader_left(error: &anyhow::Error) -> bool {
     let mut causes = error.chain();
     causes.any(|cause| {
@@ -30,8 +31,8 @@ pub fn reader_left(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns a server's text as a terminal may show it: at most `MESSAGE_CHARS_MAX` characters, and
-/// no control characters, with which a server could write over what stands there already.
+/// Returns a server's text in a form that is safe for a terminal: at most `MESSAGE_CHARS_MAX`
+/// characters, and no control characters, with which a server could overwrite the screen.
 pub fn excerpt(text: &str) -> String {
     let mut shown: String = text
         .chars()
@@ -48,15 +49,15 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
-/// Rows in columns, printed as they come. A column is as wide as its widest cell so far.
+/// Rows in columns, printed as they arrive. A column is as wide as its widest cell so far.
 pub struct Table<const COLUMNS: usize> {
     widths: [usize; COLUMNS],
-    /// Until the first rows are printed.
+    /// The headings; `None` once they are printed.
     headings: Option<[String; COLUMNS]>,
 }
 
 impl<const COLUMNS: usize> Table<COLUMNS> {
-    /// Creates a table of which nothing is printed yet.
+    /// Creates an empty table.
     pub fn new(headings: [&str; COLUMNS]) -> Self {
         Self {
             widths: [0; COLUMNS],
@@ -64,10 +65,10 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         }
     }
 
-    /// Prints rows; in front of the first ones the headings.
+    /// Prints rows, and the headings before the first ones.
     ///
     /// # Errors
-    /// As [`line`].
+    /// Returns an error if a line cannot be printed.
     pub fn print(&mut self, rows: &[[String; COLUMNS]]) -> io::Result<()> {
         for text in self.lay_out(rows) {
             line(&text)?;

@@ -1,12 +1,12 @@
-//! `kubectl plane ring` and `kubectl plane locate`: prints what `/polyplane/ring` and
-//! `/polyplane/locate` report.
+//! `kubectl plane ring` and `kubectl plane locate`: prints the reports of `/polyplane/ring` and
+//! `/polyplane/locate`.
 
 use super::client::Client;
 use super::path_segment;
 use super::print::{Table, line, progress};
 use polyplane_apimachinery::Value;
 
-/// Prints the replicas and what each of them owns.
+/// Prints the replicas and how many planes each of them owns.
 pub async fn show(client: &Client) -> anyhow::Result<()> {
     let ring = client.send("GET", "/polyplane/ring", None).await?;
     let replicas = ring.items_at(&["replicas"]);
@@ -33,7 +33,7 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the lowest level of all replicas the store's floor.
+/// Raises the store's floor to the lowest level of all replicas.
 pub async fn raise_floor(client: &Client) -> anyhow::Result<()> {
     let path = "/polyplane/ring/raise-floor";
     let raised = client.send("POST", path, None).await?;
@@ -44,7 +44,7 @@ pub async fn raise_floor(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints which replica owns a plane and which one should.
+/// Prints which replica owns a plane and which one is designated to own it.
 pub async fn locate(client: &Client, name: &str) -> anyhow::Result<()> {
     let path = format!("/polyplane/locate/{}", path_segment(name));
     let found = client.send("GET", &path, None).await?;
@@ -78,7 +78,7 @@ fn row(replica: &Value) -> [String; 10] {
     ]
 }
 
-/// Returns a text, or a dash where there is none.
+/// Returns a text, or a dash if it is absent.
 fn text(value: &Value, field: &str) -> String {
     match value.str_at(&[field]) {
         "" => "-".to_owned(),

@@ -23,7 +23,7 @@ pub async fn show(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Begins a change and waits until every replica follows the new terms.
+/// Starts a change and waits until every replica follows the new terms.
 pub async fn change(
     client: &Client,
     (read_lease, margin): (u64, u64),
@@ -57,7 +57,7 @@ pub async fn change(
     show(client).await
 }
 
-/// Returns the new terms of a change that is under way, and what it waits for.
+/// Describes a change in progress: the new terms, and the replicas for which it waits.
 fn change_of(terms: &Value) -> Option<String> {
     terms.at(&["next"])?;
     let next = |field: &str| {

@@ -1,5 +1,5 @@
-//! How callers are authenticated and authorized, until planes have users and roles of their own.
-//! Owns which credentials the server accepts; must not know requests.
+//! Authentication and authorization of callers, until planes have users and roles of their own.
+//! This module decides which credentials the server accepts; it does not know requests.
 
 use anyhow::{Context, bail};
 use polyplane_auth::{
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two reads of the file with the metrics token. A kubelet takes up to a minute to
-/// replace it, so a shorter one gains nothing.
+/// Pause between two reads of the file with the metrics token. A kubelet needs up to a minute to
+/// replace the file, so a shorter pause gains nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Bytes that are read of that file, at most. A longer file is not a token.
+/// Longest file with a metrics token, in bytes. A longer file is not a token.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// Bytes of a token, at least. A shorter one can be guessed.
+/// Shortest token, in bytes. A shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// Returns the authorizers: administrators may do everything, everybody may read health and
@@ -47,7 +47,7 @@ impl Access {
     /// accepts the metrics token.
     ///
     /// # Errors
-    /// If the CA certificate cannot be used.
+    /// Returns an error if the CA certificate cannot be used.
     pub fn new(pki: &Pki, metrics: Option<&MetricsFile>) -> anyhow::Result<Self> {
         let admin = UserInfo::new("admin", &["system:masters"]);
         let admin = StaticToken::new(pki.admin_token(), admin);
@@ -66,7 +66,7 @@ impl Access {
     }
 }
 
-/// A file with the token that reads metrics.
+/// A file with the token that may read metrics.
 #[derive(Clone)]
 pub struct MetricsFile {
     path: PathBuf,
@@ -77,7 +77,7 @@ impl MetricsFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// If the file holds no token, or the administrator's.
+    /// Returns an error if the file contains no token, or the administrator's.
     pub fn read(path: &Path, admin_token: &str) -> anyhow::Result<Self> {
         let token = token_in(path).context("--metrics-token-file")?;
         if token == admin_token {
@@ -93,13 +93,13 @@ impl MetricsFile {
         })
     }
 
-    /// Reads the file again and again until `stop`, and uses a new token as soon as it finds one.
+    /// Reads the file at intervals until `stop`, and uses a new token as soon as it finds one.
     /// While the file cannot be used, the earlier token stays valid.
     pub async fn follow(self, stop: CancellationToken) {
         let mut complained = false;
         loop {
             tokio::select! {
-                // Stop first: a stopped server needs no token.
+                // First: a stopped server needs no token.
                 biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}

@@ -1,5 +1,5 @@
 //! The server's backend: finds planes by name, wakes them for authenticated requests, and passes
-//! requests to the registry. Must not know HTTP.
+//! requests to the registry. This module does not know HTTP.
 
 use crate::replica::access::Access;
 use crate::replica::metrics;
@@ -19,8 +19,8 @@ use polyplane_storage::Health;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a forwarded request waits for the view that its sender has seen. Then it is answered by
-/// the older view, which at worst forwards it once more.
+/// How long a forwarded request waits for the view that its sender has seen. After that the replica
+/// uses its older view; at worst the request is forwarded once more.
 const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The planes of one replica, as the server sees them.
@@ -28,11 +28,11 @@ pub struct ReplicaBackend {
     shared: Arc<BackendState>,
 }
 
-/// What all planes of the replica share.
+/// The state that all planes of the replica share.
 pub struct BackendState {
-    /// Where planes are found.
+    /// The directory of planes by name and id.
     pub directory: Arc<PlaneDirectory>,
-    /// Carries out requests.
+    /// The registry, which carries out requests.
     pub registry: Arc<Registry>,
     /// The reconcilers, which are notified when a plane wakes.
     pub reconcilers: Arc<Reconcilers>,
@@ -40,7 +40,7 @@ pub struct BackendState {
 }
 
 impl ReplicaBackend {
-    /// Puts the parts together.
+    /// Creates the backend from its parts.
     pub fn new(
         directory: Arc<PlaneDirectory>,
         registry: Arc<Registry>,
@@ -58,7 +58,7 @@ impl ReplicaBackend {
         }
     }
 
-    /// What all planes share.
+    /// Returns the state that all planes share.
     pub fn shared(&self) -> &Arc<BackendState> {
         &self.shared
     }
@@ -161,7 +161,7 @@ impl From<LookupError> for LocateError {
     }
 }
 
-/// A plane that was found.
+/// A plane that a request has named.
 struct BackendRecord {
     shared: Arc<BackendState>,
     located: Arc<LocatedPlane>,
@@ -174,7 +174,7 @@ fn record(
     found.map(|located| Arc::new(BackendRecord { shared, located }) as Arc<dyn PlaneRecord>)
 }
 
-/// Returns a member as the server calls it.
+/// Returns a member in the server's form.
 fn peer(member: &Member) -> Peer {
     Peer {
         replica: member.id.as_str().to_owned(),
@@ -226,8 +226,8 @@ impl BackendState {
     /// Wakes a plane and notifies the reconcilers.
     ///
     /// # Errors
-    /// [`LocateError::Deleting`], [`LocateError::Moved`], or [`LocateError::Unavailable`] for any
-    /// other failure, which is logged.
+    /// Returns [`LocateError::Deleting`] or [`LocateError::Moved`], or [`LocateError::Unavailable`]
+    /// for any other failure, which this function logs.
     pub async fn wake(
         self: &Arc<Self>,
         located: &LocatedPlane,

@@ -1,5 +1,5 @@
-//! The fences of all planes, as read-only objects of the root plane. Owns joining each fence in the
-//! store with its row of the directory; must not know how fences change.
+//! The fences of all planes, as read-only objects of the root plane. This module joins each fence
+//! in the store with its row of the directory; it does not know how fences change.
 
 use crate::replica::plane_directory::PlaneDirectory;
 use async_trait::async_trait;
@@ -50,7 +50,7 @@ impl Fences {
                 successor: fence.successor,
                 ..facts
             },
-            // Listed all the same: a list without it would hide the damaged record.
+            // Listed as unreadable, because a list without the fence would hide the damaged record.
             Err(_) => FenceFacts {
                 state: "Unreadable",
                 ..facts
@@ -64,7 +64,7 @@ impl Fences {
         }
     }
 
-    /// Returns the name and the birth of a plane, as far as the directory knows them.
+    /// Returns the name and the birth of a plane, if the directory knows them.
     fn plane(&self, id: &str) -> (Option<Str>, Option<Str>) {
         if id == ROOT {
             let root = self.0.root();

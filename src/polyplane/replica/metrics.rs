@@ -1,6 +1,6 @@
-//! The part of `/metrics` that the server does not know itself: planes, store and ring.
+//! The metrics that the server does not have itself: those of planes, store and ring.
 //!
-//! Invariant: the number of series does not grow with planes.
+//! Invariant: the number of series does not grow with the number of planes.
 
 use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_plane::{Memory, Plane, Prefix, Share};
@@ -9,7 +9,7 @@ use polyplane_storage::Health;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Writes all of them.
+/// Writes all metrics of this module.
 pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
     let awake = directory.planes.all_awake();
     gauge(
@@ -43,7 +43,7 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
     moves(directory, out);
 }
 
-/// The shares of the memory budget.
+/// Writes the shares of the memory budget.
 fn memory(memory: &Memory, out: &mut Exposition) {
     let name = "polyplane_memory_used_bytes";
     out.family(
@@ -67,7 +67,7 @@ fn memory(memory: &Memory, out: &mut Exposition) {
     }
 }
 
-/// The ring as this replica sees it.
+/// Writes the ring as this replica sees it.
 fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
     let stats = directory.planes.ring().stats();
     let name = "polyplane_ring_members";
@@ -122,7 +122,7 @@ fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
     );
 }
 
-/// Planes that come and go, and the commits of those that are here.
+/// Writes how many planes came and went, and the commits of those that are here.
 fn moves(directory: &PlaneDirectory, out: &mut Exposition) {
     let stats = directory.planes.stats();
     gauge(
@@ -166,7 +166,7 @@ fn gauge(out: &mut Exposition, name: &str, help: &str, value: impl std::fmt::Dis
     out.sample(name, &[], value);
 }
 
-/// Figures over all awake planes together: none has series of its own.
+/// Writes sums over all awake planes, because no plane has series of its own.
 fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
     let mut objects: BTreeMap<String, usize> = BTreeMap::new();
     let (mut watchers, mut log_bytes, mut queued) = (0, 0, 0);
@@ -204,7 +204,7 @@ fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
     }
 }
 
-/// `deployments.apps`, as the metric names a resource.
+/// Returns a resource as the metric names it: `deployments.apps`.
 fn resource_of(prefix: &Prefix) -> String {
     let text = String::from_utf8_lossy(prefix.as_bytes());
     let mut parts = text.trim_end_matches('/').splitn(2, '/');

@@ -1,10 +1,10 @@
-//! Finds planes by name or id, and keeps the interface of each plane that is awake here. Owns the
-//! way from a name to a plane; must not know requests.
+//! Finds planes by name or id, and keeps the interface of each plane that is awake here. This
+//! module does not know requests.
 //!
-//! Its rows come from the store, not from the root plane: every replica has all of them, so a
-//! sleeping plane costs nothing here until a request names it, and any replica may own the root. It
-//! names the backend's `TenantApi`, and the backend names it, because the interface of an awake
-//! plane is kept with the plane.
+//! The rows come from the store, not from the root plane: every replica has all of them, so a
+//! sleeping plane costs nothing here until a request names it, and any replica may own the root.
+//! This module and the backend use each other, because the `TenantApi` of an awake plane, a type of
+//! the backend, is kept with the plane.
 
 use crate::replica::backend::TenantApi;
 use parking_lot::{Mutex, RwLock};
@@ -21,21 +21,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an unknown name waits for the directory to catch up with the store. Then the request
-/// gets 503, for the name may be new.
+/// How long an unknown name waits for the directory to catch up with the store. After that the
+/// request gets 503, because the name may be new.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// The planes of one replica by name and id, and what all of them need.
+/// The planes of one replica by name and id, and the values that all of them need.
 pub struct PlaneDirectory {
     /// The planes.
     pub planes: Arc<Planes>,
-    /// Which planes there are.
+    /// The rows of all planes, as the store has them.
     pub rows: Arc<Directory>,
     /// The kinds of every plane but the root.
     pub kinds: Arc<KindTable>,
     /// Settings that kinds read, such as the range of service addresses.
     pub settings: Arc<PlaneSettings>,
-    /// The values of the layer's placeholders.
+    /// The values for the layer's placeholders.
     pub params: BTreeMap<String, String>,
     root: OnceLock<Arc<LocatedPlane>>,
     located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
@@ -45,34 +45,34 @@ pub struct PlaneDirectory {
 pub struct LocatedPlane {
     /// The name.
     pub name: Str,
-    /// All that waking it needs.
+    /// Everything that is needed to wake the plane.
     pub birth: Birth,
     kinds: Arc<KindTable>,
     api: Mutex<Option<Arc<TenantApi>>>,
 }
 
-/// Why no plane was found.
+/// The reason why no plane was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// There is no such plane.
+    /// There is no plane of this name or id.
     NotFound,
-    /// It is being deleted.
+    /// The plane is being deleted.
     Deleting,
-    /// It is not certain whether there is one: the directory did not catch up with the store in
-    /// time.
+    /// It is not certain whether the plane exists, because the directory did not catch up with the
+    /// store in time.
     Unproven,
 }
 
 /// The name or the id of a plane.
 #[derive(Clone, Debug)]
 pub enum NameOrId {
-    /// By its name.
+    /// The name.
     Name(Str),
-    /// By its id.
+    /// The id.
     Id(Str),
 }
 
-/// Returns the store's prefix of the directory's rows.
+/// Returns the prefix of the directory's rows in the store.
 pub fn directory_prefix() -> bytes::Bytes {
     external::object_prefix(
         polyplane_ownership::ROOT,
@@ -80,10 +80,10 @@ pub fn directory_prefix() -> bytes::Bytes {
     )
 }
 
-/// Reads a row of the directory out of a ControlPlane's bytes.
+/// Reads a row of the directory from a ControlPlane's bytes.
 pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
     let record = DirectoryRecord::read(body)?;
-    // Pins were validated when they were written. One that only a newer program can read is
+    // Pins were validated when they were written. A pin that only a newer program can read is
     // ignored.
     let pin = match (record.replica, record.zone) {
         (Some(replica), _) => replica.parse().map(Pin::Replica).unwrap_or_default(),
@@ -99,7 +99,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
 }
 
 impl PlaneDirectory {
-    /// Creates a directory whose root is not set yet.
+    /// Creates a directory without a root plane.
     pub fn new(
         planes: Arc<Planes>,
         rows: Arc<Directory>,
@@ -118,7 +118,7 @@ impl PlaneDirectory {
         }
     }
 
-    /// Sets how the root plane is woken. Call it once.
+    /// Sets how to wake the root plane. To be called once.
     pub fn set_root(&self, birth: Birth, kinds: Arc<KindTable>) {
         let root = LocatedPlane {
             name: polyplane_ownership::ROOT.into(),
@@ -129,7 +129,7 @@ impl PlaneDirectory {
         drop(self.root.set(Arc::new(root)));
     }
 
-    /// Returns the root plane, wherever it is.
+    /// Returns the root plane, whichever replica owns it.
     pub fn root(&self) -> Option<&Arc<LocatedPlane>> {
         self.root.get()
     }
@@ -140,10 +140,10 @@ impl PlaneDirectory {
         Some(api.tenant.clone())
     }
 
-    /// Returns the plane, from memory alone.
+    /// Finds a plane, in memory only.
     ///
     /// # Errors
-    /// If there is no such plane, or it is being deleted.
+    /// Returns an error if there is no such plane, or it is being deleted.
     pub fn find(&self, asked: &NameOrId) -> Result<Arc<LocatedPlane>, LookupError> {
         let entry = match asked {
             NameOrId::Name(name) => self.rows.named(name),
@@ -152,11 +152,12 @@ impl PlaneDirectory {
         self.locate(&*entry.ok_or(LookupError::NotFound)?)
     }
 
-    /// Returns the plane. An unknown one is looked up again once the directory has every change
-    /// that was acknowledged before this call.
+    /// Finds a plane. If it is unknown, waits until the directory has every change that was
+    /// acknowledged before this call, and looks again.
     ///
     /// # Errors
-    /// As [`Self::find`], and if the directory does not catch up in time.
+    /// Returns the errors of [`Self::find`], and [`LookupError::Unproven`] if the directory does
+    /// not catch up in time.
     pub async fn seek(&self, asked: &NameOrId) -> Result<Arc<LocatedPlane>, LookupError> {
         match self.find(asked) {
             Err(LookupError::NotFound) => {}
@@ -175,7 +176,8 @@ impl PlaneDirectory {
     }
 
     /// Returns a revision of the store that is not older than this call. On a shared store the next
-    /// member read returns it, so that requests for unknown names cost no reads of their own.
+    /// read of the members returns it, so that requests for unknown names cost no reads of their
+    /// own.
     async fn confirmed(&self, deadline: Instant) -> Option<Revision> {
         let store = self.planes.store();
         match store.opened_at() {
@@ -191,7 +193,7 @@ impl PlaneDirectory {
         let known = self.located.read().get(&entry.id).cloned();
         let api = match known {
             Some(located) if located.birth.pin == entry.pin => return Ok(located),
-            // Only the pin has changed: the interface of the plane stays valid.
+            // Only the pin has changed, so the interface of the plane stays valid.
             Some(located) => located.api.lock().clone(),
             None => None,
         };
@@ -207,7 +209,7 @@ impl PlaneDirectory {
         Ok(fresh)
     }
 
-    /// Returns all that waking or deleting the plane of an entry needs.
+    /// Returns everything that is needed to wake or delete the plane of an entry.
     pub fn birth(&self, entry: &DirectoryEntry) -> Birth {
         let key = Key::new(GROUP, RESOURCE, None, &entry.name);
         Birth {
@@ -236,7 +238,7 @@ impl PlaneDirectory {
         });
     }
 
-    /// Returns the names of all planes but the root, at most `most`.
+    /// Returns the names of at most `most` planes, without the root.
     pub fn names(&self, most: usize) -> Vec<Str> {
         let entries = self.rows.first(most).into_iter();
         entries
@@ -245,8 +247,8 @@ impl PlaneDirectory {
             .collect()
     }
 
-    /// Returns all planes that are awake here. Does not count as use, so it does not keep them
-    /// awake.
+    /// Returns all planes that are awake here. The call does not count as use, so it does not keep
+    /// them awake.
     pub fn tenants_awake(&self) -> Vec<Tenant> {
         let planes = self.planes.all_awake();
         let located: Vec<Arc<LocatedPlane>> = {
@@ -275,10 +277,10 @@ impl LocatedPlane {
             .map(Arc::clone)
     }
 
-    /// Wakes the plane. `build` makes its interface, once for each time it wakes.
+    /// Wakes the plane. `build` makes its interface, once each time the plane wakes.
     ///
     /// # Errors
-    /// See [`WakeError`].
+    /// Returns why the plane cannot be woken.
     pub async fn wake(
         &self,
         directory: &PlaneDirectory,
@@ -303,7 +305,7 @@ impl LocatedPlane {
     }
 }
 
-/// Returns the values of the layer's placeholders.
+/// Returns the values for the layer's placeholders.
 pub fn layer_params(
     serving_ca: &str,
     client_ca: &str,

@@ -1,6 +1,6 @@
 //! The answers of `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>`: the
-//! ring as this replica sees it, with the figures that the other replicas report. The plugin prints
-//! them.
+//! ring as this replica sees it, with the numbers that the other replicas report. The plugin prints
+//! these answers.
 
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -15,8 +15,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a replica may take to report how many planes it holds. One that takes longer is shown
-/// without figures.
+/// How long a replica may take to report how many planes it holds. A slower one is shown without
+/// numbers, so that the report does not wait for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 const RING: &str = "/polyplane/ring";
 const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
@@ -27,7 +27,7 @@ const LOCATE: &str = "/polyplane/locate/";
 #[serde(rename_all = "camelCase")]
 struct Ring {
     view: u64,
-    /// The level floor: no replica below it may join.
+    /// The level floor: no replica with a lower level may join.
     floor: u32,
     planes: usize,
     replicas: Vec<Replica>,
@@ -40,13 +40,13 @@ struct Replica {
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     zone: Option<String>,
-    /// The level of its binary.
+    /// The level of the replica's binary.
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<u32>,
     weight: u16,
     address: String,
     incarnation: u64,
-    /// Absent where the replica did not answer.
+    /// The number of planes that the replica owns; absent if it did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     owned: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,10 +60,10 @@ struct Replica {
 struct ShownTerms {
     #[serde(flatten)]
     current: Lengths,
-    /// The terms that they are changing to.
+    /// The terms to which the replicas are changing.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<Lengths>,
-    /// The replicas that do not follow both yet.
+    /// The replicas that do not follow both terms yet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     awaited: Vec<String>,
 }
@@ -94,7 +94,7 @@ struct Found {
     pin: Option<String>,
 }
 
-/// Returns the answer to a GET of the path, if it is one of these.
+/// Returns the answer to a GET of `path`, or `None` if this module has no such path.
 pub fn of<'a>(
     directory: &'a Arc<PlaneDirectory>,
     path: &'a str,
@@ -113,7 +113,7 @@ pub fn of<'a>(
     ))
 }
 
-/// Carries out a POST to the path, if it is one of these.
+/// Carries out a POST to `path`; returns `None` if this module has no such path.
 pub fn command<'a>(
     directory: &'a Arc<PlaneDirectory>,
     path: &'a str,
@@ -127,7 +127,7 @@ pub fn command<'a>(
     }))
 }
 
-/// Begins the change to the terms READ_LEASE/MARGIN, both in milliseconds.
+/// Starts the change to the terms READ_LEASE/MARGIN, both in milliseconds.
 async fn change_terms(directory: &PlaneDirectory, lengths: &str) -> Result<ShownTerms, ApiError> {
     let lengths = lengths.split_once('/').and_then(|(read_lease, margin)| {
         let length = |text: &str| Some(Length::from_millis(text.parse().ok()?));

@@ -1,4 +1,4 @@
-//! Replicas of one process on a store in memory, with their real listeners.
+//! Tests of several replicas in one process on a store in memory, with real listeners.
 
 use super::*;
 use crate::cli::StoreKind;
@@ -16,7 +16,8 @@ use polyplane_storage::RangeRequest;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// So many that one of them is to own the root plane, by their names.
+/// Newcomers to the ring. With this number and these names, the ring designates one of them as
+/// owner of the root plane.
 const NEWCOMERS: usize = 4;
 
 /// A replica, with the URL that its clients use and the keys of its server.
@@ -68,7 +69,8 @@ async fn started(
     })
 }
 
-/// It asks the holder for the root, and the holder streams it: to a listener that is served.
+/// A newcomer requests the root plane from its holder, which streams it to the newcomer's peer
+/// listener. That works only if the listener is served before the newcomer joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
@@ -98,7 +100,7 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Allows everything while the plane has a config map `open`.
+/// Allows everything while the plane has a config map called `open`.
 struct WhileOpen;
 
 impl PlaneAuthorizer for WhileOpen {
@@ -111,7 +113,7 @@ impl PlaneAuthorizer for WhileOpen {
     }
 }
 
-/// Returns whether a request was carried out; it must have been forbidden if it was not.
+/// Returns true if a request was carried out, and false if it was forbidden.
 async fn is_allowed(client: &Client, method: &str, name: &str) -> anyhow::Result<bool> {
     let (path, body) = match method {
         "POST" => {
@@ -154,7 +156,7 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
         jane.token = None;
         clients.push((Client::new(&admin)?, Client::new(&jane)?));
     }
-    // One of the two owns the plane; what the other is asked is forwarded to it.
+    // One of the two replicas owns the plane; requests to the other one are forwarded.
     for (here, there) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
         let (admin, _) = &clients[here];
         let (_, jane) = &clients[there];
@@ -175,11 +177,11 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
 }
 
 const ROLES: &str = "/clusters/a/apis/rbac.authorization.k8s.io/v1/clusterroles";
-/// How the record of a plane's steps begins once the first of them are folded.
+/// The first bytes of a plane's step record once its first steps are folded.
 const FOLDED_STEPS: &[u8] = &[2, 5];
 
-/// Returns a release that many after this program's: each brings a role, and changes one that was
-/// there.
+/// Returns a release `number` levels after this program's. Each level adds a role, and changes one
+/// that exists.
 fn later_release(number: u32) -> anyhow::Result<Arc<Release>> {
     let mut objects = objects().to_vec();
     let rule = |resource: String| json!({"verbs": ["get"], "apiGroups": ["later.example"], "resources": [resource]});
@@ -203,7 +205,7 @@ fn later_release(number: u32) -> anyhow::Result<Arc<Release>> {
     Ok(Release::new(LEVEL + number, &objects)?)
 }
 
-/// Returns each role of a plane, whole, once the plane has come to a release.
+/// Returns all roles of a plane, once the plane has reached a release.
 async fn roles_of(client: &Client, number: u32) -> anyhow::Result<BTreeMap<String, Value>> {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
@@ -224,7 +226,7 @@ async fn roles_of(client: &Client, number: u32) -> anyhow::Result<BTreeMap<Strin
     }
 }
 
-/// Records in the store of planes whose steps are folded.
+/// Counts the planes in the store whose steps are folded.
 async fn folded(store: &Arc<dyn Store>) -> anyhow::Result<usize> {
     let (mut found, mut start) = (0, bytes::Bytes::new());
     loop {
@@ -246,7 +248,7 @@ async fn a_plane_that_lives_through_releases_folds_its_steps_and_keeps_its_objec
     let folder = tempfile::tempdir()?;
     let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
     let mut before: BTreeMap<String, Value> = BTreeMap::new();
-    // The last one twice: what it folded is read back.
+    // The last release starts twice: the second start reads the folded steps back.
     for (number, folds) in [(0, 0), (1, 0), (2, 1), (3, 1), (3, 1)] {
         let release = later_release(number)?;
         let started = started(&store, folder.path(), "r", release, authority()).await?;

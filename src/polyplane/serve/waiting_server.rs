@@ -1,5 +1,6 @@
 //! The server of a replica whose store does not answer yet: it answers health checks on the same
-//! sockets, and reports why the replica is not ready. Must not know what is waited for.
+//! sockets, and reports why the replica is not ready. This module does not know what the replica
+//! waits for.
 
 use crate::replica::access::{Access, authority};
 use crate::store::wait::StoreWait;
@@ -17,12 +18,13 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// How long requests to the waiting server may take once the replica itself serves.
+/// How long requests to the waiting server may take once the replica itself serves. More would
+/// delay the start.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A server on the listeners of a replica that has not joined the ring. It answers health, version,
-/// metrics and `/drain` to callers who may ask for them, and 503 to everything that needs the
-/// store.
+/// metrics and `/drain` to callers that are allowed to request them, and 503 to everything that
+/// needs the store.
 pub struct WaitingServer {
     stop: StopHandle,
     running: JoinHandle<Stopped>,
@@ -42,10 +44,10 @@ impl PreparedServer {
 }
 
 impl WaitingServer {
-    /// Returns a server on the same sockets as `listeners`, which stay as they are.
+    /// Prepares a server on the same sockets as `listeners`, which stay as they are.
     ///
     /// # Errors
-    /// If the system gives no further handle of a socket.
+    /// Returns an error if the system refuses a further handle of a socket.
     pub fn prepare(
         config: &Config,
         listeners: &[TcpListener],
@@ -92,7 +94,7 @@ impl Drop for WaitingServer {
     }
 }
 
-/// Returns a second handle of a listener's socket: both take from one queue.
+/// Returns a second handle of a listener's socket. Both handles accept from one queue.
 fn same_socket(listener: &TcpListener) -> std::io::Result<TcpListener> {
     use std::os::fd::AsFd;
     let handle = listener.as_fd().try_clone_to_owned()?;
@@ -101,11 +103,12 @@ fn same_socket(listener: &TcpListener) -> std::io::Result<TcpListener> {
 
 struct WaitingBackend(Arc<WaitingState>);
 
-/// The root plane as far as it is known without a store.
+/// The root plane, as far as it is known without a store.
 struct WaitingState {
     wait: Arc<StoreWait>,
     access: Access,
-    /// Decides what needs no object of the plane: administrators, health, version, metrics.
+    /// Decides on requests that need no object of the plane: administrators, health, version,
+    /// metrics.
     authority: Authority,
 }
 
@@ -164,7 +167,7 @@ impl PlaneRecord for WaitingRoot {
         ROOT
     }
 
-    /// `Here`, so that the request is not forwarded: this replica knows no other one.
+    /// `Here`, so that the server does not forward the request: this replica knows no other one.
     fn location(&self) -> Location {
         Location::Here
     }

@@ -1,22 +1,23 @@
-//! The wait for a store that does not answer yet. Owns which errors are waited for, how often the
-//! store is tried and how often that is logged.
+//! The wait for a store that does not answer yet. This module decides for which errors a replica
+//! waits, how often it tries the store, and how often it logs that.
 //!
-//! A replica waits for causes that pass by themselves: etcd members that do not answer, an election, a
-//! full quota. A cause that somebody has to mend (an invalid address, a certificate that is not
-//! trusted, a wrong password, an etcd that is too old) ends the process with an error.
+//! A replica waits for problems that pass by themselves: etcd members that do not answer, an
+//! election, a full quota. A problem that somebody has to fix (an invalid address, a certificate
+//! that is not trusted, a wrong password, an etcd that is too old) ends the process with an error.
 
 use parking_lot::Mutex;
 use polyplane_storage::{CommitError, ReadError, Rejection};
 use std::time::{Duration, Instant};
 
-/// The first pause before the store is tried again.
+/// The first pause before the replica tries the store again.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
-/// The longest pause. A store that is back is noticed that much later at most.
+/// The longest pause. A replica notices at most this much later that the store is back.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// The longest time between two lines in the log.
+/// The longest time between two lines in the log. Without it, the doubling pause would make the log
+/// fall silent.
 const LOG_EVERY_MAX: Duration = Duration::from_secs(60);
 
-/// The wait for a store: when it began, and the last reason why it goes on.
+/// The wait for a store: its start, and the last reason why it continues.
 pub struct StoreWait {
     since: Instant,
     state: Mutex<WaitState>,
@@ -24,9 +25,9 @@ pub struct StoreWait {
 
 #[derive(Default)]
 struct WaitState {
-    /// None while nothing has failed.
+    /// The last error; `None` while nothing has failed.
     reason: Option<String>,
-    /// When the reason is logged next, and the pause until then. The pause doubles, so that a long
+    /// The next time at which the reason is logged. The pause `log_every` doubles, so that a long
     /// wait does not fill the log.
     log_at: Option<Instant>,
     log_every: Duration,
@@ -46,7 +47,7 @@ impl StoreWait {
     /// Repeats `attempt` until it succeeds or fails for good.
     ///
     /// # Errors
-    /// The first error that does not pass by itself.
+    /// Returns the first error that does not pass by itself.
     pub async fn out<T>(&self, attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let mut pause = PAUSE_FIRST;
         loop {
@@ -59,7 +60,7 @@ impl StoreWait {
         }
     }
 
-    /// Why the replica waits; `None` while nothing has failed.
+    /// Returns why the replica waits; `None` while nothing has failed.
     pub fn reason(&self) -> Option<String> {
         self.state.lock().reason.clone()
     }

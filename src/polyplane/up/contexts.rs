@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Planes that get a context, at most; `kubectl plane use` adds one for any other. More would make
-/// each write of the file slow.
+/// Planes that get a context, at most; `kubectl plane use` adds one for any other plane. More would
+/// make each write of the file slow.
 const CONTEXTS_MAX: usize = 200;
-/// Pause between two writes, so that many new planes cost one write.
+/// Pause between two writes. Without it, many new planes would cost one write each.
 const REST: Duration = Duration::from_millis(100);
 
 /// Writes the kubeconfig whenever planes come or go.
 pub struct Contexts {
-    /// The file.
+    /// The kubeconfig file.
     pub path: PathBuf,
     /// Scheme, host and port of the server.
     pub server: String,
-    /// The CA.
+    /// The CA of the server.
     pub pki: Arc<Pki>,
-    /// The administrator.
+    /// The administrator's certificate and key.
     pub identity: Identity,
-    /// Where the planes are known.
+    /// The directory of planes.
     pub directory: Arc<PlaneDirectory>,
 }
 
@@ -33,7 +33,7 @@ impl Contexts {
     /// Writes the file now. Keeps the current context if the user has changed it.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self) -> anyhow::Result<()> {
         let names = self.directory.names(CONTEXTS_MAX);
         let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
@@ -59,7 +59,7 @@ impl Contexts {
         let mut changes = self.directory.rows.changes();
         loop {
             tokio::select! {
-                // Stop first: a stopping server writes nothing more.
+                // First: a stopping server writes nothing more.
                 biased;
                 () = stop.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() {
@@ -74,8 +74,8 @@ impl Contexts {
     }
 }
 
-/// Returns the context that a kubeconfig names as current. kubectl may have written it, so it is
-/// read as YAML.
+/// Returns the current context of a kubeconfig. The text is parsed as YAML, because kubectl may
+/// have written it.
 fn current_context(text: &str) -> Option<String> {
     let parsed = yaml::parse(text.as_bytes(), &json::Limits::default()).ok()?;
     let name = parsed.value.str_at(&["current-context"]);

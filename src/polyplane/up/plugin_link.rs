@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// Creates or corrects the link. A failure is only logged: the server can serve without it.
+/// Creates or corrects the link. A failure is only logged, because the server can serve without it.
 pub fn write_plugin(folder: &Path) {
     let Ok(program) = std::env::current_exe() else {
         return;
