@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
 use super::folder::{self, Folder, io_at};
-use super::layout::{self, HEAD_KEY, Head};
+use super::layout::{self, Damage, HEAD_KEY, Head};
 use super::present::{KeyHash, Present};
 use super::scan::{self, ScanError, Version, Walk};
 use crate::error::OpenError;
@@ -48,9 +48,15 @@ const RELEASE_POLL: Duration = Duration::from_millis(2);
 /// Why a batch is not known to be durable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EngineError {
-    /// sled failed or panicked. It may or may not have written the batch.
+    /// sled failed. It may or may not have written the batch.
     #[error("sled: {0}")]
-    Engine(String),
+    Engine(sled::Error),
+    /// sled panicked, with this text. It may or may not have written the batch.
+    #[error("sled: {0}")]
+    Panicked(String),
+    /// The tree is not open, so nothing was written.
+    #[error("sled: not open")]
+    NotOpen,
     /// The system refused to make the file durable.
     #[error("fdatasync: {0}")]
     Sync(io::Error),
@@ -216,8 +222,8 @@ impl Engine {
         }));
         match written {
             Ok(Ok(_)) => self.sync(),
-            Ok(Err(error)) => Err(EngineError::Engine(error.to_string())),
-            Err(panic) => Err(EngineError::Engine(panic_text(&*panic))),
+            Ok(Err(error)) => Err(EngineError::Engine(error)),
+            Err(panic) => Err(EngineError::Panicked(panic_text(&*panic))),
         }
     }
 
@@ -289,7 +295,7 @@ fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
         if db.is_empty() {
             return Ok((Head::default(), Census::default()));
         }
-        return Err(layout::Damage("there are records but no head record".to_owned()).into());
+        return Err(Damage::NoHead.into());
     };
     let head = Head::parse(&head)?;
     let mut counted = Head {
@@ -302,7 +308,7 @@ fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
     scan::versions(db, layout::bound(b""), layout::end_bound(b""), |version| {
         version.verify()?;
         if version.revision > head.revision {
-            return Err(layout::Damage("a version is newer than the head".to_owned()).into());
+            return Err(Damage::BeyondHead.into());
         }
         counted.add(version.header.checksum);
         found.present.add(KeyHash::of(&version.stem));
@@ -319,11 +325,8 @@ fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
         note_newest(last, &mut found);
     }
     if counted != head {
-        let text = format!(
-            "{} versions were found and {} written, or one is not what was written",
-            counted.versions, head.versions
-        );
-        return Err(layout::Damage(text).into());
+        let (found, written) = (counted.versions, head.versions);
+        return Err(Damage::Census { found, written }.into());
     }
     found.garbage.sort_by_key(|garbage| garbage.at);
     Ok((head, found))

@@ -31,9 +31,33 @@ const FLAG_COMPRESSED: u8 = 2;
 const FLAG_LEASE: u8 = 4;
 
 /// What does not parse or does not add up.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Damage(pub(super) String);
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Damage {
+    #[error("a record key does not parse")]
+    RecordKey,
+    #[error("a record is shorter than its header")]
+    ShortRecord,
+    #[error("a value does not decompress: {0}")]
+    Compression(std::io::Error),
+    #[error("a value has another length than its header says")]
+    ValueLength,
+    #[error("there are records but no head record")]
+    NoHead,
+    #[error("the head record is altered")]
+    Head,
+    #[error("a version is newer than the head")]
+    BeyondHead,
+    /// The counters of the head record are not those of the versions found.
+    #[error("{found} versions were found and {written} written, or one is not what was written")]
+    Census { found: u64, written: u64 },
+    #[error("a version lacks its first record")]
+    NoFirstRecord,
+    #[error("a version lacks records")]
+    MissingRecords,
+    /// The checksum of a version is not that of its header.
+    #[error("{:?} at revision {revision} is altered", String::from_utf8_lossy(key))]
+    Altered { key: Bytes, revision: u64 },
+}
 
 /// Which version of which key a record belongs to; orders like the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,11 +110,10 @@ pub(super) fn record_key(stem: &[u8], revision: u64, index: u16, chunk: u16) -> 
 
 /// Reads a record key.
 pub(super) fn parse_record_key(key: &[u8]) -> Result<RecordName<'_>, Damage> {
-    let damage = || Damage("a record key does not parse".to_owned());
-    let split = key.len().checked_sub(SUFFIX_BYTES).ok_or_else(damage)?;
+    let split = key.len().checked_sub(SUFFIX_BYTES).ok_or(Damage::RecordKey)?;
     let (stem, suffix) = key.split_at(split);
     if stem.len() < 3 || stem[0] != RECORD || stem[split - 2..] != [0, 1] {
-        return Err(damage());
+        return Err(Damage::RecordKey);
     }
     Ok(RecordName {
         stem,
@@ -137,7 +160,7 @@ impl Header {
     /// Reads a header and returns what follows it.
     pub(super) fn parse(record: &[u8]) -> Result<(Self, &[u8]), Damage> {
         if record.len() < HEADER_BYTES {
-            return Err(Damage("a record is shorter than its header".to_owned()));
+            return Err(Damage::ShortRecord);
         }
         let (head, payload) = record.split_at(HEADER_BYTES);
         let header = Self {
@@ -261,12 +284,10 @@ pub(super) fn decode(header: &Header, pieces: &[&[u8]]) -> Result<Option<Bytes>,
     let raw_bytes = usize::try_from(header.raw_bytes).expect("a usize has 32 bits or more");
     if header.flags & FLAG_COMPRESSED != 0 {
         payload = zstd::bulk::decompress(&payload, raw_bytes)
-            .map_err(|error| Damage(format!("a value does not decompress: {error}")))?;
+            .map_err(Damage::Compression)?;
     }
     if payload.len() != raw_bytes {
-        return Err(Damage(
-            "a value has another length than its header says".to_owned(),
-        ));
+        return Err(Damage::ValueLength);
     }
     Ok(Some(payload.into()))
 }
@@ -310,7 +331,7 @@ impl Head {
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Damage> {
         if bytes.len() != HEAD_BYTES || XxHash3_64::oneshot(&bytes[..32]) != be64(bytes, 32) {
-            return Err(Damage("the head record is altered".to_owned()));
+            return Err(Damage::Head);
         }
         Ok(Self {
             revision: be64(bytes, 0),

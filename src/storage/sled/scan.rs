@@ -28,7 +28,7 @@ pub(super) enum ScanError {
 impl From<ScanError> for ReadError {
     fn from(error: ScanError) -> Self {
         match error {
-            ScanError::Damage(damage) => Self::Corrupt(damage.0),
+            ScanError::Damage(damage) => Self::Corrupt(damage.to_string()),
             ScanError::Engine(sled::Error::Corruption { at, .. }) => {
                 Self::Corrupt(format!("sled cannot read its page at {at:?}"))
             }
@@ -49,7 +49,7 @@ pub(super) struct Version {
 impl Version {
     fn pieces(&self) -> Result<Vec<&[u8]>, Damage> {
         if self.records.len() != usize::from(self.header.chunks) {
-            return Err(Damage("a version lacks records".to_owned()));
+            return Err(Damage::MissingRecords);
         }
         let mut pieces: Vec<&[u8]> = self.records.iter().map(|record| &record[..]).collect();
         pieces[0] = Header::parse(pieces[0])?.1;
@@ -62,11 +62,10 @@ impl Version {
         let named = (self.revision, self.index);
         let sum = layout::checksum(&self.stem, named, self.header, pieces.into_iter());
         if sum != self.header.checksum {
-            let key = String::from_utf8_lossy(&layout::unescape(&self.stem)).into_owned();
-            return Err(Damage(format!(
-                "{key:?} at revision {} is altered",
-                self.revision
-            )));
+            return Err(Damage::Altered {
+                key: self.key(),
+                revision: self.revision,
+            });
         }
         Ok(())
     }
@@ -124,7 +123,7 @@ pub(super) fn versions(
         }
         let (stem, revision, index) = (name.stem.to_vec(), name.revision, name.index);
         if name.chunk != 0 {
-            return Err(Damage("a version lacks its first record".to_owned()).into());
+            return Err(Damage::NoFirstRecord.into());
         }
         let header = Header::parse(&value)?.0;
         let next = Version {
@@ -167,7 +166,7 @@ pub(super) fn newest(db: &sled::Db, key: &[u8], at: u64) -> Result<Option<Versio
     let mut records = Vec::with_capacity(usize::from(name.chunk) + 1);
     for chunk in 0..name.chunk {
         let found = db.get(layout::record_key(&stem, revision, index, chunk))?;
-        records.push(found.ok_or_else(|| Damage("a version lacks records".to_owned()))?);
+        records.push(found.ok_or(Damage::MissingRecords)?);
     }
     records.push(last_record);
     let header = Header::parse(&records[0])?.0;

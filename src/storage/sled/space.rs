@@ -16,6 +16,19 @@ use super::Disk;
 /// Bytes by which sled grows its file.
 const SEGMENT_BYTES: u64 = 512 * 1024;
 
+/// Why a batch is not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Shortage {
+    #[error("the free disk space cannot be determined: {0}")]
+    Unknown(io::Error),
+    #[error("{available} bytes are free on the disk of {}, {needed} are needed", folder.display())]
+    TooLittle {
+        folder: PathBuf,
+        available: u64,
+        needed: u64,
+    },
+}
+
 /// The disk space of one folder.
 pub(super) struct Space {
     folder: PathBuf,
@@ -47,23 +60,21 @@ impl Space {
         space
     }
 
-    /// Checks that a batch of this many bytes fits, sled's own overhead included. Fails with the reason.
-    pub(super) fn check(&mut self, batch_bytes: usize) -> Result<(), String> {
+    /// Checks that a batch of this many bytes fits, sled's own overhead included.
+    pub(super) fn check(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
         if !self.ballast {
             self.take_ballast();
         }
         let batch = u64::try_from(batch_bytes).unwrap_or(u64::MAX / 4);
         let missing = if self.ballast { 0 } else { self.ballast_bytes };
         let needed = batch.saturating_mul(2) + 2 * SEGMENT_BYTES + self.reserve_bytes + missing;
-        let available = match self.available() {
-            Ok(available) => available,
-            Err(error) => return Err(format!("the free disk space cannot be determined: {error}")),
-        };
+        let available = self.available().map_err(Shortage::Unknown)?;
         if available < needed {
-            return Err(format!(
-                "{available} bytes are free on the disk of {}, {needed} are needed",
-                self.folder.display()
-            ));
+            return Err(Shortage::TooLittle {
+                folder: self.folder.clone(),
+                available,
+                needed,
+            });
         }
         Ok(())
     }

@@ -286,9 +286,9 @@ impl Writer {
         if self.shared.engine.read().is_none() {
             return false;
         }
-        if let Err(text) = self.space.check(TRIM_IDLE * 64) {
+        if let Err(shortage) = self.space.check(TRIM_IDLE * 64) {
             self.shared.set_health(Health::ReadOnly {
-                reason: format!("no space: {text}"),
+                reason: format!("no space: {shortage}"),
             });
             return false;
         }
@@ -354,12 +354,12 @@ impl Writer {
         if group.is_unchanged() {
             return group.answer();
         }
-        if let Err(text) = self.space.check(group.bytes) {
+        if let Err(shortage) = self.space.check(group.bytes) {
             self.known.clear();
             self.shared.set_health(Health::ReadOnly {
-                reason: format!("no space: {text}"),
+                reason: format!("no space: {shortage}"),
             });
-            return group.reject(&Rejection::NoSpace(text));
+            return group.reject(&Rejection::NoSpace(shortage.to_string()));
         }
         let most = TRIM_EXTRA + 4 * group.operations;
         self.trim(&mut group, most);
@@ -371,7 +371,7 @@ impl Writer {
         let batch = group.take_batch();
         let result = match self.shared.engine.read().as_ref() {
             Some(engine) => engine.write(batch),
-            None => Err(EngineError::Engine("not open".to_owned())),
+            None => Err(EngineError::NotOpen),
         };
         let head = Revision(group.head.revision);
         let result = result.and_then(|()| {
@@ -450,7 +450,7 @@ impl Writer {
             }
             Ok(()) if self.head.revision == before => {
                 let rejection = match full {
-                    Some(text) => Rejection::NoSpace(text),
+                    Some(shortage) => Rejection::NoSpace(shortage.to_string()),
                     None => Rejection::ReadOnly(error.to_string()),
                 };
                 let reason = rejection.to_string();
@@ -506,8 +506,8 @@ impl Writer {
         match self.space.check(0) {
             // Only a write that came through shows that writes go: the head record, as it is.
             Ok(()) => _ = self.write(Group::new(self.head)),
-            Err(text) => {
-                let reason = format!("no space: {text}");
+            Err(shortage) => {
+                let reason = format!("no space: {shortage}");
                 self.shared.set_health(Health::ReadOnly { reason });
             }
         }
