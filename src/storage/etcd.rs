@@ -169,13 +169,15 @@ impl EtcdStore {
             if let Some(refusal) = members.refusal() {
                 return Err(refusal);
             }
-            match (report, members.no_member_reason()) {
+            match (report, members.no_member()) {
                 (Some(report), None) => break report,
-                (_, Some(reason)) if members.any_untrusted() => {
+                (_, Some(why)) if members.any_untrusted() => {
+                    let reason = why.to_string();
                     return Err(OpenError::Untrusted { reason });
                 }
                 (_, why) if Instant::now() >= deadline => {
-                    let reason = why.unwrap_or_else(|| "no member is fit".to_owned());
+                    let reason =
+                        why.map_or_else(|| "no member is fit".to_owned(), |why| why.to_string());
                     return Err(OpenError::Unreachable { reason });
                 }
                 _ => tokio::time::sleep(pause).await,
@@ -509,8 +511,10 @@ impl Store for EtcdStore {
             let reason = "the store is closed".to_owned();
             return Health::Failed { reason };
         }
-        match self.inner.members.no_member_reason() {
-            Some(reason) => Health::Failed { reason },
+        match self.inner.members.no_member() {
+            Some(why) => Health::Failed {
+                reason: why.to_string(),
+            },
             None => self.inner.space.health(),
         }
     }

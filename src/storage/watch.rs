@@ -33,7 +33,7 @@ pub enum WatchEnd {
     /// The watcher did not keep up.
     #[error("the watcher was too slow")]
     Slow,
-    /// The connection to the store was lost.
+    /// The connection to the store was lost; the reason is in the words of the engine.
     #[error("the watch was cut: {0}")]
     Lost(String),
     /// The store no longer has the history the watch would need.

@@ -190,8 +190,8 @@ impl Inner {
         let deadline = Instant::now() + self.options.call_timeout;
         let mut wait = RETRY_FIRST;
         loop {
-            let fault = match self.members.no_member_reason() {
-                Some(why) => Fault::Unavailable(why),
+            let fault = match self.members.no_member() {
+                Some(why) => Fault::Unavailable(why.to_string()),
                 None => {
                     let member = self.members.current();
                     let left = deadline.saturating_duration_since(Instant::now());

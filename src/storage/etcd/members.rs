@@ -9,6 +9,7 @@
 //! Each member has two connections, for calls and for streams, so that a large history does not
 //! delay a commit. When the credentials have changed, new connections replace both.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -79,6 +80,31 @@ impl MemberStatus {
             | Self::Refused(why) => why,
         }
     }
+}
+
+/// No member can be used: the endpoint and the status of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NoMember(Vec<(String, MemberStatus)>);
+
+impl fmt::Display for NoMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (endpoint, status)) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { "; " };
+            write!(f, "{separator}{endpoint}: {}", status.why())?;
+        }
+        Ok(())
+    }
+}
+
+/// Why changed credentials are not used yet.
+#[derive(Debug, thiserror::Error)]
+enum RenewError {
+    /// They cannot be read, or no connection can be made with them.
+    #[error(transparent)]
+    Unusable(#[from] OpenError),
+    /// No member takes them: what each answered, or that it did not.
+    #[error("{}", .0.join("; "))]
+    NotTaken(Vec<String>),
 }
 
 /// What else a status reply contains.
@@ -283,29 +309,29 @@ impl Members {
     }
 
     /// Why no member can be used; `None` if one can, or its status is not known.
-    pub(super) fn no_member_reason(&self) -> Option<String> {
+    pub(super) fn no_member(&self) -> Option<NoMember> {
         // The usual case, without looking further.
         if !self.current.read().status.borrow().is_out() {
             return None;
         }
-        let mut reasons = Vec::with_capacity(self.all.len());
+        let mut statuses = Vec::with_capacity(self.all.len());
         for member in &self.all {
             let status = member.status();
             if !status.is_out() {
                 return None;
             }
-            reasons.push(format!("{}: {}", member.endpoint, status.why()));
+            statuses.push((member.endpoint.clone(), status));
         }
-        Some(reasons.join("; "))
+        Some(NoMember(statuses))
     }
 
     /// Waits until a member can be used. Fails with the reason at the deadline, or once no member has
     /// been fit for [`NO_MEMBER_WAIT_MAX`].
-    pub(super) async fn fit_by(&self, deadline: Instant) -> Result<(), String> {
+    pub(super) async fn fit_by(&self, deadline: Instant) -> Result<(), NoMember> {
         let mut out = self.out.subscribe();
         loop {
             let since = *out.borrow_and_update();
-            let Some(why) = self.no_member_reason() else {
+            let Some(why) = self.no_member() else {
                 return Ok(());
             };
             let until = since.map_or(deadline, |since| deadline.min(since + NO_MEMBER_WAIT_MAX));
@@ -400,7 +426,7 @@ impl Members {
     pub(super) async fn renew(&self) {
         let trouble = match self.try_renew().await {
             Ok(()) => String::new(),
-            Err(why) => why,
+            Err(error) => error.to_string(),
         };
         let mut renewal = self.renewal.lock();
         if !trouble.is_empty() && trouble != renewal.trouble {
@@ -409,9 +435,8 @@ impl Members {
         renewal.trouble = trouble;
     }
 
-    async fn try_renew(&self) -> Result<(), String> {
-        let read = read_credentials(&self.options).await;
-        let fresh = read.map_err(|error| error.to_string())?;
+    async fn try_renew(&self) -> Result<(), RenewError> {
+        let fresh = read_credentials(&self.options).await?;
         if fresh == self.renewal.lock().current {
             return Ok(());
         }
@@ -419,10 +444,8 @@ impl Members {
         let mut asked = JoinSet::new();
         for member in &self.all {
             let endpoint = member.endpoint.clone();
-            let url = EndpointUrl::new(&endpoint, &self.options, &fresh);
-            let url = url.map_err(|error| error.to_string())?;
-            let clients = url.clients(&fresh).await;
-            let clients = clients.map_err(|error| error.to_string())?;
+            let url = EndpointUrl::new(&endpoint, &self.options, &fresh)?;
+            let clients = url.clients(&fresh).await?;
             all.push(Arc::clone(&clients));
             asked.spawn(async move {
                 let status = timeout(PROBE_TIMEOUT, clients.status(&endpoint)).await;
@@ -445,7 +468,7 @@ impl Members {
         // The other requests continue: their connections are about to be used.
         asked.detach_all();
         if !is_taken {
-            return Err(reasons.join("; "));
+            return Err(RenewError::NotTaken(reasons));
         }
         for (member, clients) in self.all.iter().zip(all) {
             *member.clients.write() = clients;
@@ -496,11 +519,11 @@ impl Members {
             }
             _ => {}
         }
-        let no_member_reason = self.no_member_reason().is_some();
+        let no_member = self.no_member().is_some();
         self.out.send_if_modified(|since| {
-            let changed = since.is_some() != no_member_reason;
+            let changed = since.is_some() != no_member;
             if changed {
-                *since = no_member_reason.then(Instant::now);
+                *since = no_member.then(Instant::now);
             }
             changed
         });

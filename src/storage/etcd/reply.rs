@@ -6,7 +6,7 @@
 
 use etcd_client::Error;
 
-/// An error, by what can be done about it.
+/// An error, by what can be done about it. The texts are those of etcd or of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     /// Given before anything was proposed to the cluster: more operations than it takes.

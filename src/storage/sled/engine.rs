@@ -51,7 +51,7 @@ pub(super) enum EngineError {
     /// sled failed. It may or may not have written the batch.
     #[error("sled: {0}")]
     Engine(sled::Error),
-    /// sled panicked, with this text. It may or may not have written the batch.
+    /// sled panicked with this text. It may or may not have written the batch.
     #[error("sled: {0}")]
     Panicked(String),
     /// The tree is not open, so nothing was written.

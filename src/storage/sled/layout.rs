@@ -110,7 +110,10 @@ pub(super) fn record_key(stem: &[u8], revision: u64, index: u16, chunk: u16) -> 
 
 /// Reads a record key.
 pub(super) fn parse_record_key(key: &[u8]) -> Result<RecordName<'_>, Damage> {
-    let split = key.len().checked_sub(SUFFIX_BYTES).ok_or(Damage::RecordKey)?;
+    let split = key
+        .len()
+        .checked_sub(SUFFIX_BYTES)
+        .ok_or(Damage::RecordKey)?;
     let (stem, suffix) = key.split_at(split);
     if stem.len() < 3 || stem[0] != RECORD || stem[split - 2..] != [0, 1] {
         return Err(Damage::RecordKey);
@@ -283,8 +286,7 @@ pub(super) fn decode(header: &Header, pieces: &[&[u8]]) -> Result<Option<Bytes>,
     }
     let raw_bytes = usize::try_from(header.raw_bytes).expect("a usize has 32 bits or more");
     if header.flags & FLAG_COMPRESSED != 0 {
-        payload = zstd::bulk::decompress(&payload, raw_bytes)
-            .map_err(Damage::Compression)?;
+        payload = zstd::bulk::decompress(&payload, raw_bytes).map_err(Damage::Compression)?;
     }
     if payload.len() != raw_bytes {
         return Err(Damage::ValueLength);
