@@ -1,6 +1,7 @@
 //! Fields that hold a number or a text, most often a percentage.
 
 use crate::quote::quote;
+use crate::strconv::{self, NumberError};
 use crate::value::Value;
 
 /// A number or a text.
@@ -48,9 +49,9 @@ impl IntOrString {
         let Some(percent) = text.strip_suffix('%') else {
             return Err(ScaleError::NoPercentage);
         };
-        let percent: i64 = percent.parse().map_err(|_| ScaleError::NoNumber {
+        let percent = strconv::atoi(percent).map_err(|cause| ScaleError::NoNumber {
             text: text.clone(),
-            cause: crate::patch::json_patch::atoi_complaint(percent),
+            cause,
         })?;
         #[expect(
             clippy::cast_precision_loss,
@@ -103,8 +104,8 @@ pub enum ScaleError {
     NoNumber {
         /// The whole text.
         text: String,
-        /// Go's complaint about the number.
-        cause: String,
+        /// What is wrong with the number.
+        cause: NumberError,
     },
 }
 

@@ -13,6 +13,7 @@ pub mod quote;
 pub mod schema;
 pub mod shape;
 pub mod status;
+pub mod strconv;
 pub mod structural;
 pub mod time;
 pub mod value;

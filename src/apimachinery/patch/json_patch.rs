@@ -6,6 +6,7 @@
 mod decode;
 
 use crate::json;
+use crate::strconv::{NumberError, atoi};
 use crate::value::Value;
 
 pub use decode::{FieldCheck, go_kind};
@@ -21,7 +22,7 @@ pub enum DecodeError {
     /// The body is not JSON at all.
     #[error("invalid JSON patch")]
     NotJson(#[source] json::JsonError),
-    /// The body is no list of operations.
+    /// The body is no list of operations. The text is upstream's and is shown to the client.
     #[error("{0}")]
     Shape(String),
     /// There are more than [`OPERATIONS_MAX`]: the request is too large.
@@ -29,10 +30,40 @@ pub enum DecodeError {
     TooMany(usize),
 }
 
-/// Why a patch does not fit the object; answered as unprocessable, with this text.
+/// Why a patch does not fit the object; answered as unprocessable with this text, which is that of
+/// upstream's library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ApplyError(pub String);
+
+/// Why `path` or `from` of an operation cannot be used, in the words of upstream's library.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum OperandError {
+    #[error("operation missing path field: missing value")]
+    PathMissing,
+    #[error("operation, missing from field: missing value")]
+    FromMissing,
+    /// It is given, and of this type.
+    #[error("json: cannot unmarshal {0} into Go value of type string")]
+    WrongType(&'static str),
+}
+
+/// Why a container does not have, or take, a member, in the words of upstream's library.
+#[derive(Debug, thiserror::Error)]
+enum MemberError {
+    /// No item of an array can be meant.
+    #[error(transparent)]
+    NoIndex(#[from] NumberError),
+    /// The same, where an item is added.
+    #[error("value was not a proper array index: '{key}': {fault}")]
+    NoNewIndex { key: String, fault: NumberError },
+    /// The array is shorter.
+    #[error("Unable to access invalid index: {0}: invalid index referenced")]
+    OutOfBounds(i64),
+    /// The object does not have the key that is to be removed.
+    #[error("Unable to remove nonexistent key: {0}: missing value")]
+    NoKey(String),
+}
 
 /// A patch that was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +76,8 @@ pub struct JsonPatch {
 #[derive(Clone, Debug, PartialEq)]
 struct Operation {
     kind: String,
-    path: Result<String, String>,
-    from: Result<String, String>,
+    path: Result<String, OperandError>,
+    from: Result<String, OperandError>,
     /// `None` if it was not given, which counts as null.
     value: Option<Value>,
 }
@@ -71,16 +102,14 @@ impl JsonPatch {
     pub fn apply(&self, mut document: Value) -> Result<Value, ApplyError> {
         let mut copied_bytes = 0;
         for operation in &self.operations {
-            operation
-                .apply(&mut document, &mut copied_bytes)
-                .map_err(ApplyError)?;
+            operation.apply(&mut document, &mut copied_bytes)?;
         }
         Ok(document)
     }
 }
 
 impl Operation {
-    fn apply(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
+    fn apply(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), ApplyError> {
         match self.kind.as_str() {
             "add" => self.add(document),
             "remove" => self.remove(document),
@@ -88,7 +117,7 @@ impl Operation {
             "move" => self.move_value(document),
             "test" => self.test(document),
             "copy" => self.copy(document, copied_bytes),
-            other => Err(format!("Unexpected kind: {other}")),
+            other => Err(ApplyError(format!("Unexpected kind: {other}"))),
         }
     }
 
@@ -96,37 +125,40 @@ impl Operation {
         self.value.clone().unwrap_or_default()
     }
 
-    fn add(&self, document: &mut Value) -> Result<(), String> {
+    fn add(&self, document: &mut Value) -> Result<(), ApplyError> {
         let Ok(path) = &self.path else {
-            return Err("add operation failed to decode path: missing value".into());
+            return Err(ApplyError(
+                "add operation failed to decode path: missing value".into(),
+            ));
         };
         let Some((container, key)) = find(document, path) else {
-            return Err(format!(
+            return Err(ApplyError(format!(
                 "add operation does not apply: doc is missing path: \"{path}\": missing value"
-            ));
+            )));
         };
         add(container, &key, self.value())
-            .map_err(|error| format!("error in add for path: '{path}': {error}"))
+            .map_err(|error| ApplyError(format!("error in add for path: '{path}': {error}")))
     }
 
-    fn remove(&self, document: &mut Value) -> Result<(), String> {
+    fn remove(&self, document: &mut Value) -> Result<(), ApplyError> {
         let Ok(path) = &self.path else {
-            return Err("remove operation failed to decode path: missing value".into());
-        };
-        let Some((container, key)) = find(document, path) else {
-            return Err(format!(
-                "remove operation does not apply: doc is missing path: \"{path}\": missing value"
+            return Err(ApplyError(
+                "remove operation failed to decode path: missing value".into(),
             ));
         };
+        let Some((container, key)) = find(document, path) else {
+            return Err(ApplyError(format!(
+                "remove operation does not apply: doc is missing path: \"{path}\": missing value"
+            )));
+        };
         remove(container, &key)
-            .map_err(|error| format!("error in remove for path: '{path}': {error}"))
+            .map_err(|error| ApplyError(format!("error in remove for path: '{path}': {error}")))
     }
 
-    fn replace(&self, document: &mut Value) -> Result<(), String> {
-        let path = self
-            .path
-            .as_ref()
-            .map_err(|error| format!("replace operation failed to decode path: {error}"))?;
+    fn replace(&self, document: &mut Value) -> Result<(), ApplyError> {
+        let path = self.path.as_ref().map_err(|error| {
+            ApplyError(format!("replace operation failed to decode path: {error}"))
+        })?;
         if path.is_empty() {
             return match &self.value {
                 Some(value @ (Value::Object(_) | Value::Array(_))) => {
@@ -134,13 +166,15 @@ impl Operation {
                     Ok(())
                 }
                 // The odd ending is part of upstream's text.
-                _ => Err("replace operation value must be object or array: %!w(<nil>)".into()),
+                _ => Err(ApplyError(
+                    "replace operation value must be object or array: %!w(<nil>)".into(),
+                )),
             };
         }
         let missing = |what| {
-            format!(
+            ApplyError(format!(
                 "replace operation does not apply: doc is missing {what}: {path}: missing value"
-            )
+            ))
         };
         let Some((container, key)) = find(document, path) else {
             return Err(missing("path"));
@@ -158,71 +192,72 @@ impl Operation {
         Ok(())
     }
 
-    fn move_value(&self, document: &mut Value) -> Result<(), String> {
-        let from = self
-            .from
-            .as_ref()
-            .map_err(|error| format!("move operation failed to decode from: {error}"))?;
+    fn move_value(&self, document: &mut Value) -> Result<(), ApplyError> {
+        let from = self.from.as_ref().map_err(|error| {
+            ApplyError(format!("move operation failed to decode from: {error}"))
+        })?;
         let Some((container, key)) = find(document, from) else {
-            return Err(format!(
+            return Err(ApplyError(format!(
                 "move operation does not apply: doc is missing from path: {from}: missing value"
-            ));
+            )));
         };
-        let failed = |key: &str, error| format!("error in move for path: '{key}': {error}");
+        let failed = |key: &str, error: MemberError| {
+            ApplyError(format!("error in move for path: '{key}': {error}"))
+        };
         let value = get(container, &key)
             .map_err(|error| failed(&key, error))?
             .cloned()
             .unwrap_or_default();
         remove(container, &key).map_err(|error| failed(&key, error))?;
-        let path = self
-            .path
-            .as_ref()
-            .map_err(|error| format!("move operation failed to decode path: {error}"))?;
+        let path = self.path.as_ref().map_err(|error| {
+            ApplyError(format!("move operation failed to decode path: {error}"))
+        })?;
         let Some((container, key)) = find(document, path) else {
-            return Err(format!(
+            return Err(ApplyError(format!(
                 "move operation does not apply: doc is missing destination path: {path}: missing value"
-            ));
+            )));
         };
         add(container, &key, value).map_err(|error| failed(path, error))
     }
 
-    fn test(&self, document: &mut Value) -> Result<(), String> {
-        let path = self
-            .path
-            .as_ref()
-            .map_err(|error| format!("test operation failed to decode path: {error}"))?;
+    fn test(&self, document: &mut Value) -> Result<(), ApplyError> {
+        let path = self.path.as_ref().map_err(|error| {
+            ApplyError(format!("test operation failed to decode path: {error}"))
+        })?;
         let value = self.value();
         let equal = if path.is_empty() {
             *document == value
         } else {
             let Some((container, key)) = find(document, path) else {
-                return Err(format!(
+                return Err(ApplyError(format!(
                     "test operation does not apply: is missing path: {path}: missing value"
-                ));
+                )));
             };
-            let found = get(container, &key)
-                .map_err(|error| format!("error in test for path: '{path}': {error}"))?;
+            let found = get(container, &key).map_err(|error| {
+                ApplyError(format!("error in test for path: '{path}': {error}"))
+            })?;
             *found.unwrap_or(&Value::Null) == value
         };
         if equal {
             Ok(())
         } else {
-            Err(format!("testing value {path} failed: test failed"))
+            Err(ApplyError(format!(
+                "testing value {path} failed: test failed"
+            )))
         }
     }
 
-    fn copy(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), String> {
-        let from = self
-            .from
-            .as_ref()
-            .map_err(|error| format!("copy operation failed to decode from: {error}"))?;
+    fn copy(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), ApplyError> {
+        let from = self.from.as_ref().map_err(|error| {
+            ApplyError(format!("copy operation failed to decode from: {error}"))
+        })?;
         let Some((container, key)) = find(document, from) else {
-            return Err(format!(
+            return Err(ApplyError(format!(
                 "copy operation does not apply: doc is missing from path: {from}: missing value"
-            ));
+            )));
         };
         let found = get(container, &key)
-            .map_err(|error| format!("error in copy for from: '{from}': {error}"))?;
+            .map_err(|error| ApplyError(format!("error in copy for from: '{from}': {error}")))?;
         let bytes = found.map_or(0, |value| json::to_vec(value).len());
         let over = *copied_bytes + bytes > COPIED_BYTES_MAX;
         // A value that is too large is measured, not cloned.
@@ -232,22 +267,24 @@ impl Operation {
             found.cloned().unwrap_or_default()
         };
         let Ok(path) = &self.path else {
-            return Err("copy operation failed to decode path: missing value".into());
+            return Err(ApplyError(
+                "copy operation failed to decode path: missing value".into(),
+            ));
         };
         let Some((container, key)) = find(document, path) else {
-            return Err(format!(
+            return Err(ApplyError(format!(
                 "copy operation does not apply: doc is missing destination path: {path}: missing value"
-            ));
+            )));
         };
         *copied_bytes += bytes;
         if over {
-            return Err(format!(
+            return Err(ApplyError(format!(
                 "Unable to complete the copy, the accumulated size increase of copy is {copied_bytes}, \
                  exceeding the limit {COPIED_BYTES_MAX}"
-            ));
+            )));
         }
         add(container, &key, value)
-            .map_err(|error| format!("error while adding value during copy: {error}"))
+            .map_err(|error| ApplyError(format!("error while adding value during copy: {error}")))
     }
 }
 
@@ -288,14 +325,14 @@ fn decode_part(part: &str) -> String {
     out + rest
 }
 
-fn get<'a>(container: &'a Value, key: &str) -> Result<Option<&'a Value>, String> {
+fn get<'a>(container: &'a Value, key: &str) -> Result<Option<&'a Value>, MemberError> {
     match container {
         Value::Array(items) => existing_index(key, items.len()).map(|index| Some(&items[index])),
         container => Ok(container.get(key)),
     }
 }
 
-fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
+fn add(container: &mut Value, key: &str, value: Value) -> Result<(), MemberError> {
     let items = match container {
         Value::Array(items) => items,
         container => {
@@ -307,14 +344,16 @@ fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
         items.push(value);
         return Ok(());
     }
-    let index = atoi(key)
-        .map_err(|error| format!("value was not a proper array index: '{key}': {error}"))?;
+    let index = atoi(key).map_err(|fault| MemberError::NoNewIndex {
+        key: key.to_owned(),
+        fault,
+    })?;
     let index = resolve_index(index, items.len() + 1)?;
     items.insert(index, value);
     Ok(())
 }
 
-fn remove(container: &mut Value, key: &str) -> Result<(), String> {
+fn remove(container: &mut Value, key: &str) -> Result<(), MemberError> {
     match container {
         Value::Array(items) => {
             let index = existing_index(key, items.len())?;
@@ -323,19 +362,17 @@ fn remove(container: &mut Value, key: &str) -> Result<(), String> {
         }
         container => match container.make_object().remove(key) {
             Some(_) => Ok(()),
-            None => Err(format!(
-                "Unable to remove nonexistent key: {key}: missing value"
-            )),
+            None => Err(MemberError::NoKey(key.to_owned())),
         },
     }
 }
 
-fn existing_index(key: &str, length: usize) -> Result<usize, String> {
+fn existing_index(key: &str, length: usize) -> Result<usize, MemberError> {
     resolve_index(atoi(key)?, length)
 }
 
 /// The place among `length` that an index means; negative ones count from the end.
-fn resolve_index(index: i64, length: usize) -> Result<usize, String> {
+fn resolve_index(index: i64, length: usize) -> Result<usize, MemberError> {
     let place = if index < 0 {
         index + i64::try_from(length).unwrap_or(i64::MAX)
     } else {
@@ -343,30 +380,8 @@ fn resolve_index(index: i64, length: usize) -> Result<usize, String> {
     };
     match usize::try_from(place) {
         Ok(place) if place < length => Ok(place),
-        _ => Err(format!(
-            "Unable to access invalid index: {index}: invalid index referenced"
-        )),
+        _ => Err(MemberError::OutOfBounds(index)),
     }
-}
-
-/// A whole number as Go's `Atoi` reads it.
-fn atoi(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| atoi_complaint(text))
-}
-
-/// Go's words for a text that `Atoi` does not read.
-pub(crate) fn atoi_complaint(text: &str) -> String {
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let problem = if number {
-        "value out of range"
-    } else {
-        "invalid syntax"
-    };
-    format!(
-        "strconv.Atoi: parsing {}: {problem}",
-        crate::quote::quote(text)
-    )
 }
 
 #[cfg(test)]

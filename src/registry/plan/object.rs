@@ -6,12 +6,12 @@ use crate::kinds::table::{Resource, Scope};
 use crate::metadata;
 use crate::plan::{Interrupted, Run};
 use crate::request::call::{Call, key_of};
-use crate::request::parameters;
 use crate::strategy::{Companion, CompanionChange};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
+use polyplane_apimachinery::strconv;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapshot, Write};
 
@@ -207,8 +207,8 @@ pub fn check_version(
         }
         return Ok(());
     }
-    if let Err(why) = parameters::parse_version(given) {
-        return Err(ApiError::new(Reason::Unknown, why).into());
+    if let Err(error) = strconv::parse_uint(given) {
+        return Err(ApiError::new(Reason::Unknown, error.to_string()).into());
     }
     match existing.version() {
         None => Err(Interrupted::VersionUnsettled),

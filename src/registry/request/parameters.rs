@@ -6,9 +6,8 @@
 //! value counts, unless its row says otherwise. A parameter without a row is ignored, as upstream
 //! ignores it.
 
-use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::ApiError;
-use std::num::IntErrorKind;
+use polyplane_apimachinery::strconv;
 
 /// The decoded pairs of a query, in the order of the request.
 pub type Query = [(String, String)];
@@ -137,11 +136,8 @@ impl Integer {
         let Some(text) = first(query, self.0.name) else {
             return Ok(None);
         };
-        text.parse::<i64>().map(Some).map_err(|error| {
-            let why = go_words(error.kind());
-            let text = quote(text);
-            ApiError::bad_request(format!("strconv.ParseInt: parsing {text}: {why}"))
-        })
+        let number = strconv::parse_int(text).map(Some);
+        number.map_err(|error| ApiError::bad_request(error.to_string()))
     }
 
     /// What the table says of it.
@@ -189,30 +185,6 @@ fn first<'q>(query: &'q Query, name: &str) -> Option<&'q str> {
 /// The longest time that Go's durations hold, in seconds: 292 years. Upstream's arithmetic wraps
 /// beyond it; here a longer time is as good as this one.
 pub const DURATION_SECONDS_MAX: i64 = i64::MAX / 1_000_000_000;
-
-/// A version as a client writes it: Go's `ParseUint` in base ten, which takes no sign.
-///
-/// # Errors
-/// Go's words.
-pub fn parse_version(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let parsed = if digits {
-        text.parse::<u64>()
-    } else {
-        "".parse()
-    };
-    parsed.map_err(|error| {
-        let why = go_words(error.kind());
-        format!("strconv.ParseUint: parsing {}: {why}", quote(text))
-    })
-}
-
-fn go_words(kind: &IntErrorKind) -> &'static str {
-    match kind {
-        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-        _ => "invalid syntax",
-    }
-}
 
 const fn row(name: &'static str, form: Form, listed: &'static [OptionSet]) -> Row {
     Row {
@@ -415,13 +387,5 @@ mod tests {
         for (text, why) in wrong {
             assert_eq!(of(text), Err(format!("strconv.ParseInt: {why}")));
         }
-        assert_eq!(parse_version("18446744073709551615"), Ok(u64::MAX));
-        assert_eq!(parse_version("007"), Ok(7));
-        for text in ["", "+5", "-1", "5 ", "٣"] {
-            let why = format!("strconv.ParseUint: parsing {}: invalid syntax", quote(text));
-            assert_eq!(parse_version(text), Err(why));
-        }
-        let why = r#"strconv.ParseUint: parsing "18446744073709551616": value out of range"#;
-        assert_eq!(parse_version("18446744073709551616"), Err(why.to_owned()));
     }
 }

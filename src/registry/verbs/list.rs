@@ -13,7 +13,6 @@ use crate::answer::representation::RowObject;
 use crate::answer::{Answer, AnswerBody, Outcome};
 use crate::request::call::Call;
 use crate::request::options::{ListOptions, ListPurpose};
-use crate::request::parameters;
 use crate::select::{self, Selection};
 use crate::write::{answerable, within};
 use base64::Engine;
@@ -22,6 +21,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::strconv;
 use polyplane_plane::{AtError, ExpiredCause, ObjectRef, Prefix, Snapshot, Start, Version};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -293,8 +293,9 @@ pub fn number_of_version(text: &str) -> Result<u64, ApiError> {
     if text.is_empty() {
         return Ok(0);
     }
-    parameters::parse_version(text).map_err(|detail| {
-        let error = FieldError::invalid(&Path::new("resourceVersion"), text, detail);
+    strconv::parse_uint(text).map_err(|error| {
+        let path = Path::new("resourceVersion");
+        let error = FieldError::invalid(&path, text, error.to_string());
         ApiError::new(Reason::Unknown, error.to_string())
     })
 }

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use polyplane_apimachinery::strconv;
 use polyplane_registry::request::parameters;
 use polyplane_registry::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, Hop, Query, RESOURCE_VERSION, RESOURCE_VERSION_MATCH, ROWS,
@@ -51,7 +52,7 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
     };
     let sent_up_to = match initial {
         Some(true) => None,
-        Some(false) | None => parameters::parse_version(version)
+        Some(false) | None => strconv::parse_uint(version)
             .ok()
             .filter(|version| *version > 0),
     };

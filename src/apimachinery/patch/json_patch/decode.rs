@@ -1,6 +1,6 @@
 //! The body of a JSON patch request: a list of operations, checked as upstream's decoders do.
 
-use super::{DecodeError, JsonPatch, OPERATIONS_MAX, Operation};
+use super::{DecodeError, JsonPatch, OPERATIONS_MAX, OperandError, Operation};
 use crate::json;
 use crate::value::Value;
 
@@ -111,11 +111,8 @@ fn operation(mut item: Value) -> Operation {
         Value::String(kind) => kind.to_string(),
         _ => "unknown".to_owned(),
     };
-    let path = text(&item["path"], "operation missing path field: missing value");
-    let from = text(
-        &item["from"],
-        "operation, missing from field: missing value",
-    );
+    let path = text(&item["path"], OperandError::PathMissing);
+    let from = text(&item["from"], OperandError::FromMissing);
     Operation {
         kind,
         path,
@@ -124,13 +121,10 @@ fn operation(mut item: Value) -> Operation {
     }
 }
 
-fn text(value: &Value, missing: &str) -> Result<String, String> {
+fn text(value: &Value, missing: OperandError) -> Result<String, OperandError> {
     match value {
-        Value::Null => Err(missing.to_owned()),
+        Value::Null => Err(missing),
         Value::String(text) => Ok(text.to_string()),
-        other => Err(format!(
-            "json: cannot unmarshal {} into Go value of type string",
-            go_kind(other)
-        )),
+        other => Err(OperandError::WrongType(go_kind(other))),
     }
 }

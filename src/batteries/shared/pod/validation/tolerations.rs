@@ -4,8 +4,7 @@ use super::{Leniency, PodOptions};
 use crate::shared::validation::values::{complain, named};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
-use polyplane_apimachinery::quote::quote;
-use polyplane_apimachinery::{Value, labels};
+use polyplane_apimachinery::{Value, labels, strconv};
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -81,8 +80,8 @@ fn validate_operator(
         "Lt" | "Gt" if options.allows(Leniency::ComparingTolerations) => {
             let path = path.child("value");
             complain(names::decimal_integer(value), &path, value, errors);
-            if let Some(detail) = cannot_parse(value) {
-                errors.push(FieldError::invalid(&path, value, detail));
+            if let Err(error) = strconv::parse_int(value) {
+                errors.push(FieldError::invalid(&path, value, error.to_string()));
             }
         }
         "Lt" | "Gt" => {
@@ -102,21 +101,6 @@ fn validate_operator(
             ));
         }
     }
-}
-
-/// Why a text is no number of 64 bits, as Go says it.
-fn cannot_parse(text: &str) -> Option<String> {
-    if text.parse::<i64>().is_ok() {
-        return None;
-    }
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let why = if is_number {
-        "value out of range"
-    } else {
-        "invalid syntax"
-    };
-    Some(format!("strconv.ParseInt: parsing {}: {why}", quote(text)))
 }
 
 /// Tolerations of a pod may only be added, or get another number of seconds.
