@@ -45,10 +45,33 @@ pub struct Requirement {
     values: Vec<String>,
 }
 
-/// Why a selector is refused; the text is upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SelectorError(pub String);
+/// Why a selector is refused; the texts are upstream's.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SelectorError {
+    /// The text form goes on otherwise than it may.
+    #[error("found '{found}', expected: {expected}")]
+    Token {
+        /// What stands there.
+        found: String,
+        /// What may stand there.
+        expected: &'static str,
+    },
+    /// The text form has no list of values where it needs one. The comma is missing upstream too.
+    #[error("found '{0}' expected: '('")]
+    NoList(String),
+    /// A requirement of the text form cannot be read.
+    #[error("unable to parse requirement: {0}")]
+    Requirement(Box<SelectorError>),
+    /// A key in the text form is no label's.
+    #[error("{0}")]
+    Key(FieldError),
+    /// Key or values of a requirement are no label's, or their number does not fit the operator.
+    #[error("{}", aggregate(.0).unwrap_or_default())]
+    Invalid(Vec<FieldError>),
+    /// An object names an operator that is none.
+    #[error("{} is not a valid label selector operator", quote(.0))]
+    Operator(String),
+}
 
 impl Requirement {
     /// A checked requirement.
@@ -84,14 +107,14 @@ impl Requirement {
                 ));
             }
         }
-        match aggregate(&errors) {
-            Some(text) => Err(SelectorError(text)),
-            None => Ok(Self {
-                key: key.into(),
-                operator,
-                values,
-            }),
+        if !errors.is_empty() {
+            return Err(SelectorError::Invalid(errors));
         }
+        Ok(Self {
+            key: key.into(),
+            operator,
+            values,
+        })
     }
 
     /// The label's key.
@@ -214,12 +237,7 @@ impl Selector {
                 "NotIn" => Operator::NotIn,
                 "Exists" => Operator::Exists,
                 "DoesNotExist" => Operator::DoesNotExist,
-                other => {
-                    return Err(SelectorError(format!(
-                        "{} is not a valid label selector operator",
-                        quote(other)
-                    )));
-                }
+                other => return Err(SelectorError::Operator(other.to_owned())),
             };
             let values = expression
                 .items_at(&["values"])

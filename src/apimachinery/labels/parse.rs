@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
         tokens: lex(text),
         at: 0,
     };
-    parser.parse().map_err(SelectorError)
+    parser.parse()
 }
 
 fn keyword(text: &str) -> Option<Token> {
@@ -127,6 +127,13 @@ fn unknown(run: &str) -> (Token, String) {
     )
 }
 
+fn unexpected(found: impl Into<String>, expected: &'static str) -> SelectorError {
+    SelectorError::Token {
+        found: found.into(),
+        expected,
+    }
+}
+
 struct Parser {
     tokens: Vec<(Token, String)>,
     at: usize,
@@ -150,55 +157,46 @@ impl Parser {
         taken
     }
 
-    fn parse(&mut self) -> Result<Vec<Requirement>, String> {
+    fn parse(&mut self) -> Result<Vec<Requirement>, SelectorError> {
         let mut requirements = Vec::new();
         loop {
             let (token, text) = self.look(Context::Value);
             match token {
                 Token::Identifier | Token::Not => {
-                    let requirement = self.requirement();
-                    requirements.push(
-                        requirement
-                            .map_err(|error| format!("unable to parse requirement: {error}"))?,
-                    );
+                    let requirement = self.requirement().map_err(Box::new);
+                    requirements.push(requirement.map_err(SelectorError::Requirement)?);
                     match self.take(Context::Value) {
                         (Token::End, _) => return Ok(requirements),
                         (Token::Comma, _) => {
                             let (next, text) = self.look(Context::Value);
                             if next != Token::Identifier && next != Token::Not {
-                                return Err(format!(
-                                    "found '{text}', expected: identifier after ','"
-                                ));
+                                return Err(unexpected(text, "identifier after ','"));
                             }
                         }
                         (_, text) => {
-                            return Err(format!(
-                                "found '{text}', expected: ',' or 'end of string'"
-                            ));
+                            return Err(unexpected(text, "',' or 'end of string'"));
                         }
                     }
                 }
                 Token::End => return Ok(requirements),
                 _ => {
-                    return Err(format!(
-                        "found '{text}', expected: !, identifier, or 'end of string'"
-                    ));
+                    return Err(unexpected(text, "!, identifier, or 'end of string'"));
                 }
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
         let (mut token, mut key) = self.take(Context::Value);
         let absent = token == Token::Not;
         if absent {
             (token, key) = self.take(Context::Value);
         }
         if token != Token::Identifier {
-            return Err(format!("found '{key}', expected: identifier"));
+            return Err(unexpected(key, "identifier"));
         }
         if let Some(error) = check_key(&key, &Path::NIL) {
-            return Err(error.to_string());
+            return Err(SelectorError::Key(error));
         }
         let bare = matches!(self.look(Context::Value).0, Token::End | Token::Comma);
         if absent || bare {
@@ -207,7 +205,7 @@ impl Parser {
             } else {
                 Operator::Exists
             };
-            return Requirement::new(&key, operator, Vec::new()).map_err(|error| error.0);
+            return Requirement::new(&key, operator, Vec::new());
         }
         let operator = self.operator()?;
         let mut values = match operator {
@@ -216,10 +214,10 @@ impl Parser {
         };
         values.sort_unstable();
         values.dedup();
-        Requirement::new(&key, operator, values).map_err(|error| error.0)
+        Requirement::new(&key, operator, values)
     }
 
-    fn operator(&mut self) -> Result<Operator, String> {
+    fn operator(&mut self) -> Result<Operator, SelectorError> {
         match self.take(Context::Operator) {
             (Token::In, _) => Ok(Operator::In),
             (Token::Equals, _) => Ok(Operator::Equals),
@@ -228,26 +226,24 @@ impl Parser {
             (Token::Less, _) => Ok(Operator::LessThan),
             (Token::NotIn, _) => Ok(Operator::NotIn),
             (Token::NotEquals, _) => Ok(Operator::NotEquals),
-            (_, text) => Err(format!(
-                "found '{text}', expected: in, notin, =, ==, !=, gt, lt"
-            )),
+            (_, text) => Err(unexpected(text, "in, notin, =, ==, !=, gt, lt")),
         }
     }
 
-    fn exact_value(&mut self) -> Result<String, String> {
+    fn exact_value(&mut self) -> Result<String, SelectorError> {
         if matches!(self.look(Context::Value).0, Token::End | Token::Comma) {
             return Ok(String::new());
         }
         match self.take(Context::Value) {
             (Token::Identifier, text) => Ok(text),
-            (_, text) => Err(format!("found '{text}', expected: identifier")),
+            (_, text) => Err(unexpected(text, "identifier")),
         }
     }
 
-    fn values(&mut self) -> Result<Vec<String>, String> {
+    fn values(&mut self) -> Result<Vec<String>, SelectorError> {
         let (token, text) = self.take(Context::Value);
         if token != Token::Open {
-            return Err(format!("found '{text}' expected: '('"));
+            return Err(SelectorError::NoList(text));
         }
         let (token, text) = self.look(Context::Value);
         match token {
@@ -255,7 +251,7 @@ impl Parser {
                 let first = text.to_owned();
                 let values = self.value_list()?;
                 if self.take(Context::Value).0 != Token::Close {
-                    return Err(format!("found '{first}', expected: ')'"));
+                    return Err(unexpected(first, "')'"));
                 }
                 Ok(values)
             }
@@ -263,11 +259,11 @@ impl Parser {
                 self.at += 1;
                 Ok(vec![String::new()])
             }
-            _ => Err(format!("found '{text}', expected: ',', ')' or identifier")),
+            _ => Err(unexpected(text, "',', ')' or identifier")),
         }
     }
 
-    fn value_list(&mut self) -> Result<Vec<String>, String> {
+    fn value_list(&mut self) -> Result<Vec<String>, SelectorError> {
         let mut values = Vec::new();
         loop {
             match self.take(Context::Value) {
@@ -276,7 +272,7 @@ impl Parser {
                     match self.look(Context::Value) {
                         (Token::Comma, _) => {}
                         (Token::Close, _) => return Ok(values),
-                        (_, text) => return Err(format!("found '{text}', expected: ',' or ')'")),
+                        (_, text) => return Err(unexpected(text, "',' or ')'")),
                     }
                 }
                 (Token::Comma, _) => {
@@ -292,7 +288,7 @@ impl Parser {
                         _ => {}
                     }
                 }
-                (_, text) => return Err(format!("found '{text}', expected: ',', or identifier")),
+                (_, text) => return Err(unexpected(text, "',', or identifier")),
             }
         }
     }
