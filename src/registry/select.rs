@@ -38,7 +38,7 @@ impl Selection {
         let fields = FieldSelector::parse(&options.field_selector)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         for term in fields.terms() {
-            check_field(row, &term.field).map_err(ApiError::bad_request)?;
+            check_field(row, &term.field)?;
             let in_key = matches!(term.field.as_str(), "metadata.name" | "metadata.namespace");
             if !in_key && row.strategy.converter().is_some() {
                 // Each object might have to be converted before it is known to be selected.
@@ -179,11 +179,11 @@ pub fn field_value(row: &Resource, body: &[u8], field: &str) -> Str {
     }
 }
 
-fn check_field(row: &Resource, field: &str) -> Result<(), String> {
+fn check_field(row: &Resource, field: &str) -> Result<(), ApiError> {
     if row.selectable_fields.iter().any(|known| known == field) {
         return Ok(());
     }
-    Err(if row.selectable_fields.len() <= 2 {
+    let why = if row.selectable_fields.len() <= 2 {
         format!(
             "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         )
@@ -191,7 +191,8 @@ fn check_field(row: &Resource, field: &str) -> Result<(), String> {
         format!("field label {field:?} not supported for Job")
     } else {
         format!("field label not supported: {field}")
-    })
+    };
+    Err(ApiError::bad_request(why))
 }
 
 /// The keys a list or watch is about.

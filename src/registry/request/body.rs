@@ -8,8 +8,8 @@ use crate::kinds::table::{Resource, api_version};
 use crate::request::call::Call;
 use crate::request::options::FieldValidation;
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
-use polyplane_apimachinery::schema::decode::{Empties, Problem};
-use polyplane_apimachinery::schema::proto::Envelope;
+use polyplane_apimachinery::schema::decode::{DecodeError, Empties, Problem};
+use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, yaml};
@@ -58,6 +58,42 @@ const OPTIONS_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:2
 const SHOWN_MAX: usize = 30;
 const UNKNOWN_KIND: &str = "couldn't get version/kind; json parse error: ";
 const META_STRUCT: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+
+/// Why a body is not read, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// It is not JSON.
+    #[error("{UNKNOWN_KIND}{0}")]
+    Json(json::JsonError),
+    /// It is not YAML.
+    #[error(transparent)]
+    Yaml(#[from] yaml::YamlError),
+    /// It is no protobuf message in the envelope of the API.
+    #[error(transparent)]
+    Protobuf(#[from] ProtoError),
+    /// A member has another type than the schema says.
+    #[error(transparent)]
+    Member(#[from] DecodeError),
+    /// It is of this type of JSON, and no object.
+    #[error("{UNKNOWN_KIND}json: cannot unmarshal {0} into Go value of type {META_STRUCT}")]
+    NoObject(&'static str),
+    /// Kind or version is of another type than text.
+    #[error(
+        "{UNKNOWN_KIND}json: cannot unmarshal {found} into Go struct field .{member} of type string"
+    )]
+    NoText {
+        /// The member.
+        member: &'static str,
+        /// Its type.
+        found: &'static str,
+    },
+    /// The version has several slashes.
+    #[error("unexpected GroupVersion string: {0}")]
+    GroupVersion(Str),
+    /// The kind is another one than expected; the text is upstream's.
+    #[error("{0}")]
+    OtherKind(String),
+}
 
 /// Reads the request's body, which should be of the `expected` kind. Complaints that do not fail
 /// the request become warnings of `call`.
@@ -108,7 +144,7 @@ pub fn read(
     expected: Expected<'_>,
 ) -> Result<(Value, Complaints), ApiError> {
     let schemas = expected.schemas;
-    let unrecognized = |error: String| {
+    let unrecognized = |error: BodyError| {
         let shown = summary(body);
         ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): {error} ({shown})",
@@ -160,7 +196,7 @@ fn parse(
     body: &[u8],
     syntax: BodySyntax,
     definition: DefId,
-) -> Result<Document, String> {
+) -> Result<Document, BodyError> {
     let limits = Limits {
         duplicates: Duplicates::MergeObjects,
         ..Limits::default()
@@ -172,7 +208,7 @@ fn parse(
                 complaint: None,
                 repeats: !parsed.duplicates.is_empty(),
             }),
-            Err(error) => Err(format!("{UNKNOWN_KIND}{error}")),
+            Err(error) => Err(BodyError::Json(error)),
         },
         BodySyntax::Yaml => match yaml::parse(body, &limits) {
             Ok(parsed) => Ok(Document {
@@ -180,12 +216,11 @@ fn parse(
                 complaint: parsed.strict_error,
                 repeats: false,
             }),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         },
         BodySyntax::Protobuf => {
-            let envelope = Envelope::open(body).map_err(|error| error.to_string())?;
-            let tree = schemas.decode_proto(definition, envelope.raw);
-            let mut tree = tree.map_err(|error| error.to_string())?;
+            let envelope = Envelope::open(body)?;
+            let mut tree = schemas.decode_proto(definition, envelope.raw)?;
             tree.set(&["kind"], envelope.kind);
             tree.set(&["apiVersion"], envelope.api_version);
             Ok(Document {
@@ -207,10 +242,10 @@ pub fn decode_options(
     definition: DefId,
 ) -> Result<Value, ApiError> {
     let schemas = call.tenant.base.schemas();
-    let document =
-        parse(schemas, &call.request.body, syntax, definition).map_err(ApiError::bad_request)?;
+    let bad_request = |error: BodyError| ApiError::bad_request(error.to_string());
+    let document = parse(schemas, &call.request.body, syntax, definition).map_err(bad_request)?;
     let mut tree = document.tree;
-    let named = named_kind(&tree).map_err(ApiError::bad_request)?;
+    let named = named_kind(&tree).map_err(bad_request)?;
     if !matches!(named.kind.as_str(), "" | "DeleteOptions") {
         return Err(ApiError::bad_request(named.unregistered(OPTIONS_SCHEME)));
     }
@@ -270,7 +305,7 @@ impl Named {
 ///
 /// # Errors
 /// What upstream's decoder says of the object.
-pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), String> {
+pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), BodyError> {
     let named = named_kind(tree)?.or(expected);
     if named.kind == expected.kind
         && named.group == expected.group
@@ -281,27 +316,22 @@ pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), String>
     let schemas = expected.schemas;
     let other = schemas
         .kind(&named.group, &named.version, &named.kind)
-        .ok_or_else(|| named.unregistered(scheme(expected.group)))?;
-    schemas
-        .decode(other, &mut tree.clone(), Empties::Null)
-        .map_err(|error| error.to_string())?;
-    Err(named.unconvertible(expected))
+        .ok_or_else(|| BodyError::OtherKind(named.unregistered(scheme(expected.group))))?;
+    schemas.decode(other, &mut tree.clone(), Empties::Null)?;
+    Err(BodyError::OtherKind(named.unconvertible(expected)))
 }
 
 /// The kind that a tree names, the last member of a name counting.
-fn named_kind(tree: &Value) -> Result<Named, String> {
+fn named_kind(tree: &Value) -> Result<Named, BodyError> {
     match tree {
         Value::Object(members) => named_by(members.iter()),
         Value::Null => named_by(std::iter::empty()),
-        other => Err(format!(
-            "{UNKNOWN_KIND}json: cannot unmarshal {} into Go value of type {META_STRUCT}",
-            type_name(other)
-        )),
+        other => Err(BodyError::NoObject(type_name(other))),
     }
 }
 
 /// The kind that JSON text names. Members of other spellings count too, and of all of them the last.
-fn named_in_text(tree: &Value, text: &[u8]) -> Result<Named, String> {
+fn named_in_text(tree: &Value, text: &[u8]) -> Result<Named, BodyError> {
     let respelled = |name: &str| meta_member(name).is_some_and(|member| member != name);
     match tree {
         Value::Object(members) if members.keys().any(respelled) => {
@@ -346,7 +376,7 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<Named, String> {
+fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<Named, BodyError> {
     let (mut kind, mut api_version) = (Str::default(), Str::default());
     let mut wrong = None;
     for (name, value) in members {
@@ -358,12 +388,8 @@ fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<N
             Value::String(text) if member == "kind" => kind = text.clone(),
             Value::String(text) => api_version = text.clone(),
             other => {
-                wrong.get_or_insert_with(|| {
-                    format!(
-                        "{UNKNOWN_KIND}json: cannot unmarshal {} into Go struct field .{member} of type string",
-                        type_name(other)
-                    )
-                });
+                let found = type_name(other);
+                wrong.get_or_insert(BodyError::NoText { member, found });
             }
         }
     }
@@ -371,7 +397,7 @@ fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<N
         return Err(wrong);
     }
     if api_version.matches('/').count() > 1 {
-        return Err(format!("unexpected GroupVersion string: {api_version}"));
+        return Err(BodyError::GroupVersion(api_version));
     }
     let (group, version) = match api_version.split_once('/') {
         Some((group, version)) => (Str::from(group), Str::from(version)),
@@ -490,7 +516,7 @@ mod tests {
         let tree = json::parse(text.as_bytes(), &Limits::default())
             .expect("JSON")
             .value;
-        let named = named_in_text(&tree, text.as_bytes())?;
+        let named = named_in_text(&tree, text.as_bytes()).map_err(|error| error.to_string())?;
         Ok((
             named.group.to_string(),
             named.version.to_string(),

@@ -108,7 +108,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
 enum Failed {
     /// This is the answer.
     Answer(ApiError),
-    /// What it makes is no object of the kind, for this reason.
+    /// What it makes is no object of the kind, for this reason, which the client gets.
     Refused(String),
 }
 
@@ -188,7 +188,8 @@ impl ReadPatch {
         let mut patched = self.changed(schemas, definition, tree)?;
         let mut complaints = self.complaints.clone();
         if !matches!(self.patch, Patch::Strategic(_)) {
-            body::check_patched(&patched, expected).map_err(Failed::Refused)?;
+            body::check_patched(&patched, expected)
+                .map_err(|error| Failed::Refused(error.to_string()))?;
             if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
                 // Upstream reads an object without a version in its own form, which has none of
                 // the fields of any version.
