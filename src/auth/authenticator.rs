@@ -22,7 +22,7 @@ pub struct Credentials<'a> {
 }
 
 /// The reason why credentials were refused, for the log. The client only gets 401.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Denied {
     /// The request has no credentials and its path is not public.
     #[error("no credentials were given")]
@@ -32,11 +32,31 @@ pub enum Denied {
     Token,
     /// The certificate does not chain to the plane's client CA or is not valid now.
     #[error("client certificate refused: {0}")]
-    Certificate(String),
+    Certificate(CertificateFault),
+}
+
+/// What is wrong with a client certificate.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CertificateFault {
+    /// It does not chain to the CA, or is not valid now.
+    #[error("{0}")]
+    Chain(rustls::Error),
+    /// It is not X.509.
+    #[error("the leaf cannot be read")]
+    Unreadable,
+    /// It names no user.
+    #[error("the subject has no common name")]
+    NoCommonName,
+    /// The attribute of the uid holds something else.
+    #[error("the uid is not text")]
+    UidNotText,
+    /// It names several uids.
+    #[error("the subject has several uids")]
+    SeveralUids,
 }
 
 /// The result of checking credentials.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Authentication {
     /// The credentials prove this user.
     User(Arc<UserInfo>),

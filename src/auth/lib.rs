@@ -19,7 +19,8 @@ pub mod x509;
 mod conformance;
 
 pub use authenticator::{
-    Anonymous, Authentication, Authenticator, Credentials, Denied, UnionAuthenticator,
+    Anonymous, Authentication, Authenticator, CertificateFault, Credentials, Denied,
+    UnionAuthenticator,
 };
 pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, Forbidden, METRICS_PATH, Masters,

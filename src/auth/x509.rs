@@ -17,7 +17,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::oid_registry::{Oid, asn1_rs::oid};
 use x509_parser::prelude::FromDer;
 
-use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
+use crate::authenticator::{Authentication, Authenticator, CertificateFault, Credentials, Denied};
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
 
@@ -141,14 +141,14 @@ impl ClientCa {
             .unwrap_or(Duration::ZERO);
         self.verifier
             .verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch))
-            .map_err(|error| Denied::Certificate(error.to_string()))?;
-        let (user, _) = user_of(leaf)?;
+            .map_err(|error| Denied::Certificate(CertificateFault::Chain(error)))?;
+        let (user, _) = user_of(leaf).map_err(Denied::Certificate)?;
         Ok(Arc::new(user))
     }
 }
 
 /// The judgement of a CA on a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// The user, or the reason why the chain proves none.
     pub user: Result<Arc<UserInfo>, Denied>,
@@ -185,10 +185,8 @@ impl fmt::Debug for ClientCa {
 
 /// Returns the user whom a leaf names: common name, organisations as groups, uid. The second value
 /// says whether the certificate had any organisation.
-fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), Denied> {
-    let refuse = |text: &str| Denied::Certificate(text.to_owned());
-    let (_, parsed) =
-        X509Certificate::from_der(leaf).map_err(|_| refuse("the leaf cannot be read"))?;
+fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), CertificateFault> {
+    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|_| CertificateFault::Unreadable)?;
     let subject = parsed.subject();
     let name = subject
         .iter_common_name()
@@ -196,7 +194,7 @@ fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), Denied> {
         .and_then(|attribute| attribute.as_str().ok())
         .unwrap_or("");
     if name.is_empty() {
-        return Err(refuse("the subject has no common name"));
+        return Err(CertificateFault::NoCommonName);
     }
     let groups: Vec<Str> = subject
         .iter_organization()
@@ -206,8 +204,8 @@ fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), Denied> {
     let mut uids = subject.iter_by_oid(&UID_ATTRIBUTE);
     let uid = match (uids.next(), uids.next()) {
         (None, _) => "",
-        (Some(only), None) => only.as_str().map_err(|_| refuse("the uid is not text"))?,
-        (Some(_), Some(_)) => return Err(refuse("the subject has several uids")),
+        (Some(only), None) => only.as_str().map_err(|_| CertificateFault::UidNotText)?,
+        (Some(_), Some(_)) => return Err(CertificateFault::SeveralUids),
     };
     let grouped = !groups.is_empty();
     let user = UserInfo {

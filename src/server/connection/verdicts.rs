@@ -60,7 +60,7 @@ impl Verdicts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyplane_auth::{Denied, UserInfo};
+    use polyplane_auth::{CertificateFault, Denied, UserInfo};
     use std::sync::Arc;
     use std::sync::mpsc::channel;
     use std::time::Duration;
@@ -71,7 +71,7 @@ mod tests {
 
     fn denied(until: Option<SystemTime>) -> Judgement {
         Judgement {
-            user: Err(Denied::Certificate("unknown issuer".to_owned())),
+            user: Err(Denied::Certificate(CertificateFault::NoCommonName)),
             until,
         }
     }
