@@ -6,5 +6,6 @@ pub mod node_selector;
 pub mod object_metadata;
 pub mod pod;
 pub mod resource_names;
+pub mod table_cells;
 pub mod validation;
 pub mod workload;

@@ -7,10 +7,10 @@ use super::match_rules::{
     FAILURE_POLICIES, REINVOCATION_POLICIES, param_kind_cell, validate_match_conditions,
     validate_match_resources, validate_mutating_operations, validate_param_kind,
 };
-use crate::shared::validation::fields::{
-    Errors, age_cell, complain, conditions, count_cell, name_cell, named, one_of, one_of_if_set,
-    present,
-};
+use crate::shared::table_cells::{age_cell, count_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, complain, named, one_of, one_of_if_set};
+use crate::shared::validation::conditions::conditions;
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::Bad;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -284,7 +284,7 @@ fn validate_annotation(errors: &mut Errors, name: &str, annotation: &Value, path
         ));
     } else {
         let full = format!("{name}/{key}");
-        complain(errors, &place, &full, names::qualified_name(&full));
+        complain(errors, &place, full.as_str(), names::qualified_name(&full));
     }
     let (expression, place) = (
         annotation.str_at(&["valueExpression"]).trim(),

@@ -5,7 +5,9 @@ use super::match_rules;
 use super::match_rules::{
     param_ref_cell, validate_match_resources, validate_mutating_operations, validate_param_ref,
 };
-use crate::shared::validation::fields::{Errors, age_cell, complain, name_cell, named, texts};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};

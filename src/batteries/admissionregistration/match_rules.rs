@@ -1,8 +1,8 @@
 //! What the kinds of admission share: which requests they are about, and where parameters are.
 
-use crate::shared::validation::fields::{
-    Errors, SelectorValues, complain, named, one_of_if_set, present, selector, texts,
-};
+use crate::shared::validation::complaints::{Errors, complain, named, one_of_if_set};
+use crate::shared::validation::members::{present, texts};
+use crate::shared::validation::selectors::{SelectorValues, selector};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, names};
 use std::collections::BTreeSet;

@@ -6,10 +6,11 @@ use super::match_rules::{
     validate_rule,
 };
 use crate::shared::network::webhook_client::validate_client;
-use crate::shared::validation::fields::{
-    Errors, SelectorValues, age_cell, complain, count_cell, name_cell, one_of_if_set,
-    qualified_domain, selector, selector_values, texts,
-};
+use crate::shared::table_cells::{age_cell, count_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, complain, one_of_if_set};
+use crate::shared::validation::domain_names::qualified_domain;
+use crate::shared::validation::members::texts;
+use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -208,7 +209,7 @@ pub fn validate_versions(errors: &mut Errors, versions: &[&str], list: &Path<'_>
             complain(
                 errors,
                 &list.index(at),
-                version,
+                *version,
                 names::dns1035_label(version),
             );
         } else {

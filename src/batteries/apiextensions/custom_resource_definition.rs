@@ -9,9 +9,10 @@ pub mod warnings;
 
 use crate::networking::ingress::keep_spec;
 use crate::shared::network::webhook_client::is_absolute_url;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, created_cell, name_cell, named, own_name_rule, present, texts,
-};
+use crate::shared::table_cells::{created_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, named};
+use crate::shared::validation::members::{present, texts};
+use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, json};

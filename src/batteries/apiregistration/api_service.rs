@@ -1,6 +1,8 @@
 //! APIServices: who answers for a group and version.
 
-use crate::shared::validation::fields::{Errors, age_cell, name_cell, named, own_name_rule};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, named};
+use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::time::Timestamp;

@@ -1,7 +1,7 @@
 //! ControllerRevisions: snapshots of templates that never change.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::values::non_negative;
+use crate::shared::validation::numbers::non_negative;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy, age};

@@ -4,7 +4,7 @@ use super::rolling_update;
 use crate::shared::object_metadata;
 use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::non_negative_members;
+use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels};

@@ -1,6 +1,6 @@
 //! Numbers of pods that are absolute or a share: how far a rolling update may go.
 
-use crate::shared::validation::values::NEGATIVE;
+use crate::shared::validation::numbers::NEGATIVE;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::{Value, names};

@@ -5,7 +5,8 @@ use crate::shared::object_metadata;
 use crate::shared::pod::validation::claim_template;
 use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::{complain, named, non_negative, non_negative_members};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use crate::shared::workload;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json, names};
@@ -248,10 +249,10 @@ fn spec_errors(object: &Value, checks: Checks<'_>) -> Vec<FieldError> {
     let service = spec.str_at(&["serviceName"]);
     if is_new && !service.is_empty() {
         complain(
-            names::dns1123_label(service),
+            &mut errors,
             &path.child("serviceName"),
             service,
-            &mut errors,
+            names::dns1123_label(service),
         );
     }
     workload::selector(

@@ -5,10 +5,10 @@ use crate::certificates::pem::{Block, blocks};
 use crate::core::config_map::bytes_of;
 use crate::shared::object_metadata;
 use crate::shared::pod::validation::projected::{user_annotations, validate_signer};
+use crate::shared::table_cells::name_cell;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, complain, conditions, name_cell, named,
-};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, named};
+use crate::shared::validation::conditions::conditions;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::{Timestamp, duration_text};
 use polyplane_apimachinery::{Map, Value, names};
@@ -380,7 +380,7 @@ impl Issue<'_> {
         for name in &leaf.dns_names {
             let mut invalid = |bad: bool, detail: &str| {
                 if bad {
-                    complain(&mut errors, path, name, vec![detail.to_owned()]);
+                    complain(&mut errors, path, name.as_str(), vec![detail.to_owned()]);
                 }
             };
             invalid(
@@ -403,7 +403,7 @@ impl Issue<'_> {
                 .filter(|(user, host)| !user.is_empty() && !host.is_empty());
             if parts.is_none() || address.contains(char::is_whitespace) {
                 let detail = "leaf certificate should not contain invalid EmailAddress";
-                complain(&mut errors, path, address, vec![detail.to_owned()]);
+                complain(&mut errors, path, address.as_str(), vec![detail.to_owned()]);
             }
         }
         errors

@@ -1,7 +1,8 @@
 //! Leases: who holds something, and until when.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, age_cell, name_cell, named};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, named};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;

@@ -3,7 +3,8 @@
 use crate::shared::object_metadata;
 use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
 use crate::shared::pod::{defaults, init_annotations, table_cells, warnings};
-use crate::shared::validation::values::{named, non_negative_members};
+use crate::shared::validation::complaints::named;
+use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::{Str, Value, names};

@@ -2,10 +2,10 @@
 
 use crate::shared::network::addresses::{ip_warnings, is_ipv6, validate_endpoint_ip, validate_ip};
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, age_cell, complain, covered, domain_name, name_cell, named, one_of, present,
-    some_of, texts,
-};
+use crate::shared::table_cells::{age_cell, name_cell, some_of};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, covered, named, one_of};
+use crate::shared::validation::domain_names::domain_name;
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Value, labels};

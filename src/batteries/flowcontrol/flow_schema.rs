@@ -2,10 +2,10 @@
 
 use crate::bootstrap;
 use crate::shared::object_metadata;
+use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, age_cell, complain, name_cell, named, present, texts,
-};
+use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};

@@ -2,8 +2,10 @@
 
 use super::flow_schema::{mandatory_spec, same, validate_status};
 use crate::shared::object_metadata;
+use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{Errors, age_cell, name_cell, named, present};
+use crate::shared::validation::complaints::{Errors, named};
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;

@@ -1,9 +1,10 @@
 //! IngressClasses: a controller and where its parameters are.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, age_cell, complain, domain_prefixed_path, present,
-};
+use crate::shared::table_cells::age_cell;
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::domain_names::domain_prefixed_path;
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};

@@ -1,9 +1,10 @@
 //! IPAddresses: named like the address they stand for.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{
-    Errors, age_cell, complain, name_cell, own_name_rule, present,
-};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::members::present;
+use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};

@@ -2,10 +2,10 @@
 
 use crate::shared::network::addresses::{cidr_warnings, validate_cidr};
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{
-    Errors, SelectorValues, age_cell, complain, name_cell, named, present, selector,
-    selector_values, texts,
-};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::members::{present, texts};
+use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
@@ -180,7 +180,7 @@ fn validate_port(errors: &mut Errors, port: &Value, path: &Path<'_>) {
                 let detail = "may not be specified when `port` is non-numeric";
                 errors.push(FieldError::invalid(&end_place, end, detail));
             }
-            complain(errors, &place, name, names::port_name(name));
+            complain(errors, &place, name.as_str(), names::port_name(name));
         }
         (_, Some(end)) => {
             let detail = "may not be specified when `port` is not specified";

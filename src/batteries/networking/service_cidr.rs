@@ -1,7 +1,9 @@
 //! ServiceCIDRs: one range of service addresses for each family.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, IMMUTABLE, age_cell, complain, name_cell, texts};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{json, names};
@@ -77,7 +79,7 @@ fn validate_ranges(errors: &mut Errors, list: &Value) {
         complain(
             errors,
             &path.index(at),
-            range,
+            *range,
             names::cidr_complaints(range),
         );
     }

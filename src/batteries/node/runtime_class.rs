@@ -3,10 +3,9 @@
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;
 use crate::shared::resource_names::{is_huge_pages, validate_amount, validate_container_name};
+use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, age_cell, complain, covered, name_cell, named,
-};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, covered, named};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value, labels};

@@ -1,11 +1,13 @@
 //! PodDisruptionBudgets: how many pods have to stay.
 
 use crate::networking::ingress::keep_spec;
+use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, SelectorValues, age_cell, conditions, count_or_percent, name_cell, one_of_if_set,
-    present, selector, selector_values,
-};
+use crate::shared::validation::complaints::{Errors, one_of_if_set};
+use crate::shared::validation::conditions::conditions;
+use crate::shared::validation::members::present;
+use crate::shared::validation::numbers::count_or_percent;
+use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;

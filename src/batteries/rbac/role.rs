@@ -1,9 +1,10 @@
 //! Roles and ClusterRoles: rules about what may be done.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{
-    Errors, SelectorValues, created_cell, name_cell, present, selector, selector_values,
-};
+use crate::shared::table_cells::{created_cell, name_cell};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::present;
+use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;

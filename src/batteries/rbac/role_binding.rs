@@ -1,8 +1,9 @@
 //! RoleBindings and ClusterRoleBindings: who has which role.
 
 use crate::shared::object_metadata;
+use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{Errors, IMMUTABLE, age_cell, complain, name_cell};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};

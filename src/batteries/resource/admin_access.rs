@@ -1,6 +1,6 @@
 //! Access to devices beside what they are allocated for: only in namespaces that say so.
 
-use crate::shared::validation::fields::Errors;
+use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Value, json};

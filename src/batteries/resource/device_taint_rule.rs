@@ -2,7 +2,9 @@
 
 use super::validation;
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, age_cell, conditions, name_cell};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::conditions::conditions;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;

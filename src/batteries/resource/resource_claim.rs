@@ -5,7 +5,8 @@ pub mod status;
 
 use super::admin_access;
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{age_cell, name_cell, present};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;

@@ -6,10 +6,10 @@ use super::validation;
 use super::validation::{Declared, declared, members};
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::object_metadata;
+use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, age_cell, complain, name_cell, present,
-};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names, quote};
 use polyplane_registry::Features;

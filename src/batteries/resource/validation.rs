@@ -5,8 +5,9 @@
 //! count.
 
 use crate::shared::cel_syntax::{self, Scope};
-use crate::shared::validation::fields::{Errors, complain, named, texts};
-use crate::shared::validation::values::csi_driver_name;
+use crate::shared::validation::complaints::{Errors, complain, named};
+use crate::shared::validation::domain_names::csi_driver_name;
+use crate::shared::validation::members::texts;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json, labels, names};
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! PriorityClasses: names for priorities of pods.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, IMMUTABLE, age_cell, name_cell, named};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, named};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};

@@ -1,6 +1,11 @@
 //! Checks that the kinds of several groups make of single fields, and what errors show of bad values.
 
 pub mod bad_value;
-pub mod fields;
+pub mod complaints;
+pub mod conditions;
+pub mod domain_names;
+pub mod members;
+pub mod numbers;
+pub mod object_names;
+pub mod selectors;
 pub mod text_diff;
-pub mod values;

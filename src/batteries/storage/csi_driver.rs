@@ -1,9 +1,9 @@
 //! CSIDrivers: what a driver wants of the cluster.
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, age_cell, name_cell, one_of, one_of_if_set, present, texts,
-};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, one_of, one_of_if_set};
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};

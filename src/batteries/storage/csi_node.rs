@@ -1,11 +1,12 @@
 //! CSINodes: the drivers that run on a node.
 
 use crate::shared::object_metadata;
+use crate::shared::table_cells::{age_cell, count_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, age_cell, complain, count_cell, name_cell, one_of, one_of_if_set, texts,
-};
-use crate::shared::validation::values::{csi_driver_name, non_negative};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, one_of, one_of_if_set};
+use crate::shared::validation::domain_names::csi_driver_name;
+use crate::shared::validation::members::texts;
+use crate::shared::validation::numbers::non_negative;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};

@@ -2,12 +2,12 @@
 
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;
+use crate::shared::table_cells::{created_cell, name_cell};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{
-    Errors, IMMUTABLE, SelectorValues, complain, created_cell, name_cell, present, selector,
-    selector_values,
-};
-use crate::shared::validation::values::non_negative_quantity;
+use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain};
+use crate::shared::validation::members::present;
+use crate::shared::validation::numbers::non_negative_quantity;
+use crate::shared::validation::selectors::{SelectorValues, selector, selector_values};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};

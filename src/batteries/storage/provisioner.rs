@@ -1,7 +1,7 @@
 //! What StorageClasses and VolumeAttributesClasses have in common: the name of a driver and
 //! parameters for it.
 
-use crate::shared::validation::fields::{Errors, complain};
+use crate::shared::validation::complaints::{Errors, complain};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value, names};
 
@@ -25,7 +25,7 @@ pub fn validate_driver(errors: &mut Errors, name: &str, path: &Path<'_>) {
         errors.push(FieldError::required(path, ""));
     } else {
         let name = name.to_lowercase();
-        complain(errors, path, &name, names::qualified_name(&name));
+        complain(errors, path, name.as_str(), names::qualified_name(&name));
     }
 }
 

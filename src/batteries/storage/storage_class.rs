@@ -3,7 +3,8 @@
 use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, age_cell, name_cell, one_of};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, one_of};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, labels};

@@ -3,8 +3,9 @@
 pub mod inline_volume;
 
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, age_cell, complain, name_cell};
-use crate::shared::validation::values::csi_driver_name;
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::{Errors, complain};
+use crate::shared::validation::domain_names::csi_driver_name;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Value};

@@ -3,7 +3,8 @@
 
 use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::object_metadata;
-use crate::shared::validation::fields::{Errors, age_cell, name_cell};
+use crate::shared::table_cells::{age_cell, name_cell};
+use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::NameRule;

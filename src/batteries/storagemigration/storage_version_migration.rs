@@ -1,8 +1,10 @@
 //! StorageVersionMigrations: a request to rewrite all objects of a resource.
 
 use crate::shared::object_metadata;
+use crate::shared::table_cells::name_cell;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::fields::{Errors, IMMUTABLE, conditions, name_cell};
+use crate::shared::validation::complaints::{Errors, IMMUTABLE};
+use crate::shared::validation::conditions::conditions;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};

@@ -7,7 +7,8 @@ use super::schema_defaults;
 use super::structural_schema::{
     JUNCTORS, Level, invariants, is_set, kind, members, needs_type, unsupported,
 };
-use crate::shared::validation::fields::{Errors, present, texts};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! Whether the defaults in a schema fit the schema they stand in.
 
 use super::structural_schema::{kind, members};
-use crate::shared::validation::fields::{Errors, present, texts};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::{Value, json};
 

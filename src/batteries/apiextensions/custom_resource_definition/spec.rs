@@ -8,7 +8,8 @@ use super::version::{
 };
 use crate::admissionregistration::webhook_configuration::validate_versions;
 use crate::shared::network::webhook_client::validate_client;
-use crate::shared::validation::fields::{Errors, present, texts};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json, names};
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! What makes a schema structural: every field has a type, and what only narrows values stands
 //! apart.
 
-use crate::shared::validation::fields::{Errors, present};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 

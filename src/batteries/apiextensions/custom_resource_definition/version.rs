@@ -1,6 +1,7 @@
 //! What versions of a CustomResourceDefinition say beside their schema: names, columns, paths.
 
-use crate::shared::validation::fields::{Errors, present, texts};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::is_print;
 use polyplane_apimachinery::{Value, names};

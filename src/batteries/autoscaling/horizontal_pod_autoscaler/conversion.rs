@@ -207,7 +207,7 @@ fn or_zero(quantity: &Value) -> Value {
 
 /// True for absent amounts and those that are zero.
 fn is_zero(quantity: &Value) -> bool {
-    crate::shared::validation::values::sign(quantity).is_none_or(|sign| sign == 0)
+    crate::shared::validation::numbers::sign(quantity).is_none_or(|sign| sign == 0)
 }
 
 fn spec_from_v1(metric: &Value) -> Value {

@@ -1,8 +1,8 @@
 //! Validation of an autoscaler in the stored version.
 
-use crate::shared::validation::values::{
-    complain, has, named, non_negative, non_negative_quantity, sign,
-};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::members::has;
+use crate::shared::validation::numbers::{non_negative, non_negative_quantity, sign};
 use crate::shared::{object_metadata, resource_names};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, names};
@@ -158,7 +158,7 @@ fn segment(text: &str, absent: &str, path: &Path<'_>, errors: &mut Vec<FieldErro
     if text.is_empty() {
         errors.push(FieldError::required(path, absent));
     } else {
-        complain(names::path_segment_name(text), path, text, errors);
+        complain(errors, path, text, names::path_segment_name(text));
     }
 }
 
@@ -300,7 +300,7 @@ fn container(source: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let place = path.child("container");
     match source.str_at(&["container"]) {
         "" => errors.push(FieldError::required(&place, "must specify a container")),
-        name => complain(names::dns1123_label(name), &place, name, errors),
+        name => complain(errors, &place, name, names::dns1123_label(name)),
     }
 }
 

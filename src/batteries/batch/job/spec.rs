@@ -3,7 +3,9 @@
 use super::{Owner, indexes};
 use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::{complain, has, named, non_negative, non_negative_members};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::members::has;
+use crate::shared::validation::numbers::{non_negative, non_negative_members};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
@@ -87,7 +89,7 @@ fn controller(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match name.split_once('/') {
         _ if name.is_empty() => errors.push(FieldError::required(path, "")),
         Some((host, rest)) if !host.is_empty() && !rest.is_empty() => {
-            complain(names::dns1123_subdomain(host), path, host, errors);
+            complain(errors, path, host, names::dns1123_subdomain(host));
             let is_path =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
             if !rest.bytes().all(is_path) {
@@ -335,10 +337,10 @@ fn pod_conditions(patterns: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErr
         let place = path.index(at);
         let kind = pattern.str_at(&["type"]);
         complain(
-            names::qualified_name(kind),
+            errors,
             &place.child("type"),
             kind,
-            errors,
+            names::qualified_name(kind),
         );
         let (status, place) = (pattern.str_at(&["status"]), place.child("status"));
         let known = ["False", "True", "Unknown"];

@@ -6,7 +6,8 @@
 use super::{indexes, is_true};
 use crate::shared::object_metadata;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::{has, non_negative_members};
+use crate::shared::validation::members::has;
+use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;

@@ -3,7 +3,7 @@
 use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
 use crate::shared::object_metadata;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::has;
+use crate::shared::validation::members::has;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 use polyplane_apimachinery::{Value, names};

@@ -2,8 +2,9 @@
 
 use crate::feature_gates::Gate;
 use crate::shared::resource_names::amount;
-use crate::shared::validation::fields::{Errors, present};
-use crate::shared::validation::values::NEGATIVE;
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::present;
+use crate::shared::validation::numbers::NEGATIVE;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::quantity::{Format, Quantity};

@@ -3,7 +3,8 @@
 
 use crate::resource::validation;
 use crate::resource::validation::{Declared, Origin, declared};
-use crate::shared::validation::fields::{Errors, present, texts};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
@@ -197,7 +198,7 @@ fn class_name(errors: &mut Errors, path: &Path<'_>, request: &Value, by_schema: 
         } else {
             names::dns1123_subdomain(name)
         };
-        crate::shared::validation::fields::complain(errors, &path, name, complaints);
+        crate::shared::validation::complaints::complain(errors, &path, name, complaints);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Where webhooks are reached: a URL, or a service of the plane.
 
-use crate::shared::validation::fields::{Errors, present};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;

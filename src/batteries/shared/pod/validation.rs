@@ -29,7 +29,7 @@ pub mod windows;
 
 pub use options::{Leniency, PodOptions, Subject};
 
-use crate::shared::validation::values::non_negative;
+use crate::shared::validation::numbers::non_negative;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;

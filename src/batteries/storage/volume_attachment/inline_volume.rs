@@ -4,7 +4,8 @@
 use crate::core::persistent_volume;
 use crate::core::persistent_volume::claim_fields;
 use crate::core::persistent_volume::sources::is_root;
-use crate::shared::validation::fields::{Errors, present};
+use crate::shared::validation::complaints::Errors;
+use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 

@@ -2,7 +2,8 @@
 
 use super::{Leniency, PodOptions};
 use crate::shared::node_selector::{self, LabelValues};
-use crate::shared::validation::values::{complain, texts};
+use crate::shared::validation::complaints::complain;
+use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
@@ -103,12 +104,12 @@ fn validate_term(
                 .filter(|error| !(lenient && is_about_a_value(error))),
         );
     }
-    for namespace in texts(term, &["namespaces"]) {
+    for namespace in texts(&term["namespaces"]) {
         complain(
-            names::dns1123_label(namespace),
+            errors,
             &path.child("namespace"),
             namespace,
-            errors,
+            names::dns1123_label(namespace),
         );
     }
     validate_label_keys(term, path, errors);
@@ -131,7 +132,7 @@ pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
     let selector = &owner["labelSelector"];
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
         let keys_path = path.child(field);
-        let keys: Vec<&str> = texts(owner, &[field]).collect();
+        let keys: Vec<&str> = texts(&owner[field]);
         if keys.is_empty() {
             continue;
         }
@@ -144,7 +145,7 @@ pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
             errors.extend(labels::validate_label_name(key, &keys_path.index(at)));
         }
     }
-    let keys: Vec<&str> = texts(owner, &["matchLabelKeys"]).collect();
+    let keys: Vec<&str> = texts(&owner["matchLabelKeys"]);
     let mut selected: BTreeSet<&str> = selector["matchLabels"]
         .as_object()
         .into_iter()
@@ -160,7 +161,7 @@ pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
         }
         selected.insert(key);
     }
-    let different: BTreeSet<&str> = texts(owner, &["mismatchLabelKeys"]).collect();
+    let different: BTreeSet<&str> = texts(&owner["mismatchLabelKeys"]).into_iter().collect();
     let keys_path = path.child("matchLabelKeys");
     for (at, key) in keys
         .into_iter()

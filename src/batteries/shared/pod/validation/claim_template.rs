@@ -1,7 +1,8 @@
 //! Templates of claims inside a pod, and the specs of claims.
 
 use crate::shared::resource_names;
-use crate::shared::validation::values::{complain, has, named};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels;
@@ -62,8 +63,7 @@ pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
 /// Validates the spec of a new claim.
 pub fn validate_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let modes_path = path.child("accessModes");
-    let modes: Vec<&str> =
-        crate::shared::validation::values::texts(spec, &["accessModes"]).collect();
+    let modes: Vec<&str> = crate::shared::validation::members::texts(&spec["accessModes"]);
     if modes.is_empty() {
         errors.push(FieldError::required(
             &modes_path,
@@ -115,10 +115,10 @@ fn class_name(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Field
     let name = spec.str_at(&[field]);
     if !name.is_empty() {
         complain(
-            names::dns1123_subdomain(name),
+            errors,
             &path.child(field),
             name,
-            errors,
+            names::dns1123_subdomain(name),
         );
     }
 }
@@ -138,19 +138,19 @@ fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
         }
         if !group.is_empty() {
             complain(
-                names::dns1123_subdomain(group),
+                errors,
                 &path.child("apiGroup"),
                 group,
-                errors,
+                names::dns1123_subdomain(group),
             );
         }
         let namespace = source.str_at(&["namespace"]);
         if !namespace.is_empty() {
             complain(
-                names::dns1123_label(namespace),
+                errors,
                 &path.child("namespace"),
                 namespace,
-                errors,
+                names::dns1123_label(namespace),
             );
         }
     }

@@ -2,7 +2,8 @@
 
 use super::handlers::{self, Surroundings};
 use super::{Leniency, env, is_sidecar, mounts, resources, security};
-use crate::shared::validation::values::{complain, has, named};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -209,7 +210,7 @@ fn validate_common(
     if name.is_empty() {
         errors.push(FieldError::required(&name_path, ""));
     } else {
-        complain(names::dns1123_label(name), &name_path, name, errors);
+        complain(errors, &name_path, name, names::dns1123_label(name));
     }
     if container.str_at(&["image"]).is_empty() {
         errors.push(FieldError::required(&path.child("image"), ""));
@@ -281,7 +282,7 @@ fn validate_ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>
                     errors.push(FieldError::duplicate(&path.child("name"), name));
                 }
             } else {
-                complain(complaints, &path.child("name"), name, errors);
+                complain(errors, &path.child("name"), name, complaints);
             }
         }
         let number = port.int_at(&["containerPort"]).unwrap_or(0);
@@ -289,19 +290,19 @@ fn validate_ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>
             errors.push(FieldError::required(&path.child("containerPort"), ""));
         } else {
             complain(
-                names::port_number(number),
+                errors,
                 &path.child("containerPort"),
                 number,
-                errors,
+                names::port_number(number),
             );
         }
         let host = port.int_at(&["hostPort"]).unwrap_or(0);
         if host != 0 {
             complain(
-                names::port_number(host),
+                errors,
                 &path.child("hostPort"),
                 host,
-                errors,
+                names::port_number(host),
             );
         }
         one_of(

@@ -1,8 +1,8 @@
 //! Validation of what a node reports about the devices of containers.
 
 use crate::shared::pod::validation::containers_of;
-use crate::shared::validation::values;
-use crate::shared::validation::values::named;
+use crate::shared::validation::complaints::named;
+use crate::shared::validation::numbers;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use std::collections::BTreeSet;
@@ -100,7 +100,7 @@ fn is_extended(reference: &str, container: &Value, claim: &Value) -> bool {
             && mapping.str_at(&["requestName"]) == request
             && container["resources"]["requests"]
                 .get(mapping.str_at(&["resourceName"]))
-                .is_some_and(|amount| values::sign(amount) != Some(0))
+                .is_some_and(|amount| numbers::sign(amount) != Some(0))
     })
 }
 

@@ -1,7 +1,8 @@
 //! Environment variables and where their values come from.
 
 use crate::shared::resource_names::amount;
-use crate::shared::validation::values::{complain, has};
+use crate::shared::validation::complaints::complain;
+use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -68,10 +69,10 @@ pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Vec<FieldErro
             errors.push(FieldError::required(&path.child("name"), ""));
         } else {
             complain(
-                names::relaxed_env_var_name(name),
+                errors,
                 &path.child("name"),
                 name,
-                errors,
+                names::relaxed_env_var_name(name),
             );
         }
         let source = &variable["valueFrom"];
@@ -179,7 +180,7 @@ pub fn validate_field(
 }
 
 fn complain_of_key(key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    complain(names::qualified_name(key), path, key, errors);
+    complain(errors, path, key, names::qualified_name(key));
 }
 
 /// Where an amount of a resource is shown.
@@ -248,16 +249,16 @@ fn with_bytes(resource: &str) -> String {
 fn validate_object_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let name = selector.str_at(&["name"]);
     complain(
-        names::dns1123_subdomain(name),
+        errors,
         &path.child("name"),
         name,
-        errors,
+        names::dns1123_subdomain(name),
     );
     let key = selector.str_at(&["key"]);
     if key.is_empty() {
         errors.push(FieldError::required(&path.child("key"), ""));
     } else {
-        complain(names::config_map_key(key), &path.child("key"), key, errors);
+        complain(errors, &path.child("key"), key, names::config_map_key(key));
     }
 }
 
@@ -267,10 +268,10 @@ fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
         errors.push(FieldError::required(&path.child("key"), ""));
     } else {
         complain(
-            names::relaxed_env_var_name(key),
+            errors,
             &path.child("key"),
             key,
-            errors,
+            names::relaxed_env_var_name(key),
         );
     }
     let volume = selector.str_at(&["volumeName"]);
@@ -278,10 +279,10 @@ fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
         errors.push(FieldError::required(&path.child("volumeName"), ""));
     } else {
         complain(
-            names::dns1123_label(volume),
+            errors,
             &path.child("volumeName"),
             volume,
-            errors,
+            names::dns1123_label(volume),
         );
     }
     let file = selector.str_at(&["path"]);
@@ -300,10 +301,10 @@ pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldE
         let prefix = source.str_at(&["prefix"]);
         if !prefix.is_empty() {
             complain(
-                names::relaxed_env_var_name(prefix),
+                errors,
                 &path.child("prefix"),
                 prefix,
-                errors,
+                names::relaxed_env_var_name(prefix),
             );
         }
         let mut found = 0;
@@ -333,10 +334,10 @@ fn validate_object(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     } else {
         // Names are checked as if something followed them.
         complain(
-            names::NameRule::DnsSubdomain.prefix(name),
+            errors,
             path,
             name,
-            errors,
+            names::NameRule::DnsSubdomain.prefix(name),
         );
     }
 }

@@ -1,7 +1,9 @@
 //! Probes, hooks of a container's life, and what they do.
 
 use super::PodOptions;
-use crate::shared::validation::values::{complain, has, named, non_negative_members};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::members::has;
+use crate::shared::validation::numbers::non_negative_members;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
@@ -241,10 +243,10 @@ fn validate_http_get(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
     for header in action.items_at(&["httpHeaders"]) {
         let name = header.str_at(&["name"]);
         complain(
-            names::http_header_name(name),
+            errors,
             &path.child("httpHeaders"),
             name,
-            errors,
+            names::http_header_name(name),
         );
     }
     let Some(protocol) = action.get("protocol").and_then(Value::as_str) else {
@@ -275,23 +277,23 @@ fn validate_http_get(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
 pub fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match IntOrString::from_value(port) {
         Some(IntOrString::Text(name)) => {
-            complain(names::port_name(&name), path, name.as_str(), errors)
+            complain(errors, path, name.as_str(), names::port_name(&name))
         }
         Some(IntOrString::Int(number)) => {
             let number = i64::from(number);
-            complain(names::port_number(number), path, number, errors);
+            complain(errors, path, number, names::port_number(number));
         }
-        None => complain(names::port_number(0), path, 0i64, errors),
+        None => complain(errors, path, 0i64, names::port_number(0)),
     }
 }
 
 fn validate_grpc(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let number = action.int_at(&["port"]).unwrap_or(0);
     complain(
-        names::port_number(number),
+        errors,
         &path.child("port"),
         number,
-        errors,
+        names::port_number(number),
     );
     if let Some(mode) = action.get("mode").and_then(Value::as_str) {
         let known = ["Plaintext", "TLS"];

@@ -1,7 +1,8 @@
 //! Volumes in the file system of a container, and as block devices.
 
 use super::projected::validate_descending_path;
-use crate::shared::validation::values::{has, named, texts};
+use crate::shared::validation::complaints::named;
+use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,7 +132,7 @@ fn validate_options(
 ) {
     let known = ["nodev", "noexec", "nosuid"];
     let mut seen = BTreeSet::new();
-    for (at, option) in texts(mount, &["bindMountOptions"]).enumerate() {
+    for (at, option) in texts(&mount["bindMountOptions"]).into_iter().enumerate() {
         if !known.contains(&option) {
             errors.push(FieldError::not_supported(&path.index(at), option, &known));
         }

@@ -1,7 +1,7 @@
 //! What pods for an operating system may not have.
 
 use super::each_container;
-use crate::shared::validation::values::named;
+use crate::shared::validation::complaints::named;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 

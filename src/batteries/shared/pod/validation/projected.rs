@@ -3,7 +3,8 @@
 use super::env::{self, ResourceFieldTarget};
 use super::{Leniency, PodOptions};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::{complain, has, texts};
+use crate::shared::validation::complaints::complain;
+use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
@@ -51,10 +52,10 @@ fn mode(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError
 fn user(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if let Some(user) = value.int_at(&[field]) {
         complain(
-            names::user_or_group_id(user),
+            errors,
             &path.child(field),
             user,
-            errors,
+            names::user_or_group_id(user),
         );
     }
 }
@@ -398,7 +399,7 @@ pub fn user_annotations(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
             let detail = "must be a domain-prefixed key (such as \"acme.io/foo\")";
             errors.push(FieldError::invalid(path, key.as_str(), detail));
         }
-        complain(complaints, path, key.as_str(), errors);
+        complain(errors, path, key.as_str(), complaints);
     }
     if bytes > ANNOTATION_BYTES_MAX {
         errors.push(FieldError::too_long(path, ANNOTATION_BYTES_MAX));
@@ -486,8 +487,10 @@ pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<F
 
 /// The longest text of a list joined by spaces.
 pub fn joined_length(object: &Value, list: &str) -> usize {
-    let (count, bytes) = texts(object, &[list]).fold((0usize, 0usize), |(count, bytes), text| {
-        (count + 1, bytes + text.len())
-    });
+    let (count, bytes) = texts(&object[list])
+        .into_iter()
+        .fold((0usize, 0usize), |(count, bytes), text| {
+            (count + 1, bytes + text.len())
+        });
     bytes + count.saturating_sub(1)
 }

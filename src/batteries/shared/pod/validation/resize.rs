@@ -76,7 +76,8 @@ pub fn validate(
     super::validate_pod(new, options, &mut errors);
     let path = Path::new("spec");
     if qos::class(old) != qos::computed_class(new) {
-        let class = crate::shared::validation::values::named(new.str_at(&["status", "qosClass"]));
+        let class =
+            crate::shared::validation::complaints::named(new.str_at(&["status", "qosClass"]));
         let detail = "Pod QOS Class may not change as a result of resizing";
         errors.push(FieldError::invalid(&path, class, detail));
     }

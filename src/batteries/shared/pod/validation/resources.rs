@@ -2,7 +2,7 @@
 
 use super::{Leniency, PodOptions, containers_of, is_sidecar};
 use crate::shared::resource_names::{self, amount, is_huge_pages, may_overcommit};
-use crate::shared::validation::values::{complain, named};
+use crate::shared::validation::complaints::{complain, named};
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quantity::Quantity;
@@ -179,10 +179,10 @@ fn validate_claims(
             let mut key = name.to_owned();
             if !request.is_empty() {
                 complain(
-                    names::dns1123_label(request),
+                    errors,
                     &path.child("request"),
                     request,
-                    errors,
+                    names::dns1123_label(request),
                 );
                 key = format!("{name}/{request}");
             }

@@ -3,7 +3,8 @@
 use super::handlers::Surroundings;
 use super::{Leniency, PodOptions, projected, windows};
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::{complain, has, named, texts};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -19,14 +20,16 @@ const SYSCTL: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9
 fn ids(context: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for field in fields {
         if let Some(id) = context.int_at(&[field]) {
-            complain(names::user_or_group_id(id), &path.child(field), id, errors);
+            complain(errors, &path.child(field), id, names::user_or_group_id(id));
         }
     }
 }
 
 /// True if a container wants to administer the system.
 pub fn adds_sys_admin(context: &Value) -> bool {
-    texts(context, &["capabilities", "add"]).any(|capability| capability == "CAP_SYS_ADMIN")
+    texts(&context["capabilities"]["add"])
+        .into_iter()
+        .any(|capability| capability == "CAP_SYS_ADMIN")
 }
 
 /// The security context of a container.
@@ -104,10 +107,10 @@ pub fn validate_pod(
     for (at, group) in context.items_at(&["supplementalGroups"]).iter().enumerate() {
         let group = group.as_int().unwrap_or(0);
         complain(
-            names::user_or_group_id(group),
+            errors,
             &groups.index(at),
             group,
-            errors,
+            names::user_or_group_id(group),
         );
     }
     validate_sysctls(spec, &path.child("sysctls"), options, errors);

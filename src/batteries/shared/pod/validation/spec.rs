@@ -8,7 +8,8 @@ use super::{
 };
 use crate::shared::network::addresses::validate_ip;
 use crate::shared::validation::bad_value;
-use crate::shared::validation::values::{complain, has, texts};
+use crate::shared::validation::complaints::complain;
+use crate::shared::validation::members::{has, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels, names};
 use std::collections::BTreeSet;
@@ -153,7 +154,7 @@ fn validate_claims(
         } else if seen.contains(name) {
             errors.push(FieldError::duplicate(&name_path, name));
         } else {
-            complain(names::dns1123_label(name), &name_path, name, errors);
+            complain(errors, &name_path, name, names::dns1123_label(name));
             seen.insert(name);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
@@ -171,10 +172,10 @@ fn validate_claims(
         for source in sources {
             if let Some(name) = claim.get(source).and_then(Value::as_str) {
                 complain(
-                    names::dns1123_subdomain(name),
+                    errors,
                     &path.child(source),
                     name,
-                    errors,
+                    names::dns1123_subdomain(name),
                 );
             }
         }
@@ -212,7 +213,7 @@ fn validate_host_network(
 
 fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let config = &spec["dnsConfig"];
-    let servers: Vec<&str> = texts(config, &["nameservers"]).collect();
+    let servers: Vec<&str> = texts(&config["nameservers"]);
     let servers_path = path.child("nameservers");
     if spec.str_at(&["dnsPolicy"]) == "None" {
         if config.is_null() {
@@ -249,16 +250,17 @@ fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         );
         errors.push(FieldError::invalid(&searches, whole(), detail));
     }
-    for (at, search) in texts(config, &["searches"])
+    for (at, search) in texts(&config["searches"])
+        .into_iter()
         .enumerate()
         .filter(|(_, search)| *search != ".")
     {
         let search = search.strip_suffix('.').unwrap_or(search);
         complain(
-            names::dns1123_subdomain_with_underscore(search),
+            errors,
             &searches.index(at),
             search,
-            errors,
+            names::dns1123_subdomain_with_underscore(search),
         );
     }
     let option_path = path.child("options");
@@ -277,10 +279,10 @@ fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (at, gate) in spec.items_at(&["readinessGates"]).iter().enumerate() {
         let kind = gate.str_at(&["conditionType"]);
         complain(
-            names::qualified_name(kind),
+            errors,
             &readiness.index(at).child("conditionType"),
             kind,
-            errors,
+            names::qualified_name(kind),
         );
     }
     let scheduling = path.child("schedulingGates");
@@ -288,7 +290,7 @@ fn validate_gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (at, gate) in spec.items_at(&["schedulingGates"]).iter().enumerate() {
         let name = gate.str_at(&["name"]);
         let path = scheduling.index(at);
-        complain(names::qualified_name(name), &path, name, errors);
+        complain(errors, &path, name, names::qualified_name(name));
         if !seen.insert(name) {
             errors.push(FieldError::duplicate(&path, name));
         }
@@ -314,7 +316,7 @@ fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     if name.len() > HOSTNAME_BYTES_MAX {
         errors.push(FieldError::too_long(&path, HOSTNAME_BYTES_MAX));
     }
-    complain(names::dns1123_subdomain(name), &path, name, errors);
+    complain(errors, &path, name, names::dns1123_subdomain(name));
 }
 
 fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
@@ -324,10 +326,10 @@ fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     );
     if !account.is_empty() {
         complain(
-            names::dns1123_subdomain(account),
+            errors,
             &path.child("serviceAccountName"),
             account,
-            errors,
+            names::dns1123_subdomain(account),
         );
     }
     if older != account {
@@ -342,10 +344,10 @@ fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let node = spec.str_at(&["nodeName"]);
     if !node.is_empty() {
         complain(
-            names::dns1123_subdomain(node),
+            errors,
             &path.child("nodeName"),
             node,
-            errors,
+            names::dns1123_subdomain(node),
         );
     }
     if let Some(seconds) = spec.int_at(&["activeDeadlineSeconds"]) {
@@ -362,7 +364,7 @@ fn validate_names(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for field in ["hostname", "subdomain"] {
         let name = spec.str_at(&[field]);
         if !name.is_empty() {
-            complain(names::dns1123_label(name), &path.child(field), name, errors);
+            complain(errors, &path.child(field), name, names::dns1123_label(name));
         }
     }
 }
@@ -372,12 +374,12 @@ fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Vec<Fi
         let path = path.index(at);
         errors.extend(validate_ip(&path.child("ip"), alias.str_at(&["ip"]), &[]));
         let hostnames = path.child("hostnames");
-        for (name_at, name) in texts(alias, &["hostnames"]).enumerate() {
+        for (name_at, name) in texts(&alias["hostnames"]).into_iter().enumerate() {
             complain(
-                names::dns1123_subdomain(name),
+                errors,
                 &hostnames.index(name_at),
                 name,
-                errors,
+                names::dns1123_subdomain(name),
             );
         }
     }
@@ -392,18 +394,18 @@ fn validate_priority(
     let class = spec.str_at(&["priorityClassName"]);
     if !class.is_empty() {
         complain(
-            names::dns1123_subdomain(class),
+            errors,
             &path.child("priorityClassName"),
             class,
-            errors,
+            names::dns1123_subdomain(class),
         );
     }
     if let Some(class) = spec.get("runtimeClassName").and_then(Value::as_str) {
         complain(
-            names::dns1123_subdomain(class),
+            errors,
             &path.child("runtimeClassName"),
             class,
-            errors,
+            names::dns1123_subdomain(class),
         );
     }
     if let Some(policy) = spec.get("preemptionPolicy").and_then(Value::as_str) {
@@ -439,7 +441,7 @@ fn validate_group(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             let detail = "must specify one of: `podGroupName`";
             errors.push(FieldError::invalid(&name_path, Value::Null, detail));
         }
-        Some(name) => complain(names::dns1123_subdomain(name), &name_path, name, errors),
+        Some(name) => complain(errors, &name_path, name, names::dns1123_subdomain(name)),
     }
     if !spec.items_at(&["evictionResponders"]).is_empty() {
         errors.push(FieldError::forbidden(

@@ -1,7 +1,8 @@
 //! How pods are spread over the parts of a cluster.
 
 use super::{Leniency, PodOptions, affinity};
-use crate::shared::validation::values::{named, texts};
+use crate::shared::validation::complaints::named;
+use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
@@ -102,7 +103,7 @@ fn validate_domains(
 
 /// The rules for label keys of older servers.
 fn validate_keys_as_before(constraint: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let keys: Vec<&str> = texts(constraint, &["matchLabelKeys"]).collect();
+    let keys: Vec<&str> = texts(&constraint["matchLabelKeys"]);
     if keys.is_empty() {
         return;
     }

@@ -3,8 +3,8 @@
 use super::{PodOptions, devices, update};
 use crate::shared::network::addresses::{is_dual_stack, validate_ip};
 use crate::shared::resource_names::is_huge_pages;
-use crate::shared::validation::values::{complain, named};
-use crate::shared::validation::{bad_value, values};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::{bad_value, complaints, numbers};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldErro
         errors.push(FieldError::invalid(
             &path.child("qosClass"),
             named(class),
-            values::IMMUTABLE,
+            complaints::IMMUTABLE,
         ));
     }
     for (list, containers) in [
@@ -90,10 +90,10 @@ fn validate_conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Vec<F
         let kind = condition.str_at(&["type"]);
         if !OWN_CONDITIONS.contains(&kind) {
             complain(
-                names::qualified_name(kind),
+                errors,
                 &path.child("Type"),
                 kind,
-                errors,
+                names::qualified_name(kind),
             );
         }
     }
@@ -117,7 +117,7 @@ fn validate_nomination(
     let name = status.str_at(&[field]);
     if !name.is_empty() && name != before.str_at(&[field]) {
         let path = path.child(field);
-        complain(names::dns1123_subdomain(name), &path, name, errors);
+        complain(errors, &path, name, names::dns1123_subdomain(name));
         if !old.str_at(&["nodeName"]).is_empty() {
             let detail = "may not be set on pods that are already bound to a node";
             errors.push(FieldError::forbidden(&path, detail));
@@ -241,10 +241,10 @@ fn validate_claim_statuses(
         }
         if let Some(name) = claim.get("resourceClaimName").and_then(Value::as_str) {
             complain(
-                names::dns1123_subdomain(name),
+                errors,
                 &path.child("resourceClaimName"),
                 name,
-                errors,
+                names::dns1123_subdomain(name),
             );
         }
     }
@@ -276,10 +276,10 @@ fn validate_extended_claim(
         let [name, resource, request] = key;
         validate_mapped_request(spec, name, resource, &own, errors);
         complain(
-            names::dns1123_label(request),
+            errors,
             &path.child("requestName"),
             request,
-            errors,
+            names::dns1123_label(request),
         );
         if !seen.insert(key) {
             for (field, value) in fields.into_iter().zip(key) {
@@ -292,10 +292,10 @@ fn validate_extended_claim(
         errors.push(FieldError::required(&path.child("resourceClaimName"), ""));
     } else {
         complain(
-            names::dns1123_subdomain(name),
+            errors,
             &path.child("resourceClaimName"),
             name,
-            errors,
+            names::dns1123_subdomain(name),
         );
     }
 }
@@ -392,7 +392,7 @@ fn validate_allocation(item: &Value, list: &str, path: &Path<'_>, errors: &mut V
         ));
     }
     for field in fields {
-        if values::sign(&item[*field]) == Some(-1) {
+        if numbers::sign(&item[*field]) == Some(-1) {
             errors.push(FieldError::invalid(
                 &path.child(field),
                 item[*field].clone(),
@@ -520,19 +520,19 @@ fn validate_users(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
         }
         let group = user.int_at(&["gid"]).unwrap_or(0);
         complain(
-            names::user_or_group_id(group),
+            errors,
             &path.child("gid"),
             group,
-            errors,
+            names::user_or_group_id(group),
         );
         let groups = path.child("supplementalGroups");
         for (at, group) in user.items_at(&["supplementalGroups"]).iter().enumerate() {
             let group = group.as_int().unwrap_or(0);
             complain(
-                names::user_or_group_id(group),
+                errors,
                 &groups.index(at),
                 group,
-                errors,
+                names::user_or_group_id(group),
             );
         }
     }

@@ -1,7 +1,7 @@
 //! Tolerations: the taints of nodes that a pod tolerates.
 
 use super::{Leniency, PodOptions};
-use crate::shared::validation::values::{complain, named};
+use crate::shared::validation::complaints::{complain, named};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::{Value, labels, strconv};
@@ -79,7 +79,7 @@ fn validate_operator(
         }
         "Lt" | "Gt" if options.allows(Leniency::ComparingTolerations) => {
             let path = path.child("value");
-            complain(names::decimal_integer(value), &path, value, errors);
+            complain(errors, &path, value, names::decimal_integer(value));
             if let Err(error) = strconv::parse_int(value) {
                 errors.push(FieldError::invalid(&path, value, error.to_string()));
             }

@@ -2,7 +2,8 @@
 
 use super::PodOptions;
 use super::volumes::require;
-use crate::shared::validation::values::{has, named};
+use crate::shared::validation::complaints::named;
+use crate::shared::validation::members::has;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;

@@ -1,7 +1,10 @@
 //! Volumes of a pod and the sources they can have.
 
 use super::{Leniency, PodOptions, claim_template, containers, projected, volume_drivers};
-use crate::shared::validation::values::{complain, csi_driver_name, has, named, sign};
+use crate::shared::validation::complaints::{complain, named};
+use crate::shared::validation::domain_names::csi_driver_name;
+use crate::shared::validation::members::has;
+use crate::shared::validation::numbers::sign;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -113,7 +116,7 @@ pub fn validate<'a>(
         if name.is_empty() {
             own.push(FieldError::required(&name_path, ""));
         } else {
-            complain(names::dns1123_label(name), &name_path, name, &mut own);
+            complain(&mut own, &name_path, name, names::dns1123_label(name));
         }
         if sound.contains_key(name) {
             own.push(FieldError::duplicate(&name_path, name));
@@ -350,19 +353,19 @@ fn storage_os(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<F
         errors.push(FieldError::required(&path.child("volumeName"), ""));
     } else {
         complain(
-            names::dns1123_label(name),
+            errors,
             &path.child("volumeName"),
             name,
-            errors,
+            names::dns1123_label(name),
         );
     }
     let namespace = value.str_at(&["volumeNamespace"]);
     if !namespace.is_empty() {
         complain(
-            names::dns1123_label(namespace),
+            errors,
             &path.child("volumeNamespace"),
             namespace,
-            errors,
+            names::dns1123_label(namespace),
         );
     }
     secret_ref(value, path, errors);
@@ -382,10 +385,10 @@ fn csi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldErr
         ));
     } else {
         complain(
-            names::dns1123_subdomain(name),
+            errors,
             &path.child("name"),
             name,
-            errors,
+            names::dns1123_subdomain(name),
         );
     }
 }

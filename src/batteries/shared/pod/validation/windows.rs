@@ -1,7 +1,7 @@
 //! Options of containers that run on Windows.
 
 use super::each_container;
-use crate::shared::validation::values::complain;
+use crate::shared::validation::complaints::complain;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -30,10 +30,10 @@ pub fn validate_options(options: &Value, path: &Path<'_>, errors: &mut Vec<Field
         .and_then(Value::as_str)
     {
         complain(
-            names::dns1123_subdomain(name),
+            errors,
             &path.child("gmsaCredentialSpecName"),
             name,
-            errors,
+            names::dns1123_subdomain(name),
         );
     }
     if let Some(spec) = options.get("gmsaCredentialSpec").and_then(Value::as_str) {
