@@ -35,18 +35,31 @@ use crate::request::options::{DeleteOptions, WriteOptions};
 use crate::strategy::Allocation;
 use crate::write::PlannedWrite;
 use object::VersionPrecondition;
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
 use std::borrow::Cow;
 
+/// The request of a new or changed object, as every verb reads it.
+pub struct ChangeRequest<'a> {
+    /// The request and what it was resolved to.
+    pub call: &'a Call<'a>,
+    /// The name of the object; empty if it is to be generated.
+    pub name: Str,
+    /// The options of the write.
+    pub options: WriteOptions,
+}
+
 /// What a verb adds to the plan of a new or changed object.
 pub trait ObjectChange: Send {
-    /// The object's key. A write that another write has beaten waits in the queue of this key.
-    fn key(&self) -> Key;
+    /// The request that the change is made for.
+    fn request(&self) -> &ChangeRequest<'_>;
 
-    /// The options of the write.
-    fn options(&self) -> &WriteOptions;
+    /// The object's key. A write that another write has beaten waits in the queue of this key.
+    fn key(&self) -> Key {
+        let request = self.request();
+        request.call.key(&request.name)
+    }
 
     /// The kind that the client sends and that admission looks at; that of the row, unless it is a
     /// subresource of its own kind.
@@ -55,7 +68,9 @@ pub trait ObjectChange: Send {
     }
 
     /// The row that the object is stored under.
-    fn row(&self) -> &Resource;
+    fn row(&self) -> &Resource {
+        self.request().call.row
+    }
 
     /// The rules that prepare and validate the object.
     fn rules(&self) -> Rules<'_>;

@@ -186,7 +186,7 @@ fn mutate_by_chain<C: ObjectChange>(
         version: &run.call.row.version,
         name: &name,
         old: old.as_ref(),
-        options: Options::Write(change.options()),
+        options: Options::Write(&change.request().options),
         cut: run.cut,
     };
     chain(run.call, &what, Some(tree), &mut run.call_outs)
@@ -284,7 +284,7 @@ fn validate_by_chain<C: ObjectChange>(
         version: KindVersion::prepared(change.row()).version(),
         name: object.map_or("", |object| object.str_at(&["metadata", "name"])),
         old: old.as_deref(),
-        options: Options::Write(change.options()),
+        options: Options::Write(&change.request().options),
         cut: run.cut,
     };
     refuse(

@@ -210,7 +210,7 @@ pub(super) fn prepare<C: ObjectChange>(
     Ok(Prepared(Planned {
         target,
         next: ObjectFate::Stored(tree),
-        persistence: change.options().persistence,
+        persistence: change.request().options.persistence,
         goes_with_last_finalizer: matches!(rules, Rules::OfKind(_)),
         allocation,
         claims,

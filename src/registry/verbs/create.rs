@@ -2,9 +2,9 @@
 
 use crate::answer::negotiate;
 use crate::answer::negotiate::BodySyntax;
-use crate::kinds::table::Resource;
 use crate::plan::{
-    self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Rules, Run, Target,
+    self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Rules, Run,
+    Target,
 };
 use crate::request::body;
 use crate::request::body::Expected;
@@ -13,7 +13,6 @@ use crate::request::options::WriteOptions;
 use crate::write::{self, Written};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::Key;
 
 /// Creates the object of the request's body.
 ///
@@ -24,33 +23,24 @@ pub async fn create(call: &Call<'_>) -> Result<Written, ApiError> {
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let sent = Sent::read(call, syntax, &options, PathName::Absent)?;
     let mut create = Create {
-        call,
-        name: sent.name(),
+        request: ChangeRequest {
+            call,
+            name: sent.name(),
+            options,
+        },
         sent,
-        options,
     };
     write::change(call, &mut create).await
 }
 
 struct Create<'a> {
-    call: &'a Call<'a>,
-    /// Empty if it is to be generated.
-    name: Str,
+    request: ChangeRequest<'a>,
     sent: Sent,
-    options: WriteOptions,
 }
 
 impl ObjectChange for Create<'_> {
-    fn key(&self) -> Key {
-        self.call.key(&self.name)
-    }
-
-    fn options(&self) -> &WriteOptions {
-        &self.options
-    }
-
-    fn row(&self) -> &Resource {
-        self.call.row
+    fn request(&self) -> &ChangeRequest<'_> {
+        &self.request
     }
 
     fn rules(&self) -> Rules<'_> {
@@ -58,7 +48,9 @@ impl ObjectChange for Create<'_> {
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
-        let sent = self.sent.take(run.call, &self.options, PathName::Absent)?;
+        let sent = self
+            .sent
+            .take(run.call, &self.request.options, PathName::Absent)?;
         Ok((sent, Target::New))
     }
 

@@ -3,9 +3,9 @@
 //! A patch is applied to the object in the version of the request, so it is applied again
 //! whenever another write came first; only a version inside the patch makes that a conflict.
 
-use crate::kinds::table::Resource;
 use crate::plan::{
-    self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules, Run, Target,
+    self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules,
+    Run, Target,
 };
 use crate::request::body;
 use crate::request::body::Expected;
@@ -21,8 +21,7 @@ use polyplane_apimachinery::patch::strategic_merge_patch;
 use polyplane_apimachinery::schema::decode::{Empties, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
-use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_plane::Key;
+use polyplane_apimachinery::{Map, Value};
 
 /// Media types of patches that built-in kinds take.
 pub const PATCH_TYPES: [&str; 3] = [
@@ -330,42 +329,34 @@ pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
         return Err(ApiError::bad_request("invalid JSON patch"));
     }
     let mut patch = PatchObject {
-        call,
-        name,
+        request: ChangeRequest {
+            call,
+            name,
+            options,
+        },
         patch,
-        options,
     };
     write::change(call, &mut patch).await
 }
 
 struct PatchObject<'a> {
-    call: &'a Call<'a>,
-    name: Str,
+    request: ChangeRequest<'a>,
     patch: Result<ReadPatch, ApiError>,
-    options: WriteOptions,
 }
 
 impl ObjectChange for PatchObject<'_> {
-    fn key(&self) -> Key {
-        self.call.key(&self.name)
-    }
-
-    fn options(&self) -> &WriteOptions {
-        &self.options
-    }
-
-    fn row(&self) -> &Resource {
-        self.call.row
+    fn request(&self) -> &ChangeRequest<'_> {
+        &self.request
     }
 
     fn rules(&self) -> Rules<'_> {
-        Rules::OfKind(self.call.subresource())
+        Rules::OfKind(self.request.call.subresource())
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
-        let call = self.call;
+        let call = self.request.call;
         let Some(existing) = run.cut.get(&self.key()) else {
-            return Err(call.not_found(&self.name).into());
+            return Err(call.not_found(&self.request.name).into());
         };
         let patch = self.patch.as_ref().map_err(ApiError::clone)?;
         let present = Present::read(run, call.row, existing)?;
@@ -375,14 +366,14 @@ impl ObjectChange for PatchObject<'_> {
             tree.set(&["apiVersion"], call.row.api_version.clone());
             tree
         };
-        let validation = self.options.field_validation;
+        let validation = self.request.options.field_validation;
         let merged = patch.apply(call, self.subject(), served, validation)?;
         let merged = self.default(call, Decoded::new(merged))?;
         Ok((merged, Target::Present(present)))
     }
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
-        plan::default(call, decoded, PathName::Given(&self.name))
+        plan::default(call, decoded, PathName::Given(&self.request.name))
     }
 }
 

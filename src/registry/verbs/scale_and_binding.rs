@@ -4,7 +4,8 @@ use crate::answer::negotiate;
 use crate::kinds::feature_gates::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
 use crate::kinds::table::Resource;
 use crate::plan::{
-    Decoded, Defaulted, Interrupted, ObjectChange, Operation, Present, Rules, Run, Target,
+    ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, Operation, Present, Rules, Run,
+    Target,
 };
 use crate::request::Verb;
 use crate::request::body;
@@ -21,7 +22,7 @@ use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::{Map, Str, Value};
+use polyplane_apimachinery::{Map, Value};
 use polyplane_plane::Key;
 use std::borrow::Cow;
 
@@ -128,11 +129,13 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
         (ScaleSource::Whole(tree), options)
     };
     let mut scale = Scale {
-        call,
-        name,
+        request: ChangeRequest {
+            call,
+            name,
+            options,
+        },
         definition,
         source,
-        options,
     };
     write::change(call, &mut scale).await
 }
@@ -143,28 +146,18 @@ enum ScaleSource {
 }
 
 struct Scale<'a> {
-    call: &'a Call<'a>,
-    name: Str,
+    request: ChangeRequest<'a>,
     definition: DefId,
     source: ScaleSource,
-    options: WriteOptions,
 }
 
 impl ObjectChange for Scale<'_> {
-    fn key(&self) -> Key {
-        self.call.key(&self.name)
-    }
-
-    fn options(&self) -> &WriteOptions {
-        &self.options
+    fn request(&self) -> &ChangeRequest<'_> {
+        &self.request
     }
 
     fn subject(&self) -> Expected<'_> {
-        scale_kind(self.call, self.definition)
-    }
-
-    fn row(&self) -> &Resource {
-        self.call.row
+        scale_kind(self.request.call, self.definition)
     }
 
     /// Of the object that is scaled, whose status and metadata stay as they are.
@@ -173,14 +166,14 @@ impl ObjectChange for Scale<'_> {
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
-        let call = self.call;
+        let call = self.request.call;
         let Some(existing) = run.cut.get(&self.key()) else {
             if call.request.verb == Verb::Update {
-                return Err(call.not_found(&self.name).into());
+                return Err(call.not_found(&self.request.name).into());
             }
             let (group, resource) = call.qualified();
             let what = Qualified::new(&group, &resource);
-            return Err(ApiError::not_found(what, &self.name).into());
+            return Err(ApiError::not_found(what, &self.request.name).into());
         };
         let present = Present::read(run, call.row, existing)?;
         let wished = match &self.source {
@@ -192,7 +185,7 @@ impl ObjectChange for Scale<'_> {
                     scale.set(&["apiVersion"], "autoscaling/v1");
                     scale
                 };
-                let validation = self.options.field_validation;
+                let validation = self.request.options.field_validation;
                 patch.apply(call, self.subject(), scale, validation)?
             }
         };
@@ -211,9 +204,9 @@ impl ObjectChange for Scale<'_> {
         target: &Target,
     ) -> Result<Value, Interrupted> {
         let Target::Present(present) = target else {
-            return Err(self.call.not_found(&self.name).into());
+            return Err(self.request.call.not_found(&self.request.name).into());
         };
-        check_uid(self.call, &scale, present.object())?;
+        check_uid(self.request.call, &scale, present.object())?;
         let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
         if replicas < 0 {
             let path = Path::new("spec");
@@ -221,7 +214,7 @@ impl ObjectChange for Scale<'_> {
             let detail = "must be greater than or equal to 0";
             let error = FieldError::invalid(&path, replicas, detail);
             let what = Qualified::new("autoscaling", "Scale");
-            return Err(ApiError::invalid(what, &self.name, &[error]).into());
+            return Err(ApiError::invalid(what, &self.request.name, &[error]).into());
         }
         let mut object = present.tree().clone();
         object.set(&["spec", "replicas"], replicas);
@@ -295,13 +288,15 @@ pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
     let pods = call.tenant.base.stored("", "pods");
     let pods = pods.ok_or_else(|| ApiError::internal("pods are not served here"))?;
     let mut bind = Bind {
-        call,
+        request: ChangeRequest {
+            call,
+            name,
+            options,
+        },
         pods,
-        name,
         definition,
         binding,
         admitted: None,
-        options,
     };
     write::change(call, &mut bind).await
 }
@@ -317,19 +312,17 @@ fn binding_kind<'a>(call: &Call<'a>, definition: DefId) -> Expected<'a> {
 }
 
 struct Bind<'a> {
-    call: &'a Call<'a>,
+    request: ChangeRequest<'a>,
     pods: &'a Resource,
-    name: Str,
     definition: DefId,
     binding: Value,
     /// The binding as mutating admission has left it.
     admitted: Option<Value>,
-    options: WriteOptions,
 }
 
 impl Bind<'_> {
     fn refuse(&self, why: String) -> ApiError {
-        ApiError::conflict(Qualified::new("", "pods/binding"), &self.name, why)
+        ApiError::conflict(Qualified::new("", "pods/binding"), &self.request.name, why)
     }
 
     /// Refuses another pod than the one that the binding names by uid and version.
@@ -338,11 +331,11 @@ impl Bind<'_> {
         let version = version.map(|version| version.to_string());
         let uid = present.tree().str_at(&["metadata", "uid"]);
         let given = |field: &str| binding.str_at(&["metadata", field]);
-        let namespace = self.call.namespace();
+        let namespace = self.request.call.namespace();
         let fail = |what: &str, wished: &str, known: &str| {
-            let place = (self.pods, namespace, self.name.as_str());
+            let place = (self.pods, namespace, self.request.name.as_str());
             let why = precondition_failed(place, what, wished, known);
-            Err(ApiError::conflict(Qualified::new("", "pods"), &self.name, why).into())
+            Err(ApiError::conflict(Qualified::new("", "pods"), &self.request.name, why).into())
         };
         if !given("uid").is_empty() && given("uid") != uid {
             return fail("UID", given("uid"), uid);
@@ -357,7 +350,7 @@ impl Bind<'_> {
 
     /// Refuses a pod that cannot be assigned, or is already.
     fn check(&self, pod: &Value) -> Result<(), ApiError> {
-        let name = &self.name;
+        let name = &self.request.name;
         if !pod.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
             return Err(self.refuse(format!(
                 "pod {name} is being deleted, cannot be assigned to a host"
@@ -375,17 +368,17 @@ impl Bind<'_> {
 }
 
 impl ObjectChange for Bind<'_> {
-    fn key(&self) -> Key {
-        let namespace = self.call.request.namespace.as_deref().unwrap_or("");
-        Key::new("", "pods", Some(namespace), &self.name)
+    fn request(&self) -> &ChangeRequest<'_> {
+        &self.request
     }
 
-    fn options(&self) -> &WriteOptions {
-        &self.options
+    fn key(&self) -> Key {
+        let namespace = self.request.call.request.namespace.as_deref().unwrap_or("");
+        Key::new("", "pods", Some(namespace), &self.request.name)
     }
 
     fn subject(&self) -> Expected<'_> {
-        binding_kind(self.call, self.definition)
+        binding_kind(self.request.call, self.definition)
     }
 
     fn row(&self) -> &Resource {
@@ -398,7 +391,7 @@ impl ObjectChange for Bind<'_> {
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let Some(existing) = run.cut.get(&self.key()) else {
-            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
+            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.request.name).into());
         };
         let present = Present::read(run, self.pods, existing)?;
         let binding = Decoded::new(self.binding.clone()).without_defaults();
@@ -416,7 +409,7 @@ impl ObjectChange for Bind<'_> {
         target: &Target,
     ) -> Result<Value, Interrupted> {
         let Target::Present(present) = target else {
-            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.name).into());
+            return Err(ApiError::not_found(Qualified::new("", "pods"), &self.request.name).into());
         };
         self.check_preconditions(&binding, present)?;
         let mut pod = present.tree().clone();

@@ -4,15 +4,16 @@ use crate::answer::negotiate;
 use crate::kinds::table::Resource;
 use crate::plan::object::VersionPrecondition;
 use crate::plan::{
-    self, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules, Run, Target,
+    self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules,
+    Run, Target,
 };
 use crate::request::call::Call;
 use crate::request::options::WriteOptions;
 use crate::verbs::create::Sent;
 use crate::write::{self, Written};
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Key, ObjectRef};
+use polyplane_plane::ObjectRef;
 
 /// Replaces the object of the path by the request's body.
 ///
@@ -24,36 +25,28 @@ pub async fn update(call: &Call<'_>) -> Result<Written, ApiError> {
     let syntax = negotiate::input(call.request)?;
     let sent = Sent::read(call, syntax, &options, PathName::Given(&name))?;
     let mut update = Update {
-        call,
-        name,
+        request: ChangeRequest {
+            call,
+            name,
+            options,
+        },
         sent,
-        options,
     };
     write::change(call, &mut update).await
 }
 
 struct Update<'a> {
-    call: &'a Call<'a>,
-    name: Str,
+    request: ChangeRequest<'a>,
     sent: Sent,
-    options: WriteOptions,
 }
 
 impl ObjectChange for Update<'_> {
-    fn key(&self) -> Key {
-        self.call.key(&self.name)
-    }
-
-    fn options(&self) -> &WriteOptions {
-        &self.options
-    }
-
-    fn row(&self) -> &Resource {
-        self.call.row
+    fn request(&self) -> &ChangeRequest<'_> {
+        &self.request
     }
 
     fn rules(&self) -> Rules<'_> {
-        Rules::OfKind(self.call.subresource())
+        Rules::OfKind(self.request.call.subresource())
     }
 
     fn version_precondition(&self) -> VersionPrecondition {
@@ -63,26 +56,30 @@ impl ObjectChange for Update<'_> {
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let existing = run.cut.get(&self.key());
         if existing.is_none() && !self.may_create() {
-            return Err(self.call.not_found(&self.name).into());
+            return Err(self.request.call.not_found(&self.request.name).into());
         }
-        let path_name = PathName::Given(&self.name);
-        let sent = self.sent.take(run.call, &self.options, path_name)?;
+        let path_name = PathName::Given(&self.request.name);
+        let sent = self.sent.take(run.call, &self.request.options, path_name)?;
         match existing {
             Some(existing) => {
-                check_uid(self.call, sent.tree(), &existing)?;
-                let present = Present::read(run, self.call.row, existing)?;
+                check_uid(self.request.call, sent.tree(), &existing)?;
+                let present = Present::read(run, self.request.call.row, existing)?;
                 Ok((sent, Target::Present(present)))
             }
             None => {
                 let uid = sent.tree().str_at(&["metadata", "uid"]);
                 if !uid.is_empty() {
                     let place = (
-                        self.call.row.as_ref(),
-                        self.call.namespace(),
-                        self.name.as_str(),
+                        self.request.call.row.as_ref(),
+                        self.request.call.namespace(),
+                        self.request.name.as_str(),
                     );
                     let detail = precondition_failed(place, "UID", uid, "");
-                    return Err(self.call.conflict(&self.name, &detail).into());
+                    return Err(self
+                        .request
+                        .call
+                        .conflict(&self.request.name, &detail)
+                        .into());
                 }
                 Ok((sent.as_new(), Target::New))
             }
@@ -90,14 +87,15 @@ impl ObjectChange for Update<'_> {
     }
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
-        plan::default(call, decoded, PathName::Given(&self.name))
+        plan::default(call, decoded, PathName::Given(&self.request.name))
     }
 }
 
 impl Update<'_> {
     /// Whether a PUT to a name that is not there makes an object.
     fn may_create(&self) -> bool {
-        self.call.row.rules.create_on_update && self.call.request.subresource.is_none()
+        self.request.call.row.rules.create_on_update
+            && self.request.call.request.subresource.is_none()
     }
 }
 
