@@ -2,9 +2,10 @@
 //!
 //! `session` opens a watch and opens it again, `watch_query` rewrites its query for another
 //! replica, `relay` passes on the events that another replica sends, `record` is the form in which
-//! they arrive, `position` keeps up to which version the client has them, and `websocket` frames
+//! they arrive, `lines` the one of older replicas, `position` keeps up to which version the client has them, and `websocket` frames
 //! events for browsers. The events themselves come from the registry.
 
+pub(crate) mod lines;
 pub(crate) mod position;
 pub(crate) mod record;
 pub(crate) mod relay;
